@@ -1,0 +1,182 @@
+"""The one error tree of Edgewise.
+
+Every error that a person or a program outside can meet is an `EdgewiseError`. The class fixes the stable `code`, the HTTP
+status and whether a retry can help; the message names the field, the limit and the remedy. Foreign exceptions (SQLite,
+socket, torch) are translated into this tree at the boundary where they occur, with the cause kept (`raise ... from error`).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class EdgewiseError(Exception):
+    """Root of the tree.
+
+    Args:
+        message: One sentence for a person: what is wrong, which limit applies, what to do.
+        param: Name of the offending request field, if there is one.
+        retry_after_s: Seconds after which a retry is worthwhile; only for retryable errors.
+    """
+
+    code: ClassVar[str] = "internal_error"
+    http_status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.code}: {self.message!r}, param={self.param!r})"
+
+
+# --- the caller's mistake -------------------------------------------------------------------------------------------------
+
+
+class InvalidRequest(EdgewiseError):
+    """A field is missing, malformed or outside its range."""
+
+    code = "invalid_value"
+    http_status = 400
+
+
+class UnsupportedField(InvalidRequest):
+    """A field that would change the answer and is not supported here; it is refused by name, never ignored."""
+
+    code = "unsupported_parameter"
+
+
+class UnknownField(InvalidRequest):
+    """A field that neither OpenAI's document nor a documented extension of ours has."""
+
+    code = "unknown_parameter"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt plus requested answer do not fit the model's context; the message names both numbers."""
+
+    code = "context_length_exceeded"
+
+
+class TemplateFailed(InvalidRequest):
+    """The model's chat template refuses these messages."""
+
+    code = "template_error"
+
+
+class NotAuthenticated(EdgewiseError):
+    code = "invalid_api_key"
+    http_status = 401
+
+
+class NotPermitted(EdgewiseError):
+    code = "permission_denied"
+    http_status = 403
+
+
+class NotFound(EdgewiseError):
+    code = "not_found"
+    http_status = 404
+
+
+class ModelNotFound(NotFound):
+    code = "model_not_found"
+
+
+class PayloadTooLarge(EdgewiseError):
+    code = "payload_too_large"
+    http_status = 413
+
+
+# --- the service cannot now ------------------------------------------------------------------------------------------------
+
+
+class QueueFull(EdgewiseError):
+    """A queue limit is reached; `retry_after_s` estimates when a place is free."""
+
+    code = "rate_limit_exceeded"
+    http_status = 429
+    retryable = True
+
+
+class Cancelled(EdgewiseError):
+    code = "cancelled"
+    http_status = 499
+
+
+class DeadlineExceeded(EdgewiseError):
+    code = "deadline_exceeded"
+    http_status = 504
+
+
+class EngineUnavailable(EdgewiseError):
+    """The engine process is starting, restarting or gone."""
+
+    code = "engine_unavailable"
+    http_status = 503
+    retryable = True
+
+
+class EngineFault(EdgewiseError):
+    """The engine failed on this request, also after the restarts it is allowed."""
+
+    code = "engine_error"
+    http_status = 500
+
+
+class ShuttingDown(EdgewiseError):
+    code = "shutting_down"
+    http_status = 503
+    retryable = True
+
+
+class OutOfMemory(EdgewiseError):
+    """The memory ledger refuses; the message names what was asked for and what is free."""
+
+    code = "insufficient_memory"
+    http_status = 503
+
+
+# --- files, models, configuration ------------------------------------------------------------------------------------------
+
+
+class StorageError(EdgewiseError):
+    """A disk refuses: full, read-only, not permitted."""
+
+    code = "storage_error"
+    http_status = 507
+
+
+class BadModelFile(EdgewiseError):
+    """A model file is damaged or hostile; the message names the file and the byte offset."""
+
+    code = "bad_model_file"
+    http_status = 422
+
+
+class UnsupportedModel(EdgewiseError):
+    """A well-formed model that this build cannot run; the message names what is missing."""
+
+    code = "unsupported_model"
+    http_status = 422
+
+
+class DigestMismatch(BadModelFile):
+    code = "digest_mismatch"
+
+
+class SourceUnavailable(EdgewiseError):
+    """A model source cannot be reached or does not have what was asked for."""
+
+    code = "source_unavailable"
+    http_status = 502
+    retryable = True
+
+
+class ConfigError(EdgewiseError):
+    """The configuration is refused; the message names the key, its source and the allowed values."""
+
+    code = "bad_configuration"

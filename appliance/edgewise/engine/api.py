@@ -1,0 +1,99 @@
+"""The engine as its callers see it: a protocol, implemented by `engine.client` (a supervised process) and by test doubles."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from edgewise.engine.request import GenerateRequest, TokenChunk
+
+EngineState = Literal["stopped", "starting", "ready", "restarting", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What a ready engine holds.
+
+    Attributes:
+        numeric_class: Back end, dtypes, formats and device family in one string; inside one class a continuation is byte-equal.
+        max_context: Largest prompt + answer in tokens.
+        num_pages, page_tokens: Size of the KV cache.
+    """
+
+    model: str
+    digest: str
+    vocab_size: int
+    max_context: int
+    dtype: str
+    kv_dtype: str
+    quantize: str
+    device: str
+    numeric_class: str
+    batch_invariant: bool
+    num_pages: int
+    page_tokens: int
+    load_s: float
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """Gauges and counters of the engine at one moment; published on /metrics."""
+
+    running: int = 0
+    waiting: int = 0
+    pages_total: int = 0
+    pages_free: int = 0
+    pages_cached: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    aborted: int = 0
+    rss_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReport:
+    """The memory ledger: bytes booked by purpose, the budget, and what the system says is available."""
+
+    budget_bytes: int
+    available_bytes: int
+    booked: Mapping[str, int] = field(default_factory=dict)
+
+
+class TokenStream(Protocol):
+    """The answer to one submitted request; an async iterator of `TokenChunk` that ends after the chunk with `finish` set."""
+
+    def __aiter__(self) -> AsyncIterator[TokenChunk]: ...
+
+    async def __anext__(self) -> TokenChunk: ...
+
+    async def aclose(self) -> None:
+        """Cancel if still running: the engine frees its pages within one step. Safe to call twice."""
+
+
+class Engine(Protocol):
+    """Submit and observe; every method may be called from the service's event loop and never blocks it."""
+
+    @property
+    def state(self) -> EngineState: ...
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """None until the engine has been ready once."""
+
+    async def submit(self, request: GenerateRequest) -> TokenStream:
+        """Queue a request; returns once the engine has accepted it.
+
+        Raises:
+            QueueFull: A queue limit is reached.
+            EngineUnavailable: The engine did not come up within the caller's patience, or has failed for good.
+            InvalidRequest, ContextLengthExceeded: The request can never run.
+        """
+
+    async def stats(self) -> EngineStats: ...
+
+    async def memory(self) -> MemoryReport: ...

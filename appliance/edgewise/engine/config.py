@@ -1,0 +1,44 @@
+"""How an engine is to be built. Sent to the engine process at start; no settings file is read there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from edgewise.models.files import ModelFiles
+
+DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
+KVDtypeName = Literal["auto", "float32", "bfloat16", "float16", "int8"]
+QuantizeName = Literal["auto", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything an engine process needs to know.
+
+    Attributes:
+        model: Files of the model, resolved by the store.
+        device: "auto" takes CUDA if it is usable, else the CPU.
+        dtype, kv_dtype, quantize: "auto" is resolved by the engine and reported in `EngineInfo`.
+        max_context: Upper bound on prompt + answer; None takes the model's own.
+        kv_memory_bytes: Size of the KV cache; None lets the ledger choose from what is available.
+        memory_fraction: Share of available memory that the ledger may book in total.
+        max_running, max_waiting: Sequences in the batch / in the queue before 429.
+        max_step_tokens: Largest number of tokens in one step (upper bound of a prefill chunk).
+        threads: CPU threads for kernels; None takes all cores.
+        prefix_cache: Share KV pages of equal prefixes.
+    """
+
+    model: ModelFiles
+    device: str = "auto"
+    dtype: DtypeName = "auto"
+    kv_dtype: KVDtypeName = "auto"
+    quantize: QuantizeName = "auto"
+    max_context: int | None = None
+    kv_memory_bytes: int | None = None
+    memory_fraction: float = 0.8
+    max_running: int = 32
+    max_waiting: int = 256
+    max_step_tokens: int = 512
+    threads: int | None = None
+    prefix_cache: bool = True

@@ -1,0 +1,169 @@
+"""What a caller asks of an engine and what comes back. Plain frozen data; crosses the process border unchanged.
+
+A generation is a pure function of (model digest, numeric class, prompt, sampling parameters, seed, position), so a request
+that carries the tokens already delivered (`output`) continues exactly where it was, in whichever process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Literal
+
+from edgewise.core.errors import InvalidRequest
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+MAX_TOP_LOGPROBS = 20
+
+
+class Priority(IntEnum):
+    """Deadline classes, most urgent first."""
+
+    REALTIME = 0
+    INTERACTIVE = 1
+    BACKGROUND = 2
+    BULK = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are drawn. `validate` is called by whoever accepts a request from outside.
+
+    Attributes:
+        max_tokens: Upper bound of generated tokens, the stop token included; >= 1.
+        temperature: 0 means greedy (largest logit, lowest id on a tie); up to 2 by OpenAI's document, here up to 100.
+        top_k: Keep the k most probable tokens; 0 keeps all.
+        top_p: Keep the smallest set of most probable tokens whose mass reaches top_p; (0, 1].
+        min_p: Drop tokens less probable than min_p x the most probable one; [0, 1).
+        repetition_penalty: Divide positive / multiply negative logits of every token seen in prompt or output (CTRL,
+            Keskar et al. 2019); > 0, 1 is off.
+        presence_penalty, frequency_penalty: Subtracted from the logits of generated tokens once / per occurrence; [-2, 2].
+        logit_bias: Added to the logits of these ids; values in [-100, 100].
+        seed: Key of the counter-based generator; 0 <= seed < 2**64. The caller draws one when the user gave none.
+        min_tokens: Stop tokens are not drawn before this many tokens.
+        stop_token_ids: Ids that end the answer. The id itself is delivered as the last token.
+        top_logprobs: None for no log probabilities, 0 for the drawn token's alone, up to 20 for that many alternatives.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int = 0
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    top_logprobs: int | None = None
+
+    def validate(self, vocab_size: int) -> None:
+        """Raise `InvalidRequest` naming the field and its limits if any value is out of range."""
+        checks: tuple[tuple[str, bool, str], ...] = (
+            ("max_tokens", self.max_tokens >= 1, "must be at least 1"),
+            ("temperature", 0.0 <= self.temperature <= 100.0, "must be between 0 and 100"),
+            ("top_k", self.top_k >= 0, "must be 0 (off) or positive"),
+            ("top_p", 0.0 < self.top_p <= 1.0, "must be above 0 and at most 1"),
+            ("min_p", 0.0 <= self.min_p < 1.0, "must be at least 0 and below 1"),
+            ("repetition_penalty", 0.0 < self.repetition_penalty <= 100.0, "must be above 0 and at most 100"),
+            ("presence_penalty", -2.0 <= self.presence_penalty <= 2.0, "must be between -2 and 2"),
+            ("frequency_penalty", -2.0 <= self.frequency_penalty <= 2.0, "must be between -2 and 2"),
+            ("seed", 0 <= self.seed < 2**64, "must be between 0 and 2**64 - 1"),
+            ("min_tokens", 0 <= self.min_tokens <= self.max_tokens, "must be between 0 and max_tokens"),
+            (
+                "top_logprobs",
+                self.top_logprobs is None or 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS,
+                f"must be between 0 and {MAX_TOP_LOGPROBS}",
+            ),
+        )
+        for name, ok, rule in checks:
+            if not ok:
+                raise InvalidRequest(f"'{name}' is {getattr(self, name)}: it {rule}.", param=name)
+        for token, bias in self.logit_bias.items():
+            if not 0 <= token < vocab_size:
+                raise InvalidRequest(
+                    f"'logit_bias' names token id {token}: ids run from 0 to {vocab_size - 1}.", param="logit_bias"
+                )
+            if not -100.0 <= bias <= 100.0:
+                raise InvalidRequest(
+                    f"'logit_bias' of token {token} is {bias}: it must be between -100 and 100.", param="logit_bias"
+                )
+        for token in self.stop_token_ids:
+            if not 0 <= token < vocab_size:
+                raise InvalidRequest(
+                    f"'stop_token_ids' names token id {token}: ids run from 0 to {vocab_size - 1}.",
+                    param="stop_token_ids",
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """One sequence to generate.
+
+    Attributes:
+        id: Unique among the requests in flight.
+        prompt: Token ids, at least one.
+        sampling: How to draw.
+        output: Tokens already delivered to the caller; the engine continues after them (resume).
+        salt: Separates prefix-cache entries of tenants.
+        priority: Deadline class.
+        deadline_s: Seconds from submission after which the request fails with `deadline_exceeded`; None for no limit.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    output: tuple[int, ...] = ()
+    salt: str = ""
+    priority: Priority = Priority.INTERACTIVE
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprobs:
+    """Log probabilities at one position, of the model's distribution before temperature and filters.
+
+    Attributes:
+        token: The drawn id.
+        logprob: Its natural-log probability.
+        top: Most probable (id, logprob) pairs, best first; length `top_logprobs`.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestStats:
+    """Facts about a finished request, for usage and receipt. Times in seconds on the engine's monotonic clock."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    queued_s: float
+    prefill_s: float
+    decode_s: float
+    preemptions: int = 0
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenChunk:
+    """Tokens of one request in order. `offset` counts generated tokens before this chunk.
+
+    The last chunk, and only it, has `finish` and `stats` set; when `finish` is "error", `error_code` and `error_message` say
+    why. A stop token is delivered as the last token with finish "stop".
+    """
+
+    request_id: str
+    offset: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    finish: FinishReason | None = None
+    stats: RequestStats | None = None
+    error_code: str | None = None
+    error_message: str | None = None

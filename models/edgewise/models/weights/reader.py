@@ -1,0 +1,38 @@
+"""One interface over weight files, so that loading code does not know the format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A stored tensor. `shape` is row-major as PyTorch sees it; `type` is the file's name of its encoding (F32, BF16, Q4_1)."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: str
+    nbytes: int
+
+
+class WeightReader(Protocol):
+    """Random access to the tensors of a model. Closing releases files and maps."""
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """By the file's own tensor names."""
+
+    def read_into(self, name: str, out: torch.Tensor, *, first_row: int = 0) -> None:
+        """Decode rows [first_row, first_row + out.shape[0]) of a tensor into `out`, converting to its dtype (CPU, contiguous).
+
+        Reads only those rows, with bounded scratch memory (at most a few MiB), and leaves no file pages mapped behind.
+
+        Raises:
+            BadModelFile: The file is damaged; message names file, tensor and byte.
+        """
+
+    def close(self) -> None: ...
