@@ -1,0 +1,138 @@
+"""Builds an engine in its own process: read the configuration, see what fits, book it, load, allocate, warm up."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+import torch
+from edgewise.core.errors import OutOfMemory
+from edgewise.engine.api import EngineInfo
+from edgewise.engine.config import EngineConfig
+from edgewise.engine.engine import Engine
+from edgewise.engine.fit import FitReport, fit
+from edgewise.engine.kv_cache import allocate
+from edgewise.engine.ledger import Ledger, available_memory
+from edgewise.engine.numerics import Numerics, cpu_family, numeric_class, resolve
+from edgewise.engine.pacing import Pacer
+from edgewise.engine.pages import PagePool
+from edgewise.engine.runner import Runner
+from edgewise.engine.scheduler import Scheduler
+from edgewise.kernels.linear import batch_invariant
+from edgewise.kernels.paging import PAGE_TOKENS
+from edgewise.models.decoder.config import DecoderConfig, read_config
+from edgewise.models.decoder.loading import load_decoder
+
+log = logging.getLogger("edgewise.engine")
+
+Progress = Callable[[str, float], None]
+
+
+def build(config: EngineConfig, progress: Progress) -> Engine:
+    """Load the model of `config` and return an engine that can answer.
+
+    Args:
+        config: What to build.
+        progress: Called with a phase ("fit", "weights", "warm-up") and its share done in [0, 1].
+
+    Raises:
+        OutOfMemory: It does not fit; nothing has been loaded then.
+        BadModelFile, UnsupportedModel, ConfigError: As their names say.
+    """
+    began = time.monotonic()
+    threads = config.threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads)
+    network = read_config(config.model)
+    numerics = resolve(
+        device=config.device,
+        dtype=config.dtype,
+        kv_dtype=config.kv_dtype,
+        quantize=config.quantize,
+        cuda=torch.cuda.is_available(),
+    )
+    device = torch.device(numerics.device)
+    progress("fit", 0.0)
+    report = _fit(config, network, numerics, device)
+    ledger = _book(report, device)
+    dtype: torch.dtype = getattr(torch, numerics.dtype)
+    decoder = load_decoder(config.model, device=device, dtype=dtype, progress=lambda done: progress("weights", done))
+    kv = allocate(network, num_pages=report.num_pages, kv_dtype=numerics.kv_dtype, device=device)
+    pacer = Pacer(max_step_tokens=config.max_step_tokens)
+    scheduler = Scheduler(
+        PagePool(report.num_pages, keep_cached=config.prefix_cache),
+        page_tokens=PAGE_TOKENS,
+        max_context=report.max_context,
+        max_running=config.max_running,
+        max_waiting=config.max_waiting,
+        pacer=pacer,
+        now=time.monotonic,
+    )
+    progress("warm-up", 0.0)
+    info = EngineInfo(
+        model=config.model.name,
+        digest=config.model.digest,
+        vocab_size=network.vocab_size,
+        max_context=report.max_context,
+        dtype=numerics.dtype,
+        kv_dtype=numerics.kv_dtype,
+        quantize=numerics.quantize,
+        device=_device_name(device),
+        numeric_class=numeric_class(
+            numerics, torch_version=torch.__version__, device_family=_device_family(device), threads=threads
+        ),
+        batch_invariant=batch_invariant(dtype, device),
+        num_pages=report.num_pages,
+        page_tokens=PAGE_TOKENS,
+        load_s=time.monotonic() - began,
+        pid=os.getpid(),
+    )
+    for reason in numerics.why:
+        log.info("chosen: %s", reason)
+    return Engine(info, scheduler=scheduler, runner=Runner(decoder, kv, device), pacer=pacer, ledger=ledger)
+
+
+def _fit(config: EngineConfig, network: DecoderConfig, numerics: Numerics, device: torch.device) -> FitReport:
+    report = fit(
+        network,
+        numerics,
+        available=_available(device),
+        memory_fraction=config.memory_fraction,
+        kv_memory_bytes=config.kv_memory_bytes,
+        max_context=config.max_context,
+        max_running=config.max_running,
+        max_step_tokens=config.max_step_tokens,
+        page_tokens=PAGE_TOKENS,
+    )
+    if not report.fits:
+        raise OutOfMemory(f"{config.model.name} does not fit: {report.reason}.")
+    return report
+
+
+def _book(report: FitReport, device: torch.device) -> Ledger:
+    ledger = Ledger(report.budget, lambda: _available(device))
+    ledger.book("weights", report.weights)
+    ledger.book("workspace", report.workspace)
+    ledger.book("kv_cache", report.kv)
+    return ledger
+
+
+def _available(device: torch.device) -> int:
+    """Bytes to be had. An integrated GPU shares the system's memory, so MemAvailable bounds it as well."""
+    if device.type != "cuda":
+        return available_memory()
+    free, _ = torch.cuda.mem_get_info(device)
+    integrated = bool(getattr(torch.cuda.get_device_properties(device), "is_integrated", False))
+    return available_memory() if integrated else free
+
+
+def _device_name(device: torch.device) -> str:
+    return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else f"cpu ({cpu_family()})"
+
+
+def _device_family(device: torch.device) -> str:
+    if device.type != "cuda":
+        return cpu_family()
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"

@@ -1,0 +1,193 @@
+"""The step loop's body: schedule, run, deliver. Runs inside the engine process; see `engine.worker` for the loop itself."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import psutil
+from edgewise.core.errors import InvalidRequest
+from edgewise.engine.api import EngineInfo, EngineStats, MemoryReport
+from edgewise.engine.ledger import Ledger
+from edgewise.engine.pacing import Pacer
+from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats, TokenChunk, TokenLogprobs
+from edgewise.engine.runner import Runner
+from edgewise.engine.scheduler import Scheduler, StepPlan, Work
+from edgewise.engine.sequence import Sequence
+from edgewise.kernels.sample import Draw
+
+log = logging.getLogger("edgewise.engine")
+
+
+class Engine:
+    """One model over one page pool. Not thread-safe: one loop calls it.
+
+    Args:
+        info: What this engine is, for callers.
+        scheduler, runner, pacer, ledger: Its parts.
+        now: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        info: EngineInfo,
+        *,
+        scheduler: Scheduler,
+        runner: Runner,
+        pacer: Pacer,
+        ledger: Ledger,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.info = info
+        self._scheduler = scheduler
+        self._runner = runner
+        self._pacer = pacer
+        self._ledger = ledger
+        self._now = now
+        self._live: dict[str, Sequence] = {}
+        self._outbox: list[TokenChunk] = []
+        self._totals = EngineStats()
+        self._process = psutil.Process()
+
+    def __repr__(self) -> str:
+        return f"Engine({self.info.model}, {self._scheduler!r})"
+
+    # --- requests ---------------------------------------------------------------------------------------------------------
+
+    def add(self, request: GenerateRequest) -> None:
+        """Queue a request. Raises what `Scheduler.add` and `SamplingParams.validate` raise; nothing is kept then."""
+        request.sampling.validate(self.info.vocab_size)
+        for token in (*request.prompt, *request.output):
+            if not 0 <= token < self.info.vocab_size:
+                raise InvalidRequest(
+                    f"The prompt has token id {token}: ids run from 0 to {self.info.vocab_size - 1}.", param="prompt"
+                )
+        self._live[request.id] = self._scheduler.add(request)
+
+    def cancel(self, request_id: str) -> None:
+        """Free a request's pages now; its last chunk comes with the next step. Unknown ids have finished already."""
+        sequence = self._live.get(request_id)
+        if sequence is None:
+            return
+        self._outbox.append(self._finish(sequence, "cancelled"))
+        self._count(aborted=1)
+
+    # --- the loop's body --------------------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._live or self._outbox)
+
+    def step(self) -> list[TokenChunk]:
+        """Schedule, run, deliver. Returns the chunks of this step; an empty list when there is nothing to do."""
+        plan = self._scheduler.schedule()
+        chunks, self._outbox = self._outbox, []
+        chunks += [self._expire(sequence) for sequence in plan.expired]
+        if plan.work:
+            draws = self._run(plan)
+            chunks += [self._advance(work, draw) for work, draw in zip(plan.work, draws, strict=True) if draw]
+        return chunks
+
+    def _run(self, plan: StepPlan) -> list[Draw | None]:
+        began = self._now()
+        draws = self._runner.run(plan.work)
+        self._pacer.observe(decoding=plan.decoding, prefilling=plan.prefilling, seconds=self._now() - began)
+        for work in plan.work:
+            self._scheduler.commit(work)
+        self._count(steps=1, prompt_tokens=plan.prefilling)
+        return draws
+
+    def _advance(self, work: Work, draw: Draw) -> TokenChunk:
+        """Append a drawn token to its sequence and say so."""
+        sequence = work.sequence
+        if draw.broken:
+            return self._fail(sequence, "engine_error", "The model produced no finite logits for this request.")
+        if sequence.first_token_at is None:
+            sequence.first_token_at = self._now()
+            self._count(cached_tokens=sequence.cached_tokens or 0)
+        offset = sequence.generated
+        sequence.tokens.append(draw.token)
+        self._count(generated_tokens=1)
+        chunk = TokenChunk(
+            request_id=sequence.id, offset=offset, tokens=(draw.token,), logprobs=_logprobs(draw), finish=None
+        )
+        finish = _finish_reason(sequence, draw.token)
+        if finish is None:
+            return chunk
+        return replace(chunk, finish=finish, stats=self._finish(sequence, finish).stats)
+
+    # --- endings ----------------------------------------------------------------------------------------------------------
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> TokenChunk:
+        self._scheduler.remove(sequence)
+        return self._close(sequence, reason)
+
+    def _fail(self, sequence: Sequence, code: str, message: str) -> TokenChunk:
+        log.error("request failed", extra={"request_id": sequence.id, "code": code, "reason": message})
+        return replace(self._finish(sequence, "error"), error_code=code, error_message=message)
+
+    def _expire(self, sequence: Sequence) -> TokenChunk:
+        """The scheduler has taken it out already."""
+        waited = self._now() - sequence.added_at
+        message = f"The deadline of {sequence.request.deadline_s} s passed after {waited:.1f} s."
+        return replace(self._close(sequence, "error"), error_code="deadline_exceeded", error_message=message)
+
+    def _close(self, sequence: Sequence, reason: FinishReason) -> TokenChunk:
+        del self._live[sequence.id]
+        return TokenChunk(
+            request_id=sequence.id, offset=sequence.generated, tokens=(), finish=reason, stats=self._stats_of(sequence)
+        )
+
+    def _stats_of(self, sequence: Sequence) -> RequestStats:
+        now = self._now()
+        admitted = sequence.admitted_at if sequence.admitted_at is not None else now
+        first = sequence.first_token_at if sequence.first_token_at is not None else now
+        return RequestStats(
+            prompt_tokens=len(sequence.request.prompt),
+            cached_tokens=sequence.cached_tokens or 0,
+            completion_tokens=sequence.generated,
+            queued_s=admitted - sequence.added_at,
+            prefill_s=first - admitted,
+            decode_s=now - first,
+            preemptions=sequence.preemptions,
+        )
+
+    # --- observation ------------------------------------------------------------------------------------------------------
+
+    def _count(self, **more: int) -> None:
+        self._totals = replace(self._totals, **{name: getattr(self._totals, name) + by for name, by in more.items()})
+
+    def stats(self) -> EngineStats:
+        pages = self._scheduler.pages
+        return replace(
+            self._totals,
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            pages_total=pages.num_pages,
+            pages_free=pages.free,
+            pages_cached=pages.cached,
+            preemptions=self._scheduler.preemptions,
+            rss_bytes=self._process.memory_info().rss,
+        )
+
+    def memory(self) -> MemoryReport:
+        return self._ledger.report()
+
+    def close(self) -> None:
+        """Forget all requests; the process is about to end."""
+        self._live.clear()
+        self._outbox.clear()
+
+
+def _finish_reason(sequence: Sequence, token: int) -> FinishReason | None:
+    if token in sequence.request.sampling.stop_token_ids:
+        return "stop"
+    return "length" if sequence.generated >= sequence.request.sampling.max_tokens else None
+
+
+def _logprobs(draw: Draw) -> tuple[TokenLogprobs, ...] | None:
+    if draw.logprob is None:
+        return None
+    return (TokenLogprobs(token=draw.token, logprob=draw.logprob, top=draw.top),)

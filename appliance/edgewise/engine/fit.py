@@ -1,0 +1,107 @@
+"""What fits in memory, before anything is loaded. The engine sizes itself by this, and `edgewise models fit` prints it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgewise.engine.ledger import SHRINK_MARK, mib
+from edgewise.engine.numerics import Numerics
+from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.memory import kv_bytes_per_token, weight_bytes, workspace_bytes
+
+# An answer shorter than this is no use to anybody: a cache below it is refused.
+MIN_CONTEXT = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitReport:
+    """Sizes in bytes. `fits` is False with a `reason` when the model cannot be served within the budget."""
+
+    available: int
+    budget: int
+    weights: int
+    workspace: int
+    kv_per_token: int
+    kv: int
+    num_pages: int
+    page_tokens: int
+    max_context: int
+    model_context: int
+    full_contexts: float
+    numerics: Numerics
+    fits: bool
+    reason: str
+
+    def explain(self) -> list[str]:
+        """The sum, line by line, for people."""
+        lines = [
+            f"available now     {mib(self.available)}",
+            f"budget            {mib(self.budget)}   (memory_fraction of it)",
+            f"weights           {mib(self.weights)}   ({self.numerics.dtype}, quantize {self.numerics.quantize})",
+            f"workspace         {mib(self.workspace)}   (activations and logits of the largest step)",
+            f"KV cache          {mib(self.kv)}   ({self.numerics.kv_dtype}, {self.kv_per_token:,} bytes a token, "
+            f"{self.num_pages:,} pages of {self.page_tokens} tokens)",
+            f"context           {self.max_context:,} of the model's {self.model_context:,} tokens; "
+            f"the cache holds {self.full_contexts:.1f} full contexts",
+            *self.numerics.why,
+        ]
+        return [*lines, ("fits: " if self.fits else "does not fit: ") + self.reason]
+
+
+def fit(
+    config: DecoderConfig,
+    numerics: Numerics,
+    *,
+    available: int,
+    memory_fraction: float,
+    kv_memory_bytes: int | None,
+    max_context: int | None,
+    max_running: int,
+    max_step_tokens: int,
+    page_tokens: int,
+) -> FitReport:
+    """Divide the budget: weights and workspace first, the rest below the 80 % mark to the KV cache.
+
+    The cache is never larger than `max_running` full contexts can use, and exactly `kv_memory_bytes` when that is given.
+    """
+    budget = int(available * memory_fraction)
+    weights = weight_bytes(config, numerics.dtype)
+    workspace = workspace_bytes(config, max_step_tokens, max_running)
+    per_token = kv_bytes_per_token(config, numerics.kv_dtype)
+    context = min(max_context or config.max_position, config.max_position)
+    room = int(budget * SHRINK_MARK) - weights - workspace
+    wanted = kv_memory_bytes if kv_memory_bytes is not None else min(room, max_running * context * per_token)
+    pages = max(0, wanted) // (per_token * page_tokens)
+    usable = min(context, pages * page_tokens)
+    fits, reason = _verdict(weights, workspace, wanted, room, usable, context)
+    return FitReport(
+        available=available,
+        budget=budget,
+        weights=weights,
+        workspace=workspace,
+        kv_per_token=per_token,
+        kv=pages * page_tokens * per_token,
+        num_pages=pages,
+        page_tokens=page_tokens,
+        max_context=usable,
+        model_context=config.max_position,
+        full_contexts=pages * page_tokens / context,
+        numerics=numerics,
+        fits=fits,
+        reason=reason,
+    )
+
+
+def _verdict(weights: int, workspace: int, kv: int, room: int, usable: int, context: int) -> tuple[bool, str]:
+    if room < 0:
+        return False, (
+            f"weights and workspace need {mib(weights + workspace)}, {mib(-room)} more than the budget's 80 % mark allows; "
+            "free memory, raise engine.memory_fraction or take a smaller model"
+        )
+    if kv > room:
+        return False, f"a KV cache of {mib(kv)} is asked for, {mib(room)} are left; lower engine.kv_memory_bytes"
+    if usable < min(context, MIN_CONTEXT):
+        return False, f"the KV cache would hold {usable} tokens, at least {min(context, MIN_CONTEXT)} are needed"
+    if usable < context:
+        return True, f"with a context of {usable:,} tokens instead of {context:,}"
+    return True, "with its whole context"

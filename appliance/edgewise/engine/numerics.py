@@ -1,0 +1,102 @@
+"""What "auto" means on this machine: weight dtype, KV format, device, and the numeric class they make. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from edgewise.core.errors import ConfigError
+
+# Processors with native bfloat16 arithmetic, by the flag the kernel lists: x86 AVX512-BF16 and AMX, Arm BF16.
+_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+_ISA_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "bf16", "asimd")
+
+WEIGHT_DTYPES = ("float32", "bfloat16", "float16")
+KV_DTYPES = (*WEIGHT_DTYPES, "int8")
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """Resolved choices; `why` says for each "auto" what decided it."""
+
+    device: str
+    dtype: str
+    kv_dtype: str
+    quantize: str
+    why: tuple[str, ...]
+
+
+def resolve(*, device: str, dtype: str, kv_dtype: str, quantize: str, cuda: bool) -> Numerics:
+    """Turn configured names into definite ones.
+
+    Args:
+        device: "auto", "cpu" or "cuda".
+        cuda: Whether a CUDA device is usable (the caller asks torch).
+
+    Raises:
+        ConfigError: An unknown name, or CUDA is asked for and there is none.
+    """
+    why: list[str] = []
+    if device == "auto":
+        device = "cuda" if cuda else "cpu"
+        why.append(f"device {device}: " + ("CUDA is usable" if cuda else "no usable CUDA device"))
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"'engine.device' is {device!r}: use auto, cpu or cuda.", param="engine.device")
+    if device == "cuda" and not cuda:
+        raise ConfigError("'engine.device' is cuda, but torch finds no usable CUDA device.", param="engine.device")
+    if dtype == "auto":
+        dtype, reason = _auto_dtype(device)
+        why.append(f"dtype {dtype}: {reason}")
+    if kv_dtype == "auto":
+        kv_dtype = "int8"
+        why.append("kv_dtype int8: half the bytes of 16 bits within the stated quality bound")
+    if quantize == "auto":
+        quantize = "none"
+        why.append("quantize none: this version computes with unquantized weights")
+    _require("dtype", dtype, WEIGHT_DTYPES)
+    _require("kv_dtype", kv_dtype, KV_DTYPES)
+    _require("quantize", quantize, ("none",))
+    return Numerics(device, dtype, kv_dtype, quantize, tuple(why))
+
+
+def numeric_class(numerics: Numerics, *, torch_version: str, device_family: str, threads: int) -> str:
+    """The string inside which a continuation is byte-equal. Threads count: they fix how torch splits reductions."""
+    where = f"{numerics.device}-{device_family}" + (f"-t{threads}" if numerics.device == "cpu" else "")
+    return f"torch-{torch_version}/{where}/w-{numerics.dtype}-{numerics.quantize}/kv-{numerics.kv_dtype}".replace(
+        " ", "_"
+    )
+
+
+def cpu_family() -> str:
+    """The widest instruction set that matters to results, e.g. "avx512_bf16"."""
+    flags = cpu_flags()
+    return next((flag for flag in _ISA_FLAGS if flag in flags), "generic")
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Feature flags of the first processor as the kernel lists them; empty where /proc/cpuinfo does not exist."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def _auto_dtype(device: str) -> tuple[str, str]:
+    if device == "cuda":
+        return "bfloat16", "CUDA device"
+    native = _BF16_FLAGS & cpu_flags()
+    if native:
+        return "bfloat16", f"the processor has {', '.join(sorted(native))}"
+    return "float32", "the processor has no native bfloat16 arithmetic"
+
+
+def _require(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"'{name}' is {value!r}: use auto or one of {', '.join(allowed)}.", param=name)

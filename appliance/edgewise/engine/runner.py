@@ -1,0 +1,93 @@
+"""Turns a step plan into tensors, runs the network once over the whole ragged batch, and draws the next tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence as Seq
+from typing import Protocol
+
+import numpy as np
+import torch
+from edgewise.engine.scheduler import Work
+from edgewise.engine.sequence import Sequence
+from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
+from edgewise.kernels.philox import uniform
+from edgewise.kernels.sample import Draw, RowControls, sample
+
+
+class Network(Protocol):
+    """A decoder as the runner needs it."""
+
+    def forward(self, tokens: torch.Tensor, kv: Seq[KVLayer], meta: AttentionMeta) -> torch.Tensor:
+        """tokens [T] int64 -> hidden states [T, hidden]; writes the T tokens' keys and values into `kv`."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[R, hidden] -> [R, vocab] float32."""
+
+
+class Runner:
+    """The network, its KV cache and a device."""
+
+    def __init__(self, network: Network, kv: Seq[KVLayer], device: torch.device) -> None:
+        self._network = network
+        self._kv = kv
+        self._device = device
+
+    @torch.inference_mode()
+    def run(self, work: Seq[Work]) -> list[Draw | None]:
+        """Compute all work in one forward pass; one draw per item that samples, None for the others."""
+        hidden = self._network.forward(self._tokens(work), self._kv, self._meta(work))
+        ends = np.cumsum([item.count for item in work]) - 1
+        rows = [int(end) for end, item in zip(ends, work, strict=True) if item.sample]
+        if not rows:
+            return [None] * len(work)
+        logits = self._network.logits(hidden[torch.tensor(rows, device=self._device)])
+        draws = iter(sample(logits, [row_controls(item.sequence) for item in work if item.sample]))
+        return [next(draws) if item.sample else None for item in work]
+
+    @torch.inference_mode()
+    def all_logits(self, work: Seq[Work]) -> torch.Tensor:
+        """[T, vocab] float32 logits of every token of the step; for quality measurements."""
+        return self._network.logits(self._network.forward(self._tokens(work), self._kv, self._meta(work)))
+
+    def _tokens(self, work: Seq[Work]) -> torch.Tensor:
+        tokens = [token for item in work for token in item.sequence.tokens[item.start : item.start + item.count]]
+        return torch.tensor(tokens, dtype=torch.int64, device=self._device)
+
+    def _meta(self, work: Seq[Work]) -> AttentionMeta:
+        positions = np.concatenate([np.arange(item.start, item.start + item.count) for item in work])
+        tables = np.zeros((len(work), max(len(item.sequence.pages) for item in work)), dtype=np.int32)
+        for row, item in enumerate(work):
+            tables[row, : len(item.sequence.pages)] = item.sequence.pages
+        owner = np.repeat(np.arange(len(work)), [item.count for item in work])
+        slots = tables[owner, positions // PAGE_TOKENS].astype(np.int64) * PAGE_TOKENS + positions % PAGE_TOKENS
+        return AttentionMeta(
+            query_lens=tuple(item.count for item in work),
+            context_lens=tuple(item.start + item.count for item in work),
+            positions=torch.from_numpy(positions).to(self._device),
+            slots=torch.from_numpy(slots).to(self._device),
+            block_tables=torch.from_numpy(tables).to(self._device),
+        )
+
+
+def row_controls(sequence: Sequence) -> RowControls:
+    """How the next token of a sequence is drawn. A pure function of its tokens and its request."""
+    sampling = sequence.request.sampling
+    position = sequence.generated
+    penalized = sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0
+    output = sequence.tokens[len(sequence.request.prompt) :] if penalized else ()
+    return RowControls(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        uniform=uniform(sampling.seed, position),
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        seen=sequence.tokens if sampling.repetition_penalty != 1.0 else (),
+        counts=Counter(output),
+        bias=sampling.logit_bias,
+        banned=sampling.stop_token_ids if position < sampling.min_tokens else (),
+        top_logprobs=sampling.top_logprobs,
+    )

@@ -1,0 +1,71 @@
+"""The engine's book-keeping for one request in flight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edgewise.engine.prefix import PageHash, chain_start
+from edgewise.engine.request import GenerateRequest
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request and how far it has come.
+
+    Attributes:
+        tokens: Prompt and output so far.
+        computed: Leading tokens whose keys and values are in the cache.
+        pages: KV pages in order; enough for `computed` tokens and for what is scheduled next.
+        chain: Names of the full pages (prefix cache).
+        arrival: Running number; the tie-break inside a priority class, kept through preemption.
+        deadline_at: Engine clock in seconds, or None.
+        cached_tokens: Prompt tokens that the prefix cache spared at first admission; None before it.
+    """
+
+    request: GenerateRequest
+    arrival: int
+    added_at: float
+    deadline_at: float | None
+    tokens: list[int]
+    start: PageHash
+    computed: int = 0
+    pages: list[int] = field(default_factory=list)
+    chain: list[PageHash] = field(default_factory=list)
+    cached_tokens: int | None = None
+    admitted_at: float | None = None
+    first_token_at: float | None = None
+    preemptions: int = 0
+
+    @classmethod
+    def of(cls, request: GenerateRequest, *, arrival: int, now: float) -> Sequence:
+        deadline = None if request.deadline_s is None else now + request.deadline_s
+        return cls(
+            request=request,
+            arrival=arrival,
+            added_at=now,
+            deadline_at=deadline,
+            tokens=[*request.prompt, *request.output],
+            start=chain_start(request.salt),
+        )
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sort key of scheduling: most urgent class first, then first come."""
+        return (int(self.request.priority), self.arrival)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens still to compute before the next one can be drawn; 1 means the sequence is decoding."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def generated(self) -> int:
+        """Tokens of the answer so far, those delivered by an earlier engine included."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    def __repr__(self) -> str:
+        return f"Sequence({self.id}: {self.computed}/{len(self.tokens)} computed, {len(self.pages)} pages)"

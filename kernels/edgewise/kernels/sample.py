@@ -1,0 +1,167 @@
+"""Draw one token per row of logits.
+
+Each row is worked on alone, with operations whose shape depends on nothing but the vocabulary, so a row's token never depends
+on its neighbours. The draw inverts the cumulative distribution, in order of token id, at one uniform number that the caller
+derives from (seed, position). Filters apply in the order of Hugging Face transformers: penalties and bias, temperature,
+top-k, top-p, min-p.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowControls:
+    """How one row is drawn; field meanings as in `SamplingParams`.
+
+    Attributes:
+        uniform: Number in [0, 1) that decides the draw; unused when greedy.
+        seen: Ids in prompt or output (repetition penalty). counts: occurrences in the output (presence, frequency).
+        banned: Ids that must not be drawn (stop tokens before min_tokens).
+        top_logprobs: None for no log probabilities.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    uniform: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seen: Sequence[int] = ()
+    counts: Mapping[int, int] = field(default_factory=dict)
+    bias: Mapping[int, float] = field(default_factory=dict)
+    banned: Sequence[int] = ()
+    top_logprobs: int | None = None
+
+    @property
+    def plain_greedy(self) -> bool:
+        return (
+            self.temperature == 0.0
+            and self.repetition_penalty == 1.0
+            and self.presence_penalty == 0.0
+            and self.frequency_penalty == 0.0
+            and not self.bias
+            and not self.banned
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A drawn token; `logprob` and `top` (id, logprob) are filled when log probabilities were asked for.
+
+    `broken` rows had NaN or no finite logit at all: no token was drawn, `token` is -1.
+    """
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    broken: bool = False
+
+
+def sample(logits: torch.Tensor, controls: Sequence[RowControls]) -> list[Draw]:
+    """Draw a token for each row.
+
+    Args:
+        logits: [rows, vocab] float32.
+        controls: One per row.
+
+    Returns:
+        One `Draw` per row, in order.
+
+    Raises:
+        ValueError: Shapes or dtype are wrong.
+    """
+    if logits.dim() != 2 or logits.dtype != torch.float32:
+        raise ValueError(f"logits must be [rows, vocab] float32, got {tuple(logits.shape)} {logits.dtype}")
+    if logits.shape[0] != len(controls):
+        raise ValueError(f"{logits.shape[0]} rows of logits for {len(controls)} rows of controls")
+    best = logits.argmax(dim=-1).tolist()
+    return [_draw(logits[row], best[row], control) for row, control in enumerate(controls)]
+
+
+def _draw(row: torch.Tensor, best: int, control: RowControls) -> Draw:
+    # argmax puts NaN first, so one look at the winner finds a poisoned row
+    if not math.isfinite(float(row[best])):
+        return Draw(-1, broken=True)
+    token = best if control.plain_greedy else _choose(_adjust(row, control), control)
+    if control.top_logprobs is None:
+        return Draw(token)
+    return _with_logprobs(row, token, control.top_logprobs)
+
+
+def _adjust(row: torch.Tensor, control: RowControls) -> torch.Tensor:
+    """Penalties, bias and bans, in float64."""
+    x = row.to(torch.float64, copy=True)
+    if control.repetition_penalty != 1.0 and control.seen:
+        ids = torch.tensor(sorted(set(control.seen)), device=x.device)
+        values = x[ids]
+        x[ids] = torch.where(values > 0, values / control.repetition_penalty, values * control.repetition_penalty)
+    if (control.presence_penalty or control.frequency_penalty) and control.counts:
+        ids = torch.tensor(list(control.counts.keys()), device=x.device)
+        times = torch.tensor(list(control.counts.values()), dtype=x.dtype, device=x.device)
+        x[ids] -= control.presence_penalty + control.frequency_penalty * times
+    if control.bias:
+        ids = torch.tensor(list(control.bias.keys()), device=x.device)
+        x[ids] += torch.tensor(list(control.bias.values()), dtype=x.dtype, device=x.device)
+    if control.banned:
+        x[torch.tensor(list(control.banned), device=x.device)] = -math.inf
+    return x
+
+
+def _choose(x: torch.Tensor, control: RowControls) -> int:
+    if control.temperature == 0.0:
+        return int(x.argmax())
+    x = (x - x.max()) / control.temperature
+    if control.top_k and control.top_k < x.numel():
+        x = _keep_top_k(x, control.top_k)
+    if control.top_p < 1.0:
+        x = _keep_top_p(x, control.top_p)
+    if control.min_p > 0.0:
+        x = x.masked_fill(x < math.log(control.min_p), -math.inf)  # the largest is exactly 0 here
+    mass = x.exp().cumsum(0)
+    target = control.uniform * float(mass[-1])
+    choice = int(torch.searchsorted(mass, torch.tensor(target, dtype=mass.dtype, device=mass.device), right=True))
+    # Rounding may carry the target to the very end; the last token with mass is then the right one.
+    return choice if choice < x.numel() else int(torch.nonzero(x > -math.inf)[-1])
+
+
+def _keep_top_k(x: torch.Tensor, k: int) -> torch.Tensor:
+    """The k largest; among equals at the border the lowest ids."""
+    border = x.topk(k).values[-1]
+    above = x > border
+    ties = torch.nonzero(x == border).flatten()[: k - int(above.sum())]
+    keep = above
+    keep[ties] = True
+    return x.masked_fill(~keep, -math.inf)
+
+
+def _keep_top_p(x: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The smallest set of most probable tokens whose mass reaches top_p; ties by lowest id.
+
+    Tokens with probability below (1 - top_p) / vocab together weigh less than 1 - top_p, so none of them can be in the set:
+    only the rest is sorted.
+    """
+    p = x.softmax(0)
+    candidates = torch.nonzero(p >= (1.0 - top_p) / p.numel()).flatten()
+    order = p[candidates].sort(descending=True, stable=True)
+    before = order.values.cumsum(0) - order.values
+    kept = candidates[order.indices[before < top_p]]
+    filtered = torch.full_like(x, -math.inf)
+    filtered[kept] = x[kept]
+    return filtered
+
+
+def _with_logprobs(row: torch.Tensor, token: int, top: int) -> Draw:
+    logprobs = row.to(torch.float64).log_softmax(0)
+    if top == 0:
+        return Draw(token, float(logprobs[token]))
+    best = logprobs.topk(top)
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return Draw(token, float(logprobs[token]), tuple(pairs))
