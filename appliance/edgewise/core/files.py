@@ -1,0 +1,159 @@
+"""Files that survive a power cut: atomic synced writes, locks between processes, disk errors in words.
+
+An atomic write goes to a temporary file in the target's folder, is synced, renamed over the target, and the folder is
+synced: after a crash at any point a reader finds the old content or the new one, never a mixture (POSIX rename(2)).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from edgewise.core.errors import StorageError
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full; free space or move EDGEWISE_HOME to a larger disk",
+    errno.EDQUOT: "the disk quota is used up; free space or raise the quota",
+    errno.EROFS: "the file system is read-only; remount it writable or set EDGEWISE_HOME to a writable folder",
+    errno.EACCES: "permission denied; run as the owner of the folder or set EDGEWISE_HOME to a folder of your own",
+    errno.EPERM: "operation not permitted; run as the owner of the folder or set EDGEWISE_HOME to a folder of your own",
+    errno.EIO: "the disk reports a fault; check `dmesg` and replace the disk",
+}
+
+
+@contextlib.contextmanager
+def translate_os_errors(action: str, path: Path) -> Iterator[None]:
+    """Turn a disk's refusal into a `StorageError` that names the action, the path and the remedy.
+
+    Args:
+        action: What was being done, e.g. "write the model file".
+        path: The file or folder concerned.
+
+    Raises:
+        StorageError: For full, read-only, forbidden and faulty disks. Every other `OSError` passes unchanged.
+    """
+    try:
+        yield
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0)
+        if remedy is None:
+            raise
+        raise StorageError(f"cannot {action} {path}: {remedy}") from error
+
+
+def fsync_dir(folder: Path) -> None:
+    """Make renames and deletions in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def own_like_parent(path: Path) -> None:
+    """When root creates a file inside a service user's folder, hand it to that user: the service must open it."""
+    if os.geteuid() != 0:
+        return
+    parent = path.parent.stat()
+    if (parent.st_uid, parent.st_gid) != (0, 0):
+        os.chown(path, parent.st_uid, parent.st_gid)
+
+
+@contextlib.contextmanager
+def atomic_writer(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
+    """Write `path` as a whole or not at all.
+
+    The file appears under its name, synced, when the block ends; if the block raises, nothing is left behind and the
+    old file is untouched. The parent folder is created.
+
+    Args:
+        path: Target; replaced if it exists.
+        mode: Permission bits of the new file.
+
+    Raises:
+        StorageError: The disk refuses.
+    """
+    with translate_os_errors("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+            own_like_parent(temporary)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        fsync_dir(path.parent)
+
+
+def atomic_write(path: Path, data: bytes | str, *, mode: int = 0o644) -> None:
+    """Write `data` (text as UTF-8) to `path` atomically and durably; see `atomic_writer`."""
+    with atomic_writer(path, mode=mode) as file:
+        file.write(data.encode("utf-8") if isinstance(data, str) else data)
+
+
+@contextlib.contextmanager
+def file_lock(
+    path: Path, *, timeout_s: float | None = None, on_wait: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Hold an exclusive lock between processes (flock(2)); the kernel frees it when its holder dies.
+
+    The lock file stays: deleting it would let two processes lock two different files of one name. It holds the process
+    id of its holder, so that a waiting process can say for whom it waits.
+
+    Args:
+        path: Lock file; created with its folder if missing.
+        timeout_s: Longest wait in seconds; None waits without limit, 0 does not wait.
+        on_wait: Called once with a sentence naming the holder, before waiting.
+
+    Raises:
+        StorageError: The lock is still held after `timeout_s`, or the disk refuses the lock file.
+    """
+    with translate_os_errors("lock", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if not _try_lock(descriptor):
+            _wait_for_lock(descriptor, path, timeout_s, on_wait)
+        with translate_os_errors("lock", path):
+            own_like_parent(path)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait_for_lock(descriptor: int, path: Path, timeout_s: float | None, on_wait: Callable[[str], None] | None) -> None:
+    holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+    if on_wait is not None:
+        on_wait(f"waiting for process {holder}, which holds {path}")
+    if timeout_s is None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if _try_lock(descriptor):
+            return
+        time.sleep(0.02)
+    raise StorageError(f"{path} is held by process {holder} (waited {timeout_s:g} s); wait for it or end it")

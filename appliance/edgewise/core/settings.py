@@ -1,0 +1,211 @@
+"""Loads the settings from file, environment and flags, in that order, and keeps the origin of each value.
+
+Later sources win, key by key. An unknown key is an error in every source: a typing mistake must not silently leave a
+default in force.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_origin
+
+from edgewise.core.errors import ConfigError
+from edgewise.core.settings_schema import DEFAULT_CONFIG_FILE, Settings
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+__all__ = ["DEFAULT_CONFIG_FILE", "LoadedSettings", "Settings", "env_name", "load_settings", "settings_fields"]
+
+_toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+ENV_PREFIX = "EDGEWISE_"
+# Variables with our prefix that are no settings: where the file is, and what `edgewise chat` calls.
+RESERVED_ENV = frozenset({"EDGEWISE_CONFIG", "EDGEWISE_URL", "EDGEWISE_API_KEY"})
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """Settings with the origin of each value.
+
+    Attributes:
+        settings: The validated values.
+        origins: Dotted key -> "default", the path of the file, the name of the environment variable, or "flag".
+        file: The configuration file that was read, if any.
+    """
+
+    settings: Settings
+    origins: Mapping[str, str]
+    file: Path | None = None
+
+    def rows(self) -> list[tuple[str, Any, str]]:
+        """(dotted key, JSON value, origin) of every setting; secret types show asterisks, as pydantic writes them."""
+        values = dict(_flatten(self.settings.model_dump(mode="json"), settings_fields()))
+        return [(key, value, self.origins[key]) for key, value in values.items()]
+
+
+def load_settings(
+    config: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    default_file: Path = DEFAULT_CONFIG_FILE,
+) -> LoadedSettings:
+    """Merge defaults, file, environment and flags; later ones win.
+
+    Args:
+        config: `--config`; without it `$EDGEWISE_CONFIG`, else `default_file` if that exists.
+        overrides: Flags by dotted key, e.g. {"port": 8401, "engine.threads": 2}; None means "not given".
+        environ: Default: the process environment.
+
+    Raises:
+        ConfigError: A file cannot be read, a key is unknown or a value refused; key and source are named.
+    """
+    env = os.environ if environ is None else environ
+    file = _config_file(config, env, default_file)
+    fields = settings_fields()
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(fields, "default")
+    flags = {key: value for key, value in (overrides or {}).items() if value is not None}
+    for layer in (_from_file(file, fields), _from_environ(env, fields), _from_flags(flags, fields)):
+        for key, (value, origin) in layer.items():
+            values[key], origins[key] = value, origin
+    return LoadedSettings(_validate(values, origins), origins, file)
+
+
+def settings_fields() -> dict[str, FieldInfo]:
+    """Every setting by its dotted key, in the order of documentation."""
+    return dict(_walk(Settings, ""))
+
+
+def _walk(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _walk(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+def _config_file(config: Path | None, env: Mapping[str, str], default_file: Path) -> Path | None:
+    if config is not None:
+        return config
+    if named := env.get("EDGEWISE_CONFIG"):
+        return Path(named)
+    return default_file if default_file.exists() else None
+
+
+def _from_file(file: Path | None, fields: Mapping[str, FieldInfo]) -> dict[str, tuple[Any, str]]:
+    if file is None:
+        return {}
+    try:
+        table = _toml.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error.strerror}); check the path and its permissions") from error
+    except (_toml.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}") from error
+    return {
+        key: (_checked_type(key, value, fields, file), str(file)) for key, value in _file_items(table, fields, file)
+    }
+
+
+def _file_items(table: dict[str, Any], fields: Mapping[str, FieldInfo], file: Path) -> Iterator[tuple[str, Any]]:
+    sections = {key.rpartition(".")[0] for key in fields}
+    for key, value in _flatten(table, fields):
+        if key in sections:
+            if value != {}:
+                raise ConfigError(f"{file}: `{key}` is a section; write its keys under [{key}]")
+        elif key not in fields:
+            raise ConfigError(f"{file}: unknown key `{key}`{_suggestion(key, fields)}")
+        else:
+            yield key, value
+
+
+def _flatten(table: Mapping[str, Any], fields: Mapping[str, FieldInfo], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and value and key not in fields:
+            yield from _flatten(value, fields, f"{key}.")
+        else:
+            yield key, value
+
+
+def _checked_type(key: str, value: Any, fields: Mapping[str, FieldInfo], file: Path) -> Any:
+    """TOML has types: `port = true` is a mistake, although pydantic would read it as 1."""
+    if isinstance(value, bool) and fields[key].annotation is not bool:
+        raise ConfigError(f"{file}: `{key}` cannot be {str(value).lower()}: it is no switch")
+    return value
+
+
+def _from_environ(env: Mapping[str, str], fields: Mapping[str, FieldInfo]) -> dict[str, tuple[Any, str]]:
+    layer: dict[str, tuple[Any, str]] = {}
+    known = {env_name(key): key for key in fields}
+    for name, text in env.items():
+        if not name.startswith(ENV_PREFIX) or name in RESERVED_ENV:
+            continue
+        if name not in known:
+            raise ConfigError(f"environment: unknown variable {name}{_suggestion(name, known)}")
+        if text != "":  # an empty variable means "not set", as in an environment file
+            layer[known[name]] = (_parse_env(text, fields[known[name]], name), name)
+    return layer
+
+
+def env_name(key: str) -> str:
+    """The environment variable of a dotted key: `engine.max_context` -> `EDGEWISE_ENGINE__MAX_CONTEXT`."""
+    return ENV_PREFIX + key.replace(".", "__").upper()
+
+
+def _parse_env(text: str, field: FieldInfo, name: str) -> Any:
+    """Lists are comma-separated or a JSON array; everything else is left to pydantic."""
+    if get_origin(field.annotation) is not tuple:
+        return text
+    if not text.lstrip().startswith("["):
+        return [item.strip() for item in text.split(",") if item.strip()]
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"environment: {name} is no JSON array: {error}") from error
+
+
+def _from_flags(flags: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> dict[str, tuple[Any, str]]:
+    for key in flags:
+        if key not in fields:
+            raise ConfigError(f"flags: unknown key `{key}`{_suggestion(key, fields)}")
+    return {key: (value, "flag") for key, value in flags.items()}
+
+
+def _suggestion(key: str, known: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    return f"; did you mean `{close[0]}`?" if close else "; `edgewise config show` lists the known ones"
+
+
+def _validate(values: Mapping[str, Any], origins: Mapping[str, str]) -> Settings:
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, name = key.split(".")
+        table = nested
+        for section in sections:
+            table = table.setdefault(section, {})
+        table[name] = value
+    try:
+        return Settings.model_validate(nested)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(item, origins) for item in error.errors(include_url=False))) from error
+
+
+def _explain(item: Any, origins: Mapping[str, str]) -> str:
+    """One refused value: `port: Input should be less than or equal to 65535 (value '70000' from EDGEWISE_PORT)`."""
+    key = ".".join(str(part) for part in item["loc"])
+    known = next((candidate for candidate in origins if key == candidate or key.startswith(f"{candidate}.")), None)
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if known is None:
+        sources = sorted(
+            {origin for name, origin in origins.items() if name.startswith(f"{key}.") and origin != "default"}
+        )
+        return f"{message} (from {', '.join(sources)})"
+    return f"`{known}`: {message} (value {item['input']!r} from {origins[known]})"

@@ -1,0 +1,183 @@
+"""What can be configured: one frozen model. `core.settings` fills it; the reference in docs is generated from it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+
+DEFAULT_CONFIG_FILE = Path("/etc/edgewise/edgewise.toml")
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        raise ValueError("this user has no home directory; set an absolute path") from error
+
+
+ExpandedPath = Annotated[Path, AfterValidator(_absolute)]
+_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+
+
+def _parse_bytes(value: object) -> object:
+    """A number of bytes, or text such as "512 MiB"."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", value.lower())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError("write a number of bytes, or a number with KiB, MiB or GiB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+Bytes = Annotated[int, BeforeValidator(_parse_bytes), Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EngineSettings(Section):
+    """How the engine uses the machine."""
+
+    device: str = Field(
+        default="auto", min_length=1, description='"auto" takes CUDA if it is usable, else the CPU; or "cpu", "cuda".'
+    )
+    max_context: PositiveInt | None = Field(
+        default=None, description="Largest prompt plus answer in tokens; unset takes the model's own."
+    )
+    kv_memory_bytes: Bytes | None = Field(
+        default=None,
+        description='Size of the KV cache, e.g. "2 GiB"; unset lets the engine choose from what is available.',
+    )
+    memory_fraction: float = Field(
+        default=0.8, gt=0, le=1, description="Share of the available memory that the engine may book."
+    )
+    max_running: PositiveInt = Field(default=32, description="Sequences that are computed together.")
+    max_waiting: int = Field(default=256, ge=0, description="Sequences that may wait; one more is answered 429.")
+    max_step_tokens: PositiveInt = Field(
+        default=512, description="Largest number of tokens in one step; bounds a chunk of a long prompt."
+    )
+    threads: PositiveInt | None = Field(default=None, description="CPU threads for kernels; unset takes all cores.")
+    prefix_cache: bool = Field(default=True, description="Reuse the KV pages of equal beginnings of prompts.")
+
+
+class LimitsSettings(Section):
+    """What one client may ask for."""
+
+    max_body_bytes: Bytes = Field(
+        default=4 * 1024**2, description='Largest request body, e.g. "4 MiB"; more is answered 413.'
+    )
+    max_concurrent_requests: PositiveInt = Field(
+        default=256, description="Requests in progress; one more is answered 429."
+    )
+    request_timeout_s: Seconds | None = Field(
+        default=None, description="Longest time for one answer in seconds; unset sets no limit."
+    )
+    keepalive_s: Seconds = Field(
+        default=15.0, description="Seconds of silence after which a stream sends a comment line."
+    )
+
+
+class TlsSettings(Section):
+    """Serve HTTPS with this certificate; both keys or neither."""
+
+    cert: ExpandedPath | None = Field(default=None, description="PEM file with the certificate and its chain.")
+    key: ExpandedPath | None = Field(default=None, description="PEM file with the private key, without a passphrase.")
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> TlsSettings:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("set both tls.cert and tls.key, or neither")
+        return self
+
+
+class SecuritySettings(Section):
+    """Who may call the API."""
+
+    require_key: bool = Field(
+        default=False, description="Ask for an API key on loopback too; on any other address one is always needed."
+    )
+    allowed_origins: tuple[str, ...] = Field(
+        default=(), description="Web origins that browsers may call from (CORS), e.g. `https://app.example`."
+    )
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(), description="Names by which clients may address the service besides its own addresses."
+    )
+
+
+class LogSettings(Section):
+    """What is written to the log, which goes to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least important level that is logged."
+    )
+    format: Literal["json", "console", "auto"] = Field(
+        default="auto", description='"auto" is console on a terminal, else JSON lines.'
+    )
+    prompts: bool = Field(
+        default=False, description="Log prompts and answers too. Off unless you need them and may keep them."
+    )
+
+
+class Settings(Section):
+    """Everything that can be configured."""
+
+    home: ExpandedPath = Field(
+        default=Path("~/.local/share/edgewise"),
+        validate_default=True,
+        description="State directory: models, keys, caches.",
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on; 0.0.0.0 or :: for all.")
+    port: int = Field(default=8400, ge=0, le=65535, description="TCP port; 0 takes a free one.")
+    model: str = Field(default="starter", min_length=1, description="Model to serve, by its name in the store.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto", description="Data type of computation."
+    )
+    kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = Field(
+        default="auto", description="Format of the KV cache."
+    )
+    quantize: Literal["auto", "none"] = Field(
+        default="auto", description='"none" unpacks the weights, "auto" keeps them packed if that is faster.'
+    )
+    drain_s: float = Field(
+        default=20.0,
+        ge=0,
+        le=3600,
+        description="Seconds that running requests get to finish after SIGTERM; see TimeoutStopSec of the unit.",
+    )
+    engine: EngineSettings = EngineSettings()
+    limits: LimitsSettings = LimitsSettings()
+    tls: TlsSettings = TlsSettings()
+    security: SecuritySettings = SecuritySettings()
+    log: LogSettings = LogSettings()
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only programs on this machine can reach the service."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def keys_required(self) -> bool:
+        """Whether a caller needs an API key: always when the service can be reached from another machine."""
+        return self.security.require_key or not self.loopback
+
+    @property
+    def keys_file(self) -> Path:
+        return self.home / "keys.db"
+
+    @property
+    def base_url(self) -> str:
+        """Where a program on this machine reaches the service."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 (read, not bound)
+        scheme = "https" if self.tls.cert else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
