@@ -1,0 +1,195 @@
+"""Make the virtual environment: torch by the rule below, the locked versions, then this package, editable.
+
+Runs on the system's Python with nothing but the standard library. Quick when nothing changed: a stamp in the
+environment holds the digest of everything that the installation depends on.
+
+Which torch: with an NVIDIA GPU the default build. Without one, a CPU build that the user's own pip configuration offers
+(`+cpu` in its indexes or link folders), else the one of PyTorch's CPU index if that can be reached, else the default
+build, its size said first. `TORCH_INDEX=URL` overrides the rule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "requirements.lock"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+INPUTS = ("requirements.lock", "pyproject.toml", "scripts/install.py")
+STAMP = "edgewise-install.stamp"
+
+
+def say(text: str) -> None:
+    print(f"install: {text}", flush=True)
+
+
+def stamp_value(torch_index: str | None) -> str:
+    """Digest of what the environment is made from: the files in INPUTS, this Python, the place of the checkout."""
+    digest = hashlib.sha256(f"{sys.version}\n{ROOT}\n{torch_index}\n{has_nvidia_gpu()}".encode())
+    for name in INPUTS:
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def has_nvidia_gpu() -> bool:
+    """A driver is loaded (desktop, server) or the board is a Jetson."""
+    return Path("/proc/driver/nvidia/version").exists() or is_jetson()
+
+
+def is_jetson() -> bool:
+    return Path("/etc/nv_tegra_release").exists()
+
+
+class Pip:
+    """The environment's own pip, under the user's own configuration."""
+
+    def __init__(self, python: Path) -> None:
+        self._command = [str(python), "-m", "pip", "--disable-pip-version-check"]
+
+    def install(self, *args: str) -> None:
+        """Raises SystemExit with pip's code if pip fails; pip has then said why."""
+        code = subprocess.run([*self._command, "install", "--quiet", *args], check=False).returncode
+        if code != 0:
+            raise SystemExit(f"install: 'pip install {' '.join(args)}' failed with code {code}; its message is above.")
+
+    def torch_versions(self) -> list[str]:
+        """Versions of torch that pip's configured indexes and link folders offer for this Python, newest first."""
+        found = subprocess.run(
+            [*self._command, "index", "versions", "torch"], check=False, capture_output=True, text=True
+        )
+        listed = re.search(r"Available versions: (.*)", found.stdout)
+        return [version.strip() for version in listed[1].split(",")] if listed else []
+
+    def plan(self, *args: str) -> list[str]:
+        """URLs of the files that `pip install ARGS` would fetch; empty if pip cannot tell."""
+        command = [*self._command, "install", "--dry-run", "--quiet", "--report", "-", *args]
+        found = subprocess.run(command, check=False, capture_output=True, text=True)
+        if found.returncode != 0:
+            return []
+        return [item["download_info"]["url"] for item in json.loads(found.stdout)["install"]]
+
+
+def locked_torch() -> str:
+    """The torch version that the lock names."""
+    found = re.search(r"^torch==([0-9.]+)", LOCK.read_text(), re.MULTILINE)
+    if not found:
+        raise SystemExit(f"install: {LOCK.name} names no torch version; make it again with 'make lock'.")
+    return found[1]
+
+
+def reachable(url: str, timeout_s: float = 5.0) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310 - a constant https address
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def total_bytes(urls: Sequence[str]) -> int | None:
+    """Sum of the sizes that the servers state, or None if one does not."""
+    total = 0
+    for url in urls:
+        request = urllib.request.Request(url, method="HEAD")  # noqa: S310 - addresses that pip itself would fetch
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+                length = answer.headers.get("Content-Length")
+        except OSError:
+            return None
+        if length is None:
+            return None
+        total += int(length)
+    return total
+
+
+def torch_arguments(pip: Pip, torch_index: str | None) -> list[str]:
+    """What to give `pip install` for torch, by the module's rule; says what was decided and why."""
+    version = locked_torch()
+    exact = f"torch=={version}"
+    if torch_index:
+        say(f"torch {version} from TORCH_INDEX {torch_index}")
+        return [exact, "--index-url", torch_index]
+    if is_jetson():
+        say("a Jetson: torch must come from NVIDIA's index for this JetPack (docs/operations.md); trying pip's own")
+    if has_nvidia_gpu():
+        say(f"torch {version}, the default build: an NVIDIA driver is here")
+        return [f"torch==={version}"]  # '===' keeps a '+cpu' build in a link folder from winning
+    if f"{version}+cpu" in pip.torch_versions():
+        say(f"torch {version}+cpu: no GPU here, and pip's own indexes offer a CPU build")
+        return [f"{exact}+cpu"]
+    if reachable(f"{CPU_INDEX}/torch/"):
+        say(f"torch {version}+cpu from {CPU_INDEX}: no GPU here")
+        return [f"{exact}+cpu", "--extra-index-url", CPU_INDEX]
+    size = total_bytes(pip.plan(exact, "--constraint", str(LOCK)))
+    said = f"{size / 1e9:.1f} GB" if size else "about 3 GB on x86-64 with the CUDA libraries"
+    say(f"no GPU and no CPU build of torch {version} in reach: taking the default build, {said} to download")
+    return [exact]
+
+
+def installed_torch(python: Path) -> str | None:
+    """The environment's torch version without importing it, or None."""
+    code = "import importlib.metadata as m; print(m.version('torch'))"
+    found = subprocess.run([str(python), "-c", code], check=False, capture_output=True, text=True)
+    return found.stdout.strip() if found.returncode == 0 else None
+
+
+def make_venv(path: Path) -> Path:
+    """Create the environment unless a working one for this Python is there; returns its python."""
+    python = path / "bin" / "python"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if python.exists():
+        code = "import sys; print('%d.%d' % sys.version_info[:2])"
+        found = subprocess.run([str(python), "-c", code], check=False, capture_output=True, text=True)
+        if found.returncode == 0 and found.stdout.strip() == version:
+            return python
+        say(f"{path} is not a working Python {version} environment: making it anew")
+        shutil.rmtree(path)
+    say(f"making {path} with Python {platform.python_version()}")
+    venv.EnvBuilder(with_pip=True, symlinks=True).create(path)
+    return python
+
+
+def install(venv_path: Path, torch_index: str | None) -> None:
+    """Bring the environment up to the lock; does nothing when the stamp says that it is."""
+    stamp = venv_path / STAMP
+    wanted = stamp_value(torch_index)
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    began = time.monotonic()
+    python = make_venv(venv_path)
+    stamp.unlink(missing_ok=True)
+    pip = Pip(python)
+    if (installed_torch(python) or "").partition("+")[0] != locked_torch():
+        pip.install(*torch_arguments(pip, torch_index), "--constraint", str(LOCK))
+    say("the locked versions (requirements.lock)")
+    pip.install("--requirement", str(LOCK))
+    say("edgewise, editable")
+    pip.install("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    stamp.write_text(wanted)
+    say(f"done in {time.monotonic() - began:.0f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
+    args = parser.parse_args()
+    if not (3, 10) <= sys.version_info[:2] < (3, 14):
+        raise SystemExit(f"install: Python 3.10 to 3.13 is needed, this is {platform.python_version()}.")
+    install(args.venv.resolve(), os.environ.get("TORCH_INDEX") or None)
+
+
+if __name__ == "__main__":
+    main()

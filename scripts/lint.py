@@ -1,0 +1,46 @@
+"""Every static check, each with its verdict: `python -m scripts.lint`. Exits 1 if any fails, after running all.
+
+Style and defects (ruff), formatting (ruff), types (mypy, strict), import arrows (import-linter), code budget.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE_ROOTS = ("appliance", "edge", "models", "kernels")
+CHECKED = (*SOURCE_ROOTS, "tests", "scripts")
+
+
+def checks() -> dict[str, list[str]]:
+    """Name of each check -> its command."""
+    tools = Path(sys.executable).parent
+    paths = [path for path in CHECKED if any((ROOT / path).rglob("*.py"))]
+    return {
+        "ruff check": [str(tools / "ruff"), "check", "--quiet", "."],
+        "ruff format": [str(tools / "ruff"), "format", "--check", "--quiet", "."],
+        "mypy": [str(tools / "mypy"), "--no-error-summary", *paths],
+        "import arrows": [sys.executable, "-m", "scripts.check_imports"],
+        "code budget": [sys.executable, "-m", "scripts.check_style"],
+    }
+
+
+def main() -> None:
+    failed = []
+    for name, command in checks().items():
+        began = time.monotonic()
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+        verdict = "ok" if done.returncode == 0 else "FAILED"
+        print(f"lint: {name}: {verdict} ({time.monotonic() - began:.0f} s)", flush=True)
+        if done.returncode != 0:
+            failed.append(name)
+            print((done.stdout + done.stderr).rstrip(), flush=True)
+    if failed:
+        raise SystemExit(f"lint: failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
