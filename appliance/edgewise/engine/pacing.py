@@ -7,7 +7,7 @@ weighted means, so that the bound holds on any machine and as contexts grow. Pur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _SMOOTHING = 0.2
 
@@ -27,10 +27,8 @@ class Pacer:
     max_step_tokens: int
     stretch: float = 1.5
     grain: int = 16
-
-    def __post_init__(self) -> None:
-        self.decode_s: dict[int, float] = {}
-        self.prefill_token_s: float | None = None
+    decode_s: dict[int, float] = field(default_factory=dict)
+    prefill_token_s: float | None = None
 
     def budget(self, decoding: int) -> int:
         """Prompt tokens allowed beside `decoding` running streams."""

@@ -1,0 +1,33 @@
+"""What "auto" resolves to, and that unknown names are refused."""
+
+import pytest
+from edgewise.core.errors import ConfigError
+from edgewise.engine.numerics import numeric_class, resolve
+
+
+def test_auto_is_definite_and_explained() -> None:
+    numerics = resolve(device="auto", dtype="auto", kv_dtype="auto", quantize="auto", cuda=False)
+    assert numerics.device == "cpu"
+    assert numerics.dtype in ("float32", "bfloat16")
+    assert (numerics.kv_dtype, numerics.quantize) == ("int8", "none")
+    assert len(numerics.why) == 4
+
+
+def test_a_cuda_device_is_taken_when_it_is_there() -> None:
+    numerics = resolve(device="auto", dtype="auto", kv_dtype="float16", quantize="none", cuda=True)
+    assert (numerics.device, numerics.dtype, numerics.kv_dtype) == ("cuda", "bfloat16", "float16")
+
+
+def test_nothing_falls_back_in_silence() -> None:
+    with pytest.raises(ConfigError, match="no usable CUDA device"):
+        resolve(device="cuda", dtype="auto", kv_dtype="auto", quantize="auto", cuda=False)
+    for field, value in {"device": "tpu", "dtype": "int3", "kv_dtype": "fp8", "quantize": "int4"}.items():
+        names = {"device": "cpu", "dtype": "auto", "kv_dtype": "auto", "quantize": "auto", field: value}
+        with pytest.raises(ConfigError, match=value):
+            resolve(**names, cuda=False)
+
+
+def test_the_numeric_class_names_all_that_matters() -> None:
+    numerics = resolve(device="cpu", dtype="float32", kv_dtype="int8", quantize="none", cuda=False)
+    name = numeric_class(numerics, torch_version="2.13.0+cpu", device_family="avx2", threads=2)
+    assert name == "torch-2.13.0+cpu/cpu-avx2-t2/w-float32-none/kv-int8"

@@ -1,0 +1,39 @@
+"""The prefill budget follows measured costs."""
+
+from edgewise.engine.pacing import Pacer
+
+
+def test_an_idle_engine_prefills_at_full_width() -> None:
+    assert Pacer(max_step_tokens=512).budget(0) == 512
+
+
+def test_before_anything_is_learned_the_budget_is_careful() -> None:
+    assert Pacer(max_step_tokens=512).budget(4) == 16
+
+
+def test_the_budget_keeps_the_bound() -> None:
+    pacer = Pacer(max_step_tokens=512)
+    for _ in range(30):
+        pacer.observe(decoding=8, prefilling=0, seconds=0.040)
+        pacer.observe(decoding=8, prefilling=32, seconds=0.040 + 32 * 0.0002)
+    # half of 40 ms buys 100 prompt tokens of 0.2 ms, in whole pages of 16
+    assert pacer.budget(8) == 96
+
+
+def test_it_follows_a_growing_context() -> None:
+    pacer = Pacer(max_step_tokens=512)
+    pacer.observe(decoding=1, prefilling=0, seconds=0.02)
+    for cost in (0.0001, 0.001):
+        for _ in range(50):
+            pacer.observe(decoding=1, prefilling=64, seconds=0.02 + 64 * cost)
+        assert pacer.budget(1) == max(16, int(0.01 / cost) // 16 * 16)
+
+
+def test_it_never_stops_prefill_nor_passes_the_step() -> None:
+    slow, fast = Pacer(max_step_tokens=512), Pacer(max_step_tokens=512)
+    slow.observe(decoding=2, prefilling=0, seconds=0.01)
+    slow.observe(decoding=2, prefilling=16, seconds=5.0)
+    fast.observe(decoding=2, prefilling=0, seconds=1.0)
+    fast.observe(decoding=2, prefilling=16, seconds=1.0)
+    assert slow.budget(2) == 16
+    assert fast.budget(2) == 510
