@@ -1,0 +1,287 @@
+"""Carry a task out: plan, submit every sequence, and hand out its text in order of arrival.
+
+`start_run` tells the story; nothing is sent to a caller before it returns, so every refusal is a plain error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from edgewise.core import errors
+from edgewise.core.errors import Cancelled, EdgewiseError, EngineFault
+from edgewise.engine.api import TokenStream
+from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk
+from edgewise.pipeline.plan import Plan, Planner
+from edgewise.pipeline.prompt import answer_budget, encode_prompts
+from edgewise.pipeline.receipts import Pace, Receipt, Usage, stage_receipt
+from edgewise.pipeline.seeds import draw_seed, normalize_seed, sequence_seed
+from edgewise.pipeline.spec import stages_of
+from edgewise.pipeline.task import Task
+from edgewise.pipeline.text import TextAssembler, TextChunk
+
+logger = logging.getLogger(__name__)
+
+
+class RunObserver(Protocol):
+    """Told about pace as it happens, for metrics. Seconds."""
+
+    def first_token(self, seconds: float, /) -> None: ...
+
+    def next_tokens(self, count: int, seconds: float, /) -> None:
+        """`count` tokens arrived `seconds` after the ones before."""
+
+
+class _Sequence:
+    """One answer in the making."""
+
+    def __init__(self, index: int, stream: TokenStream, assembler: TextAssembler) -> None:
+        self.index = index
+        self.stream = stream
+        self.text = assembler
+        self.stats: RequestStats | None = None
+        self.last_s: float | None = None
+
+    def take(self, chunk: TokenChunk) -> TextChunk | None:
+        """Text of the engine's chunk; raises what the engine reports."""
+        if chunk.offset != self.text.count:
+            raise EngineFault(
+                f"The engine continued at token {chunk.offset} where {self.text.count} were delivered: the answer is cut."
+            )
+        self.stats = chunk.stats
+        if chunk.finish in ("error", "cancelled"):
+            raise _engine_error(chunk)
+        return self.text.feed(chunk.tokens, chunk.logprobs, chunk.finish)
+
+
+class Run:
+    """A task under way.
+
+    Attributes:
+        prompts: Token ids of each prompt.
+        seed: The request's seed, given or drawn.
+        done: Every sequence has finished; `usage` and `receipt` are complete.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        plan: Plan,
+        prompts: tuple[tuple[int, ...], ...],
+        seed: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        observer: RunObserver | None = None,
+    ) -> None:
+        self.task = task
+        self.plan = plan
+        self.prompts = prompts
+        self.seed = seed
+        self._clock = clock
+        self._observer = observer
+        self._started_s = clock()
+        self._first_s: float | None = None
+        self._last_s = self._started_s
+        self._sequences: list[_Sequence] = []
+        self._pumps: list[asyncio.Task[None]] = []
+        self._ready: deque[TextChunk | EdgewiseError] = deque()
+        self._wake = asyncio.Event()
+        self._unfinished = 0
+
+    def __repr__(self) -> str:
+        return f"Run({self.task.id}, sequences={len(self._sequences)}, unfinished={self._unfinished})"
+
+    @property
+    def done(self) -> bool:
+        return self._unfinished == 0
+
+    @property
+    def first_token_s(self) -> float | None:
+        """Seconds from the start to the first token of any sequence."""
+        return None if self._first_s is None else self._first_s - self._started_s
+
+    async def submit(self, requests: list[GenerateRequest]) -> None:
+        """Queue every sequence or none."""
+        engine = self.plan.decision("generate").engine
+        tokenizer = self.task.model.tokenizer
+        try:
+            for index, request in enumerate(requests):
+                stream = await engine.submit(request)
+                assembler = TextAssembler(tokenizer, self.task.stop, sequence=index)
+                self._sequences.append(_Sequence(index, stream, assembler))
+        except BaseException:
+            await self.aclose()
+            raise
+        self._unfinished = len(self._sequences)
+        self._pumps = [
+            asyncio.create_task(self._pump(sequence), name=f"{self.task.id}/{sequence.index}")
+            for sequence in self._sequences
+        ]
+
+    async def receive(self, timeout_s: float | None = None) -> TextChunk | None:
+        """The next piece of any sequence; None when none came within `timeout_s`.
+
+        Raises:
+            EdgewiseError: The engine failed, or `fail` was called. The caller then closes the run.
+        """
+        while not self._ready:
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), timeout_s)
+            except asyncio.TimeoutError:
+                return None
+        item = self._ready.popleft()
+        if isinstance(item, EdgewiseError):
+            raise item
+        if item.finish is not None:
+            self._unfinished -= 1
+        return item
+
+    async def __aiter__(self) -> AsyncIterator[TextChunk]:
+        while not self.done:
+            chunk = await self.receive()
+            if chunk is not None:
+                yield chunk
+
+    def fail(self, error: EdgewiseError) -> None:
+        """End the run with an error after what is already there; used when the service must stop."""
+        for pump in self._pumps:
+            pump.cancel()
+        self._offer(error)
+
+    async def aclose(self) -> None:
+        """Cancel whatever still runs; the engine frees its pages. Safe to call at any time, and twice."""
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+        for sequence in self._sequences:  # a pump that was cancelled before its first step has not closed its stream
+            await sequence.stream.aclose()
+
+    def usage(self) -> Usage:
+        """Token counts so far."""
+        return Usage(
+            prompt_tokens=sum(len(prompt) for prompt in self.prompts),
+            completion_tokens=sum(sequence.text.count for sequence in self._sequences),
+            cached_tokens=self._cached_tokens(),
+        )
+
+    def receipt(self) -> Receipt:
+        pace = Pace(
+            first_token_s=self.first_token_s,
+            generation_s=0.0 if self._first_s is None else self._last_s - self._first_s,
+            tokens=sum(sequence.text.count for sequence in self._sequences),
+        )
+        stats = [sequence.stats for sequence in self._sequences]
+        return Receipt(
+            request_id=self.task.id,
+            model=self.task.model.name,
+            digest=self.task.model.digest,
+            seed=self.seed,
+            stages=(stage_receipt(self.plan.decision("generate"), stats, self._cached_tokens(), pace),),
+            ignored=self.task.ignored,
+            warnings=(*self.task.warnings, *self._warnings()),
+        )
+
+    def _warnings(self) -> list[str]:
+        return [
+            f"Answer {sequence.index} ends inside a character: its first {sequence.text.cut_bytes} bytes are not shown."
+            for sequence in self._sequences
+            if sequence.text.cut_bytes
+        ]
+
+    def _cached_tokens(self) -> int | None:
+        """Prompt tokens found in the prefix cache, by the first answer to each prompt; None if the engine did not say."""
+        stats = [sequence.stats for sequence in self._sequences[:: self.task.n]]
+        known = [one.cached_tokens for one in stats if one is not None]
+        return sum(known) if known and len(known) == len(stats) else None
+
+    def _offer(self, item: TextChunk | EdgewiseError) -> None:
+        self._ready.append(item)
+        self._wake.set()
+
+    async def _pump(self, sequence: _Sequence) -> None:
+        """Move one sequence from the engine to the caller; close its stream in the turn in which it ends."""
+        try:
+            async for chunk in sequence.stream:
+                text = sequence.take(chunk)
+                self._observe(sequence, len(chunk.tokens))
+                if text is not None:
+                    self._offer(text)
+                    if text.finish is not None:
+                        return
+            self._offer(EngineFault("The engine's stream ended without saying why: the answer is cut."))
+        except EdgewiseError as error:
+            self._offer(error)
+        except Exception as error:  # outermost frame of a task; the caller must hear of it
+            logger.exception("request %s: sequence %d broke", self.task.id, sequence.index)
+            self._offer(EngineFault(f"The answer broke off by an internal error ({type(error).__name__})."))
+        finally:
+            await sequence.stream.aclose()
+
+    def _observe(self, sequence: _Sequence, count: int) -> None:
+        if not count:
+            return
+        now = self._clock()
+        if self._first_s is None:
+            self._first_s = now
+            if self._observer is not None:
+                self._observer.first_token(now - self._started_s)
+        if sequence.last_s is not None and self._observer is not None:
+            self._observer.next_tokens(count, now - sequence.last_s)
+        sequence.last_s = self._last_s = now
+
+
+async def start_run(
+    task: Task,
+    planner: Planner,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    observer: RunObserver | None = None,
+) -> Run:
+    """Tokenize, check, plan and queue a task.
+
+    Raises:
+        InvalidRequest: A value out of range; ContextLengthExceeded: the prompt does not fit.
+        QueueFull, EngineUnavailable: The engine takes no more, or is not there.
+    """
+    prompts = await encode_prompts(task)
+    seed = draw_seed() if task.sampling.seed is None else normalize_seed(task.sampling.seed)
+    requests = _requests(task, prompts, seed)
+    plan = await planner.plan(task, stages_of(task.model))
+    run = Run(task, plan, prompts, seed, clock=clock, observer=observer)
+    await run.submit(requests)
+    return run
+
+
+def _requests(task: Task, prompts: tuple[tuple[int, ...], ...], seed: int) -> list[GenerateRequest]:
+    """One engine request per answer: all answers to the first prompt, then to the second, ..."""
+    requests: list[GenerateRequest] = []
+    for prompt in prompts:
+        budget = answer_budget(task, len(prompt))
+        for answer in range(task.n):
+            requests.append(
+                GenerateRequest(
+                    id=f"{task.id}/{len(requests)}",
+                    prompt=prompt,
+                    sampling=task.sampling.resolve(task.model, max_tokens=budget, seed=sequence_seed(seed, answer)),
+                    salt=task.salt,
+                    priority=task.priority,
+                    deadline_s=task.deadline_s,
+                )
+            )
+    return requests
+
+
+def _engine_error(chunk: TokenChunk) -> EdgewiseError:
+    """The error that the engine names, as its class in the tree; an unknown code is an engine fault."""
+    message = chunk.error_message or f"The engine ended the request: {chunk.error_code or chunk.finish}."
+    kinds = {
+        kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, EdgewiseError)
+    }
+    if chunk.finish == "cancelled":
+        return Cancelled(message)
+    return kinds.get(chunk.error_code or "", EngineFault)(message)

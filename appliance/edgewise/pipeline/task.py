@@ -1,0 +1,98 @@
+"""What a caller wants, free of HTTP: the API makes a `Task`, the pipeline carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgewise.engine.request import Priority, SamplingParams
+from edgewise.pipeline.model import ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class ChatInput:
+    """A conversation, ready for the chat template: each message has `role` and `content` (text)."""
+
+    messages: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TextInput:
+    """Prompts to continue, each as text or as token ids."""
+
+    prompts: tuple[str | tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How to draw, as far as the caller said. Meanings as in `engine.request.SamplingParams`.
+
+    Attributes:
+        max_tokens: None for all that is left of the context.
+        seed: None lets the pipeline draw one; the receipt names it.
+        ignore_eos: Do not end at the model's own end tokens.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    top_logprobs: int | None = None
+
+    def resolve(self, model: ServedModel, *, max_tokens: int, seed: int) -> SamplingParams:
+        """Parameters for the engine, validated; raises `InvalidRequest` naming the field."""
+        eos = () if self.ignore_eos else tuple(sorted(model.tokenizer.eos_ids))
+        params = SamplingParams(
+            max_tokens=max_tokens,
+            temperature=self.temperature,
+            top_k=min(self.top_k, model.tokenizer.vocab_size),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=self.logit_bias,
+            seed=seed,
+            min_tokens=self.min_tokens,
+            stop_token_ids=tuple(dict.fromkeys((*self.stop_token_ids, *eos))),
+            top_logprobs=self.top_logprobs,
+        )
+        params.validate(model.tokenizer.vocab_size)
+        return params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One request.
+
+    Attributes:
+        id: Unique; names the request in logs, receipt and answer.
+        stop: Strings that end the answer; the answer holds the text before the earliest one.
+        n: Answers per prompt.
+        salt: Separates prefix-cache entries of tenants.
+        deadline_s: Seconds after which the request fails; None for no limit.
+        ignored: Fields of the request that have no effect here.
+        warnings: Sentences for the receipt.
+    """
+
+    id: str
+    model: ServedModel
+    input: ChatInput | TextInput
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    salt: str = ""
+    priority: Priority = Priority.INTERACTIVE
+    deadline_s: float | None = None
+    ignored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
