@@ -8,7 +8,7 @@ PY := $(VENV)/bin/python
 NAME ?= answers
 TESTS ?=
 # Seconds since the epoch at which make was called: `make run` reports the time from here to the answer.
-export EDGEWISE_BEGAN := $(shell date +%s.%N)
+export MAKE_BEGAN := $(shell date +%s.%N)
 
 .PHONY: install run test lint bench accept lock clean help
 .DEFAULT_GOAL := help
