@@ -99,6 +99,13 @@ def test_other_errors_pass(tmp_path: Path) -> None:
         (tmp_path / "gone").read_bytes()
 
 
+def test_a_file_in_the_way_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for target in (tmp_path / "file" / "x", tmp_path / "file" / "deep" / "x"):
+        with pytest.raises(StorageError, match="a file stands in the way"):
+            atomic_write(target, "x")
+
+
 def test_fsync_dir_wants_a_folder(tmp_path: Path) -> None:
     fsync_dir(tmp_path)
     (tmp_path / "file").touch()

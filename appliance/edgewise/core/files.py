@@ -48,6 +48,21 @@ def translate_os_errors(action: str, path: Path) -> Iterator[None]:
         raise StorageError(f"cannot {action} {path}: {remedy}") from error
 
 
+def make_folder(folder: Path, *, mode: int = 0o755) -> None:
+    """Create a folder and its parents if they are missing.
+
+    Raises:
+        StorageError: The disk refuses, or a file stands in the way.
+    """
+    with translate_os_errors("create", folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=mode)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise StorageError(
+                f"cannot create {folder}: a file stands in the way; move it or choose another"
+            ) from error
+
+
 def fsync_dir(folder: Path) -> None:
     """Make renames and deletions in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -81,7 +96,7 @@ def atomic_writer(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
         StorageError: The disk refuses.
     """
     with translate_os_errors("write", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
         temporary = Path(name)
         try:
@@ -122,7 +137,7 @@ def file_lock(
         StorageError: The lock is still held after `timeout_s`, or the disk refuses the lock file.
     """
     with translate_os_errors("lock", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if not _try_lock(descriptor):

@@ -27,7 +27,7 @@ from typing import Any, Literal, get_args
 
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import InvalidRequest, NotFound, StorageError
-from edgewise.core.files import own_like_parent, translate_os_errors
+from edgewise.core.files import make_folder, own_like_parent, translate_os_errors
 
 Scope = Literal["inference", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -208,8 +208,8 @@ class KeyStore:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    make_folder(path.parent, mode=0o750)
     with translate_os_errors("create", path):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         if not path.exists():
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             own_like_parent(path)
