@@ -172,7 +172,7 @@ class DeviceService:
         limit = time.monotonic() + timeout_s
         while time.monotonic() < limit:
             for child in self.children():
-                if _is_engine(child):
+                if is_engine(child):
                     return int(child.pid)
             time.sleep(0.02)
         raise ServiceError(f"no engine process below the service.\n{self.log_tail()}")
@@ -214,7 +214,8 @@ class DeviceService:
         self.stop()
 
 
-def _is_engine(process: psutil.Process) -> bool:
+def is_engine(process: psutil.Process) -> bool:
+    """Whether a process below the service is a living engine."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE and any(ENGINE_MODULE in part for part in process.cmdline())
     except psutil.NoSuchProcess:

@@ -1,0 +1,82 @@
+"""A small REST client for drills: completions, streamed or not, and the service's own routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from scripts.sse import Answer, events, read_answer
+
+TIMEOUT_S = 300.0
+
+
+class Client:
+    """One connection pool to one service; a context manager."""
+
+    def __init__(self, url: str, *, key: str | None = None, model: str = "starter", verify: bool | str = True) -> None:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self.model = model
+        self.http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False, verify=verify)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.http.close()
+
+    def body(self, prompt: str, **fields: Any) -> dict[str, Any]:
+        return {"model": self.model, "messages": [{"role": "user", "content": prompt}], **fields}
+
+    def chat(self, prompt: str, **fields: Any) -> Mapping[str, Any]:
+        """The whole answer as the API's JSON; raises `httpx.HTTPStatusError` unless 200."""
+        response = self.http.post("/v1/chat/completions", json=self.body(prompt, **fields))
+        response.raise_for_status()
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    @contextmanager
+    def stream_lines(self, prompt: str, **fields: Any) -> Iterator[Iterator[str]]:
+        """The raw lines of a streamed answer."""
+        body = self.body(prompt, stream=True, **fields)
+        with self.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            if response.is_error:
+                response.read()
+            response.raise_for_status()
+            yield response.iter_lines()
+
+    @contextmanager
+    def stream_events(self, prompt: str, **fields: Any) -> Iterator[Iterator[dict[str, Any]]]:
+        """The events of a streamed answer; leaving the block early drops the connection."""
+        with self.stream_lines(prompt, **fields) as lines:
+            yield events(lines)
+
+    def stream(self, prompt: str, **fields: Any) -> Answer:
+        """A streamed answer, read to its end."""
+        with self.stream_lines(prompt, **fields) as lines:
+            return read_answer(lines)
+
+    def get(self, path: str) -> Any:
+        """JSON of a route; raises `httpx.HTTPStatusError` unless 200."""
+        response = self.http.get(path)
+        response.raise_for_status()
+        return response.json()
+
+    def metrics(self) -> dict[str, float]:
+        """Values on /metrics by their full name, labels included."""
+        response = self.http.get("/metrics")
+        response.raise_for_status()
+        found = re.findall(r"^([a-z_0-9]+(?:\{[^}]*\})?) (\S+)$", response.text, re.MULTILINE)
+        return {name: float(value) for name, value in found}
+
+
+def text_of(answer: Mapping[str, Any]) -> str:
+    return str(answer["choices"][0]["message"]["content"])
+
+
+def tokens_of(answer: Mapping[str, Any]) -> list[int]:
+    """Token ids of choice 0; the request must have asked for them with `return_token_ids`."""
+    return [int(token) for token in answer["choices"][0]["token_ids"]]
