@@ -1,0 +1,91 @@
+"""What runs inside the engine process: the step loop's protocol and the factory that builds it.
+
+The process around it (`engine.worker`) knows nothing of models or tensors; the core knows nothing of sockets. All methods are
+called from one thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol, cast
+
+from edgewise.core.errors import ConfigError
+from edgewise.engine.api import EngineInfo, EngineStats, MemoryReport
+from edgewise.engine.config import EngineConfig
+from edgewise.engine.request import GenerateRequest, TokenChunk
+
+DEFAULT_FACTORY = "edgewise.engine.engine:build"
+
+Progress = Callable[[str, float], None]
+"""Called while the core is built with the stage's name and the fraction done, 0 to 1."""
+
+
+class EngineCore(Protocol):
+    """One model, its KV cache and the requests in work."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def add(self, request: GenerateRequest) -> None:
+        """Queue a request. `request.output` is continued, not generated again, and counts as completion in the statistics.
+
+        Raises:
+            QueueFull, InvalidRequest, ContextLengthExceeded, OutOfMemory: The request is refused; nothing is kept of it.
+        """
+
+    def cancel(self, request_id: str) -> None:
+        """End a request; the next step returns its final chunk (finish "cancelled"). Unknown ids are ignored."""
+
+    def step(self) -> list[TokenChunk]:
+        """Do one iteration. An exception here ends the process; the supervisor restarts it and resumes every request."""
+
+    @property
+    def has_work(self) -> bool:
+        """True while a call of `step` would advance a request or return a chunk."""
+
+    def stats(self) -> EngineStats: ...
+
+    def memory(self) -> MemoryReport: ...
+
+    def close(self) -> None: ...
+
+
+EngineFactory = Callable[[EngineConfig, Progress], EngineCore]
+
+
+def load_factory(spec: str) -> EngineFactory:
+    """Import a factory named "package.module:function" or "/path/to/file.py:function".
+
+    Raises:
+        ConfigError: The name is malformed, or there is no such module or function.
+    """
+    where, separator, name = spec.rpartition(":")
+    if not separator or not name.isidentifier():
+        raise ConfigError(f"Engine factory '{spec}' is not of the form 'module:function'.", param="factory")
+    module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        raise ConfigError(f"Engine factory '{spec}': there is no function '{name}' in '{where}'.", param="factory")
+    return cast(EngineFactory, factory)
+
+
+def _load_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"Engine factory: cannot import '{name}': {error}.", param="factory") from error
+
+
+def _load_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"engine_factory_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ConfigError(f"Engine factory: there is no Python file '{path}'.", param="factory")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module

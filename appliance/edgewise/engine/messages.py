@@ -1,0 +1,245 @@
+"""The messages between the service and its engine process, and their bytes (MessagePack, typed on both sides).
+
+Each message is small and immutable. Those that belong to one life of the engine carry its `epoch`, so that a message of a life
+that has ended cannot be taken for one of the present life.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+from edgewise.core import errors
+from edgewise.core.errors import EdgewiseError, EngineFault, InvalidRequest
+from edgewise.engine.api import EngineInfo, EngineStats, MemoryReport
+from edgewise.engine.config import EngineConfig
+from edgewise.engine.request import GenerateRequest, Priority, SamplingParams, TokenChunk
+
+T = TypeVar("T")
+
+
+class ProtocolError(EngineFault):
+    """Bytes from the other side are not a message of this protocol version."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """Base of all messages; the class name is the tag on the wire."""
+
+
+# --- service to engine -----------------------------------------------------------------------------------------------------
+
+
+class Start(Message, frozen=True):
+    """First message: build the engine. `heartbeat_s` is the interval of heartbeats in seconds."""
+
+    epoch: int
+    config: EngineConfig
+    heartbeat_s: float
+
+
+class Submit(Message, frozen=True):
+    """A `GenerateRequest` with its token ids packed as unsigned 32-bit numbers (`pack`)."""
+
+    id: str
+    prompt: bytes
+    output: bytes
+    sampling: SamplingParams
+    salt: str
+    priority: Priority
+    deadline_s: float | None
+
+    @classmethod
+    def of(cls, request: GenerateRequest) -> Submit:
+        """Raise `InvalidRequest` if a token id is no unsigned 32-bit number."""
+        return cls(
+            id=request.id,
+            prompt=pack(request.prompt, "prompt"),
+            output=pack(request.output, "output"),
+            sampling=request.sampling,
+            salt=request.salt,
+            priority=request.priority,
+            deadline_s=request.deadline_s,
+        )
+
+    def request(self) -> GenerateRequest:
+        """Raise `ProtocolError` if the packed ids are cut."""
+        return GenerateRequest(
+            id=self.id,
+            prompt=unpack(self.prompt),
+            output=unpack(self.output),
+            sampling=self.sampling,
+            salt=self.salt,
+            priority=self.priority,
+            deadline_s=self.deadline_s,
+        )
+
+
+class Cancel(Message, frozen=True):
+    id: str
+
+
+class StatsQuery(Message, frozen=True):
+    pass
+
+
+class MemoryQuery(Message, frozen=True):
+    pass
+
+
+class Stop(Message, frozen=True):
+    """Release everything and exit 0; requests still in work are dropped."""
+
+
+# --- engine to service -----------------------------------------------------------------------------------------------------
+
+
+class Progress(Message, frozen=True):
+    """Loading goes on: stage and fraction done."""
+
+    stage: str
+    fraction: float
+
+
+class Ready(Message, frozen=True):
+    epoch: int
+    info: EngineInfo
+
+
+class Accepted(Message, frozen=True):
+    epoch: int
+    id: str
+
+
+class Refused(Message, frozen=True):
+    """The core refused a request with an `EdgewiseError`."""
+
+    epoch: int
+    id: str
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_s: float | None = None
+
+    def error(self) -> EdgewiseError:
+        return error_from(self.code, self.message, param=self.param, retry_after_s=self.retry_after_s)
+
+
+class Chunks(Message, frozen=True):
+    epoch: int
+    chunks: tuple[TokenChunk, ...]
+
+
+class StatsReply(Message, frozen=True):
+    stats: EngineStats
+
+
+class MemoryReply(Message, frozen=True):
+    memory: MemoryReport
+
+
+class Heartbeat(Message, frozen=True):
+    """Sent by a thread of its own, also while a step runs.
+
+    `steps` counts finished turns of the loop; `step_started_ago` is the age of the running turn in seconds, None when idle.
+    """
+
+    epoch: int
+    steps: int
+    step_started_ago: float | None
+    rss_bytes: int
+
+
+class Fault(Message, frozen=True):
+    """Last words of a failing engine: an error code of the tree, its message, and the traceback for the log."""
+
+    code: str
+    message: str
+    traceback: str
+
+
+ToEngine: TypeAlias = Start | Submit | Cancel | StatsQuery | MemoryQuery | Stop
+ToService: TypeAlias = (
+    Progress | Ready | Accepted | Refused | Chunks | StatsReply | MemoryReply | Heartbeat | Fault
+)  # fmt: skip
+
+
+# --- bytes -----------------------------------------------------------------------------------------------------------------
+
+
+def _encode_hook(value: Any) -> bytes:
+    if isinstance(value, Path):
+        return os.fsencode(value)  # a path is bytes on Linux and need not be UTF-8
+    raise NotImplementedError(f"cannot encode {type(value).__name__}")
+
+
+def _decode_hook(kind: type, value: Any) -> Path:
+    if kind is Path and isinstance(value, bytes):
+        return Path(os.fsdecode(value))
+    raise NotImplementedError(f"cannot decode {kind.__name__}")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
+_to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine, dec_hook=_decode_hook)
+_to_service: msgspec.msgpack.Decoder[ToService] = msgspec.msgpack.Decoder(ToService, dec_hook=_decode_hook)
+
+
+def encode(message: Message) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_to_engine(payload: bytes) -> ToEngine:
+    """Raise `ProtocolError` if the payload is no message for the engine."""
+    return _decode(_to_engine, payload)
+
+
+def decode_to_service(payload: bytes) -> ToService:
+    """Raise `ProtocolError` if the payload is no message for the service."""
+    return _decode(_to_service, payload)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], payload: bytes) -> T:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.DecodeError, NotImplementedError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"The engine socket carried a malformed message: {error}.") from error
+
+
+def pack(tokens: Iterable[int], param: str) -> bytes:
+    """Token ids as unsigned 32-bit numbers in machine order (both ends are one machine); ten times faster than a list."""
+    try:
+        return array("I", tokens).tobytes()
+    except (OverflowError, TypeError) as error:
+        raise InvalidRequest(f"'{param}' holds a value that is no token id: {error}.", param=param) from error
+
+
+def unpack(packed: bytes) -> tuple[int, ...]:
+    if len(packed) % 4:
+        raise ProtocolError(f"Packed token ids have {len(packed)} bytes, no multiple of 4.")
+    tokens = array("I")
+    tokens.frombytes(packed)
+    return tuple(tokens)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------------
+
+
+def _classes_by_code() -> dict[str, type[EdgewiseError]]:
+    kinds = (value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, EdgewiseError))
+    return {kind.code: kind for kind in kinds if "code" in vars(kind)}
+
+
+_CLASSES = _classes_by_code()
+
+
+def error_from(
+    code: str, message: str, *, param: str | None = None, retry_after_s: float | None = None
+) -> EdgewiseError:
+    """The error that the engine raised, rebuilt from its code; a code that the tree does not know becomes `EngineFault`."""
+    kind = _CLASSES.get(code)
+    if kind is None:
+        return EngineFault(f"{message} (engine code '{code}')", param=param, retry_after_s=retry_after_s)
+    return kind(message, param=param, retry_after_s=retry_after_s)

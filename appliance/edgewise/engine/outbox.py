@@ -1,0 +1,130 @@
+"""What the engine process has still to send. Bounded whatever the service does: a service that reads slowly gets fewer, larger
+chunks; the step loop is never held up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+from edgewise.engine.messages import Chunks, Heartbeat, MemoryReply, Message, Progress, StatsReply
+from edgewise.engine.request import TokenChunk, TokenLogprobs
+from edgewise.engine.transport import FrameWriter
+
+MAX_FRAME_TOKENS = 2048
+"""Tokens in one frame: with 20 alternatives each, well below the transport's limit."""
+
+_REPORTS = (Heartbeat, Progress, StatsReply, MemoryReply)
+
+
+class ChunkMerger:
+    """Unsent chunks by request, in order of arrival; chunks of one request grow together.
+
+    Holds at most what the running requests may generate, and per request one object, not one per step.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, list[int]] = {}
+        self._logprobs: dict[str, list[TokenLogprobs]] = {}
+        self._last: dict[str, TokenChunk] = {}
+        self._offsets: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def __repr__(self) -> str:
+        return f"ChunkMerger({len(self)} requests, {sum(map(len, self._tokens.values()))} tokens)"
+
+    def add(self, chunk: TokenChunk) -> None:
+        """Append a chunk; per request they must come in order and without gaps (the core's contract)."""
+        name = chunk.request_id
+        self._offsets.setdefault(name, chunk.offset)
+        self._tokens.setdefault(name, []).extend(chunk.tokens)
+        if chunk.logprobs is not None:
+            self._logprobs.setdefault(name, []).extend(chunk.logprobs)
+        self._last[name] = chunk
+
+    def take(self, max_tokens: int = MAX_FRAME_TOKENS) -> tuple[TokenChunk, ...]:
+        """Remove and return the oldest chunks, together at most `max_tokens`; a chunk that is longer is split."""
+        taken: list[TokenChunk] = []
+        room = max_tokens
+        while self._last and room > 0:
+            chunk = self._pop(next(iter(self._last)), room)
+            taken.append(chunk)
+            room -= max(len(chunk.tokens), 1)
+        return tuple(taken)
+
+    def _pop(self, name: str, room: int) -> TokenChunk:
+        tokens, offset = self._tokens[name], self._offsets[name]
+        logprobs = self._logprobs.get(name)
+        last = self._last[name]
+        if len(tokens) > room:
+            self._tokens[name], self._offsets[name] = tokens[room:], offset + room
+            if logprobs is not None:
+                self._logprobs[name] = logprobs[room:]
+            head = None if logprobs is None else tuple(logprobs[:room])
+            return TokenChunk(request_id=name, offset=offset, tokens=tuple(tokens[:room]), logprobs=head)
+        for part in (self._tokens, self._offsets, self._last, self._logprobs):
+            part.pop(name, None)
+        return replace(
+            last, offset=offset, tokens=tuple(tokens), logprobs=None if logprobs is None else tuple(logprobs)
+        )
+
+
+class Outbox:
+    """Messages of the engine process, sent from whichever thread has one.
+
+    Order: answers (ready, accepted, refused, fault), then reports, of which only the newest of each kind is kept, then chunks.
+    """
+
+    def __init__(self, writer: FrameWriter, epoch: int = 0) -> None:
+        self.epoch = epoch
+        self._writer = writer
+        self._answers: deque[Message] = deque()
+        self._reports: dict[type[Message], Message] = {}
+        self._chunks = ChunkMerger()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Outbox({len(self._answers)} answers, {len(self._reports)} reports, {self._chunks!r})"
+
+    def put(self, message: Message) -> bool:
+        """Send a message or keep it; True if nothing is left unsent. Raises as `FrameWriter.flush`."""
+        with self._lock:
+            if isinstance(message, _REPORTS):
+                self._reports[type(message)] = message
+            else:
+                self._answers.append(message)
+            return self._writer.flush(self._next)
+
+    def put_chunks(self, chunks: Iterable[TokenChunk]) -> bool:
+        """As `put`, for the chunks of a step."""
+        with self._lock:
+            for chunk in chunks:
+                self._chunks.add(chunk)
+            return self._writer.flush(self._next)
+
+    def flush(self) -> bool:
+        """Send what the socket takes; True if nothing is left unsent."""
+        with self._lock:
+            return self._writer.flush(self._next)
+
+    def flush_until(self, deadline: float) -> bool:
+        """Last words: try until a moment of the monotonic clock."""
+        while not self.flush():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.005)
+        return True
+
+    def _next(self) -> Message | None:
+        if self._answers:
+            return self._answers.popleft()
+        if self._reports:
+            return self._reports.pop(next(iter(self._reports)))
+        if self._chunks:
+            return Chunks(epoch=self.epoch, chunks=self._chunks.take())
+        return None

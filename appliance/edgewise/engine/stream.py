@@ -1,0 +1,109 @@
+"""The consumer's end of a request: a queue of chunks for one event loop, and the stream that reads it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+from edgewise.engine.request import TokenChunk
+
+MERGE_ABOVE = 64
+"""Chunks waiting for a slow consumer before further ones are merged into the last."""
+
+
+class Mailbox:
+    """Chunks of one request, from the router to one consumer. Used from the event loop's thread only."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[TokenChunk] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def put(self, chunk: TokenChunk) -> None:
+        if self._closed:
+            return
+        if len(self._chunks) > MERGE_ABOVE:
+            self._chunks.append(_merge(self._chunks.pop(), chunk))
+        else:
+            self._chunks.append(chunk)
+        self._wake()
+
+    def close(self) -> None:
+        """Drop what is unread; a waiting reader gets None."""
+        self._closed = True
+        self._chunks.clear()
+        self._wake()
+
+    async def get(self) -> TokenChunk | None:
+        """The next chunk; None once the mailbox is closed."""
+        while not self._chunks:
+            if self._closed:
+                return None
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._chunks.popleft()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _merge(first: TokenChunk, second: TokenChunk) -> TokenChunk:
+    logprobs = None if first.logprobs is None and second.logprobs is None else (
+        (first.logprobs or ()) + (second.logprobs or ())
+    )  # fmt: skip
+    return replace(second, offset=first.offset, tokens=first.tokens + second.tokens, logprobs=logprobs)
+
+
+class RequestStream:
+    """Implements `engine.api.TokenStream`.
+
+    The request is cancelled when the stream is closed, when the task that reads it is cancelled, and when the stream is dropped
+    without having been read to its end. Therefore a reader that wants to do something between chunks (a keep-alive) must not
+    put a time limit on `__anext__` itself, which would cancel the read; it waits with `asyncio.wait` on a task.
+    """
+
+    def __init__(self, mailbox: Mailbox, cancel: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+        self._mailbox = mailbox
+        self._cancel = cancel
+        self._loop = loop
+        self._done = False
+
+    def __aiter__(self) -> AsyncIterator[TokenChunk]:
+        return self
+
+    async def __anext__(self) -> TokenChunk:
+        if self._done:
+            raise StopAsyncIteration
+        try:
+            chunk = await self._mailbox.get()
+        except asyncio.CancelledError:
+            self._leave()
+            raise
+        if chunk is None:
+            raise StopAsyncIteration
+        if chunk.finish is not None:
+            self._done = True
+        return chunk
+
+    async def aclose(self) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self._done:
+            self._done = True
+            self._mailbox.close()
+            self._cancel()
+
+    def __del__(self) -> None:
+        # The collector may run in any thread; the router belongs to the loop's.
+        if not self._done and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel)

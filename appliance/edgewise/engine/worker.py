@@ -1,0 +1,275 @@
+"""The engine process: `python -m edgewise.engine.worker --fd N --parent PID --factory module:function`.
+
+Two threads. The main thread turns the loop: take messages, step, hand chunks over; when there is no work it blocks until a
+message comes. The link thread owns the socket's reading end, sends what the socket did not take at once, and beats. The socket's
+end of file ends the process at once, also in the middle of a step: there is nobody left to answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import faulthandler
+import logging
+import os
+import queue
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from edgewise.core.errors import EdgewiseError
+from edgewise.engine.config import EngineConfig
+from edgewise.engine.core import EngineCore, load_factory
+from edgewise.engine.heartbeat import StepClock
+from edgewise.engine.messages import (
+    Accepted,
+    Cancel,
+    Fault,
+    MemoryQuery,
+    MemoryReply,
+    Progress,
+    Ready,
+    Refused,
+    Start,
+    StatsQuery,
+    StatsReply,
+    Stop,
+    Submit,
+    ToEngine,
+    decode_to_engine,
+)
+from edgewise.engine.outbox import Outbox
+from edgewise.engine.transport import FrameReader, FrameWriter, PeerClosed
+
+EXIT_FAULT = 70
+"""EX_SOFTWARE of sysexits.h: the core or this process raised."""
+EXIT_ORPHAN = 69
+"""EX_UNAVAILABLE: the service is gone."""
+
+_PR_SET_PDEATHSIG = 1
+_OOM_SCORE = 500
+_LAST_WORDS_S = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class Link(threading.Thread):
+    """The socket: messages in to `inbox`, everything out through `outbox`, a heartbeat in between."""
+
+    def __init__(self, sock: socket.socket, clock: StepClock) -> None:
+        super().__init__(name="engine-link", daemon=True)
+        sock.setblocking(False)
+        self.inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+        self.outbox = Outbox(FrameWriter(sock))
+        self.heartbeat_s = 1.0
+        self.closing = False
+        self._sock = sock
+        self._reader = FrameReader(sock, decode_to_engine)
+        self._clock = clock
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._blocked = False
+
+    def wake(self) -> None:
+        """Called when the socket was full or the settings changed: look at the outbox again."""
+        os.eventfd_write(self._wake, 1)
+
+    def run(self) -> None:
+        try:
+            self._loop()
+        except PeerClosed:
+            os._exit(0 if self.closing else EXIT_ORPHAN)
+        except BaseException:  # noqa: BLE001 - outermost frame of the thread; a process without its link is of no use
+            traceback.print_exc()
+            os._exit(EXIT_FAULT)
+
+    def _loop(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        next_beat = time.monotonic()
+        while True:
+            poll.register(self._sock, select.POLLIN | (select.POLLOUT if self._blocked else 0))
+            ready = dict(poll.poll(max(0.0, next_beat - time.monotonic()) * 1000))
+            if self._wake in ready:
+                os.eventfd_read(self._wake)
+            if ready.get(self._sock.fileno(), 0) & ~select.POLLOUT:
+                self._receive()
+            if time.monotonic() >= next_beat:
+                next_beat = time.monotonic() + self.heartbeat_s
+                self.outbox.put(self._clock.beat(self.outbox.epoch))
+            self._blocked = not self.outbox.flush()
+
+    def _receive(self) -> None:
+        while (messages := self._reader.read()) is not None:
+            for message in messages:
+                self.inbox.put(message)
+
+
+class Worker:
+    """The main thread's part: build the core, then serve until told to stop."""
+
+    def __init__(self, link: Link, clock: StepClock, factory: str) -> None:
+        self._link = link
+        self._clock = clock
+        self._factory = factory
+        self._stopping = False
+
+    def run(self) -> None:
+        """Return after a `Stop`; whatever the core raises passes through."""
+        start = self._link.inbox.get()
+        if not isinstance(start, Start):
+            if isinstance(start, Stop):
+                return
+            raise TypeError(f"the first message is {type(start).__name__}, not Start")
+        self._link.outbox.epoch = start.epoch
+        self._link.heartbeat_s = start.heartbeat_s
+        self._link.wake()
+        core = self._build(start.config)
+        self._send(Ready(epoch=start.epoch, info=core.info))
+        self._serve(core)
+        core.close()  # not after a fault: the state is unknown then, and the kernel releases everything
+
+    def _build(self, config: EngineConfig) -> EngineCore:
+        if config.threads is not None:
+            limit_threads(config.threads)  # read by the libraries when they are first imported
+        return load_factory(self._factory)(config, self._progress)
+
+    def _progress(self, stage: str, fraction: float) -> None:
+        self._send(Progress(stage=stage, fraction=fraction))
+
+    def _serve(self, core: EngineCore) -> None:
+        while True:
+            messages = self._take(wait=not core.has_work)
+            self._clock.begin()
+            for message in messages:
+                self._handle(core, message)
+            if self._stopping:
+                return
+            if core.has_work and not self._link.outbox.put_chunks(core.step()):
+                self._link.wake()
+            self._clock.end()
+
+    def _take(self, *, wait: bool) -> list[ToEngine]:
+        inbox = self._link.inbox
+        messages = [inbox.get()] if wait else []
+        while not inbox.empty():
+            messages.append(inbox.get())
+        return messages
+
+    def _handle(self, core: EngineCore, message: ToEngine) -> None:
+        match message:
+            case Submit():
+                self._submit(core, message)
+            case Cancel(id=request_id):
+                core.cancel(request_id)
+            case StatsQuery():
+                self._send(StatsReply(stats=core.stats()))
+            case MemoryQuery():
+                self._send(MemoryReply(memory=core.memory()))
+            case Stop():
+                self._stopping = True
+            case Start():
+                raise TypeError("a second Start")
+
+    def _submit(self, core: EngineCore, message: Submit) -> None:
+        epoch = self._link.outbox.epoch
+        try:
+            core.add(message.request())
+        except EdgewiseError as error:
+            self._send(
+                Refused(
+                    epoch=epoch,
+                    id=message.id,
+                    code=error.code,
+                    message=error.message,
+                    param=error.param,
+                    retry_after_s=error.retry_after_s,
+                )
+            )
+        else:
+            self._send(Accepted(epoch=epoch, id=message.id))
+
+    def _send(self, message: Progress | Ready | Refused | Accepted | StatsReply | MemoryReply) -> None:
+        if not self._link.outbox.put(message):
+            self._link.wake()
+
+
+def limit_threads(count: int) -> None:
+    """Set the thread count of OpenMP, MKL and OpenBLAS; effective only before they are loaded."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(count)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG).
+
+    The parent may have died before the call; then this process has been handed to another parent already, and exits.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(EXIT_ORPHAN)
+
+
+def prefer_as_oom_victim() -> None:
+    """Let the kernel kill the engine, which is restarted and resumed, before the service (proc(5), oom_score_adj)."""
+    path = Path("/proc/self/oom_score_adj")
+    if int(path.read_text()) < _OOM_SCORE:
+        path.write_text(str(_OOM_SCORE))
+
+
+def ignore_signals() -> None:
+    """The service decides when the engine ends: a Ctrl-C or a SIGTERM to the whole group must not cut what is being drained."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    parser = argparse.ArgumentParser(
+        prog="edgewise.engine.worker", description="Engine process; started by the service."
+    )
+    parser.add_argument("--fd", type=int, required=True, help="inherited end of the socket pair")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the service")
+    parser.add_argument("--factory", required=True, help="module:function that builds the engine")
+    options = parser.parse_args(arguments)
+    ignore_signals()
+    die_with_parent(options.parent)
+    prefer_as_oom_victim()
+    faulthandler.enable()
+    clock = StepClock()
+    link = Link(socket.socket(fileno=options.fd), clock)
+    link.start()
+    try:
+        Worker(link, clock, options.factory).run()
+    except PeerClosed:
+        os._exit(EXIT_ORPHAN)
+    except Exception as error:  # noqa: BLE001 - outermost frame: reported to the service and to the log, then the process ends
+        _leave(link, _fault(error), EXIT_FAULT)
+    _leave(link, None, 0)
+
+
+def _fault(error: Exception) -> Fault:
+    code = error.code if isinstance(error, EdgewiseError) else "engine_error"
+    message = error.message if isinstance(error, EdgewiseError) else f"{type(error).__name__}: {error}"
+    return Fault(code=code, message=message, traceback="".join(traceback.format_exception(error)))
+
+
+def _leave(link: Link, fault: Fault | None, status: int) -> NoReturn:
+    """Exit without the interpreter's tear-down, which waits for native threads and has crashed in drivers."""
+    link.closing = fault is None
+    if fault is not None:
+        link.outbox.put(fault)
+    link.outbox.flush_until(time.monotonic() + _LAST_WORDS_S)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()
