@@ -1,0 +1,193 @@
+"""`edgewise models`: what is installed, what can be, and moving models in and out of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from edgewise.cli.exit_codes import ExitCode
+from edgewise.cli.models_progress import progress_sink
+from edgewise.cli.output import JsonFlag, print_json, print_table, say
+from edgewise.core.errors import InvalidRequest, ModelNotFound
+from edgewise.core.settings import load_settings
+from edgewise.models.catalog import SETS, Catalog, describe, load_catalog
+from edgewise.models.intake import How
+from edgewise.models.manifest import ROLES, Manifest, Role
+from edgewise.models.store import Store
+
+app = typer.Typer(name="models", help="List, pull, show, verify, remove and import models.", no_args_is_help=True)
+
+AsJson = Annotated[bool, JsonFlag]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file.")]
+
+
+@app.command("list")
+def list_models(as_json: AsJson = False, config: ConfigFile = None) -> None:
+    """Installed models, and those that can be pulled."""
+    store, catalog = _open(config)
+    installed, damaged = store.manifests(), store.damaged()
+    names = {manifest.name for manifest in installed}
+    document = {
+        "installed": [_installed(manifest) for manifest in installed],
+        "damaged": [{"name": name, "reason": reason} for name, reason in damaged.items()],
+        "available": [describe(entry) for entry in catalog.entries.values() if entry.name not in names],
+        "sets": {name: list(members) for name, members in SETS.items()},
+        "leftover_bytes": store.leftovers(),
+    }
+    if as_json:
+        print_json(document)
+    else:
+        _print_list(document)
+
+
+@app.command()
+def pull(name: str, as_json: AsJson = False, config: ConfigFile = None) -> None:
+    """Fetch a model, or all models of a set such as `starter`. An interrupted pull continues where it stopped."""
+    store, catalog = _open(config)
+    with _interruptible(), progress_sink(show=not as_json) as sink:
+        pulled = [_installed(store.pull(entry, sink)) for entry in catalog.select(name)]
+    if as_json:
+        print_json({"pulled": pulled})
+    else:
+        _print_results(pulled)
+
+
+@app.command()
+def show(name: str, as_json: AsJson = False, config: ConfigFile = None) -> None:
+    """Everything known about one model, installed or in the catalog."""
+    store, catalog = _open(config)
+    document = _describe_one(store, catalog, name)
+    if as_json:
+        print_json(document)
+    else:
+        _print_one(document)
+
+
+@app.command()
+def verify(
+    name: Annotated[str | None, typer.Argument(help="A model or set; all installed models if left out.")] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Hash every file again. Damaged files are put aside, and the next pull mends them; exit code 1 tells of any."""
+    store, _ = _open(config)
+    with _interruptible(), progress_sink(show=not as_json) as sink:
+        reports = store.verify(None if name is None else list(SETS.get(name, (name,))), sink)
+    sound = all(report.state == "ok" for report in reports)
+    if as_json:
+        print_json({"ok": sound, "files": [asdict(report) for report in reports]})
+    elif reports:
+        print_table(("state", "model", "file", ""), [(it.state, it.model, it.file, it.detail) for it in reports])
+    else:
+        say("No models are installed.")
+    if not sound:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+@app.command("rm")
+def remove(
+    name: Annotated[str | None, typer.Argument(help="The model.")] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Give up unfinished downloads and damaged files.")] = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Remove a model and the files that no other model uses."""
+    if (name is None) != partial:
+        raise InvalidRequest("Give either the NAME of a model or --partial.")
+    store, _ = _open(config)
+    removed = store.clear_partial() if name is None else store.remove(name)
+    if as_json:
+        print_json(asdict(removed))
+    else:
+        say(f"{removed.name or 'Leftovers'} removed, {_bytes(removed.freed)} freed.")
+
+
+@app.command("import")
+def import_model(
+    path: Annotated[Path, typer.Argument(help="A .gguf file, or a folder with config.json and *.safetensors.")],
+    name: Annotated[str | None, typer.Option("--name", help="What to call it; derived from PATH if left out.")] = None,
+    role: Annotated[str, typer.Option("--role", help=f"What it is for: {', '.join(ROLES)}.")] = "llm",
+    how: Annotated[str, typer.Option("--link", help="copy, reflink or hardlink.")] = "copy",
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Bring a model that lies on this machine into the store."""
+    _one_of("--role", role, ROLES)
+    _one_of("--link", how, ("copy", "reflink", "hardlink"))
+    store, _ = _open(config)
+    with _interruptible(), progress_sink(show=not as_json) as sink:
+        done = store.import_path(path, name, role=cast("Role", role), how=cast("How", how), progress=sink)
+    if as_json:
+        print_json({"imported": _installed(done.manifest), "left_out": list(done.left_out)})
+        return
+    _print_results([_installed(done.manifest)])
+    if done.left_out:
+        say(f"Left out, no part of the model: {', '.join(done.left_out)}")
+
+
+def _open(config: Path | None) -> tuple[Store, Catalog]:
+    home = load_settings(config).settings.home
+    catalog = load_catalog(home / "catalog.d")
+    return Store(home / "models", catalog=lambda: catalog), catalog
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Says on Ctrl-C that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("Interrupted. What has arrived is kept; the same command continues from there.")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+def _installed(manifest: Manifest) -> dict[str, Any]:
+    fields = manifest.as_dict()
+    return {"size": manifest.size, **fields.pop("info"), **fields}
+
+
+def _describe_one(store: Store, catalog: Catalog, name: str) -> dict[str, Any]:
+    if name in SETS:
+        return {"name": name, "installed": False, "members": list(SETS[name])}
+    try:
+        return {"installed": True, **_installed(store.manifest(name))}
+    except ModelNotFound:
+        return {"installed": False, **describe(catalog.find(name))}
+
+
+def _print_list(document: Mapping[str, Any]) -> None:
+    rows = [_row(it, state) for state in ("installed", "available") for it in document[state]]
+    rows += [(it["name"], "damaged", "", "", "", "", it["reason"]) for it in document["damaged"]]
+    rows += [(name, "set", "", "", "", "", ", ".join(members)) for name, members in document["sets"].items()]
+    print_table(("name", "state", "role", "format", "size", "context", "licence"), rows)
+    if leftover := document["leftover_bytes"]:
+        say(f"{_bytes(leftover)} of unfinished or damaged files; `edgewise models rm --partial` frees them.")
+
+
+def _row(model: Mapping[str, Any], state: str) -> tuple[object, ...]:
+    size, context = _bytes(model["size"]), model["context"]
+    return model["name"], state, model["role"], model["format"], size, context, model["licence_model"]
+
+
+def _print_one(document: Mapping[str, Any]) -> None:
+    rows = [(key, value) for key, value in document.items() if key != "files" and value not in (None, "")]
+    for file in document.get("files", []):
+        rows += [("file", file["name"]), ("  bytes", file["size"]), ("  sha256", file["sha256"])]
+    print_table(("field", "value"), rows)
+
+
+def _print_results(models: list[dict[str, Any]]) -> None:
+    print_table(("name", "size", "digest"), [(it["name"], _bytes(it["size"]), it["digest"]) for it in models])
+
+
+def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidRequest(f"{option} {value!r} is not one of {', '.join(allowed)}.")
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.2f} GB"

@@ -1,0 +1,184 @@
+"""Recognizes a model that the user brings along: one GGUF file, or a Hugging Face folder with safetensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from edgewise.core.errors import BadModelFile, InvalidRequest
+from edgewise.models.manifest import ChatTemplate, ModelInfo, Role
+from edgewise.models.names import check_file_name, check_name, suggest_name
+
+GGUF_MAGIC: Final = b"GGUF"
+MAX_JSON_BYTES: Final = 64 << 20
+
+# What readers of Hugging Face folders look for. Everything else in a folder is left out, and reported.
+_COMPANIONS: Final = frozenset(
+    {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors.index.json",
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.json",
+        "vocab.txt",
+        "merges.txt",
+        "chat_template.jinja",
+        "chat_template.json",
+        "preprocessor_config.json",
+        "processor_config.json",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A model found at a path, before anything is copied.
+
+    Attributes:
+        name: Proposed name.
+        paths: Logical file name -> file, links resolved.
+        info: What could be learnt cheaply.
+        left_out: Names in the folder that are not part of the model.
+    """
+
+    name: str
+    paths: Mapping[str, Path]
+    info: ModelInfo
+    left_out: tuple[str, ...] = ()
+
+
+def inspect(path: Path, name: str | None, role: Role) -> Candidate:
+    """What `path` holds.
+
+    Args:
+        path: A `.gguf` file, or a folder with config.json and *.safetensors.
+        name: The name to give; derived from the path where None.
+        role: What the model is for.
+
+    Raises:
+        InvalidRequest: Neither, or no valid name.
+        BadModelFile: It looks like one but is not whole.
+    """
+    resolved = path.expanduser().absolute()
+    chosen = check_name(name) if name is not None else _derive_name(resolved)
+    if resolved.is_dir():
+        return _inspect_folder(resolved, chosen, role)
+    if resolved.is_file() and resolved.suffix.lower() == ".gguf":
+        return _inspect_gguf(resolved, chosen, role)
+    what = "is not there" if not resolved.exists() else "is neither a .gguf file nor a folder"
+    raise InvalidRequest(f"{resolved} {what}: give a .gguf file, or a folder with config.json and *.safetensors.")
+
+
+def _derive_name(path: Path) -> str:
+    stem = path.stem if path.suffix.lower() == ".gguf" else path.name
+    name = suggest_name(stem)
+    if name is None:
+        raise InvalidRequest(f"No model name can be made of {path.name!r}: choose one with --name.")
+    return check_name(name)
+
+
+def _inspect_gguf(path: Path, name: str, role: Role) -> Candidate:
+    _require_readable(path)
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic != GGUF_MAGIC:
+        raise BadModelFile(f"{path} is not GGUF: byte 0 begins {magic!r}, not {GGUF_MAGIC!r}.")
+    if "-of-" in path.stem and path.stem.rsplit("-of-", 1)[1].isdigit():
+        raise InvalidRequest(f"{path.name} is one part of a split GGUF: merge the parts into one file first.")
+    file_name = f"{name}.gguf" if not _is_file_name(path.name) else path.name
+    info = ModelInfo(role=role, format="gguf", licence_model="unknown")
+    return Candidate(name=name, paths={file_name: path}, info=info)
+
+
+def _inspect_folder(folder: Path, name: str, role: Role) -> Candidate:
+    paths: dict[str, Path] = {}
+    left_out: list[str] = []
+    for child in sorted(folder.iterdir()):
+        if child.name in _COMPANIONS or child.suffix == ".safetensors":
+            paths[check_file_name(child.name)] = _regular(child)
+        else:
+            left_out.append(child.name)
+    shards = [file for file in paths if file.endswith(".safetensors")]
+    if "config.json" not in paths or not shards:
+        missing = "config.json" if "config.json" not in paths else "a *.safetensors file"
+        raise InvalidRequest(f"{folder} has no {missing}: a Hugging Face model folder has both.")
+    _require_shards(paths)
+    return Candidate(name=name, paths=paths, info=_folder_info(paths, role), left_out=tuple(left_out))
+
+
+def _regular(path: Path) -> Path:
+    """The file behind a name; hub caches hold links. A pipe or device would block or never end."""
+    try:
+        target = path.resolve(strict=True)
+        kind = os.stat(target).st_mode  # noqa: PTH116 - one call for one fact
+    except (OSError, RuntimeError) as error:
+        raise BadModelFile(f"{path} leads nowhere: {error}.") from error
+    if not stat.S_ISREG(kind):
+        raise BadModelFile(f"{path} is not a regular file.")
+    _require_readable(target)
+    return target
+
+
+def _require_readable(path: Path) -> None:
+    if not os.access(path, os.R_OK):
+        raise InvalidRequest(f"{path} may not be read by this user: change its mode, or import as its owner.")
+
+
+def _require_shards(paths: Mapping[str, Path]) -> None:
+    index = paths.get("model.safetensors.index.json")
+    if index is None:
+        return
+    weight_map = _json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise BadModelFile(f"{index} has no object 'weight_map'.")
+    missing = sorted({str(shard) for shard in weight_map.values()} - set(paths))
+    if missing:
+        raise BadModelFile(f"{index.parent} lacks {missing[0]}, one of {len(missing)} files that its index names.")
+
+
+def _folder_info(paths: Mapping[str, Path], role: Role) -> ModelInfo:
+    config = _json_object(paths["config.json"])
+    context = config.get("max_position_embeddings")
+    return ModelInfo(
+        role=role,
+        format="safetensors",
+        licence_model="unknown",
+        context=context if type(context) is int and 0 < context < 1 << 40 else None,
+        chat_template=_template(paths),
+    )
+
+
+def _template(paths: Mapping[str, Path]) -> ChatTemplate:
+    if "chat_template.jinja" in paths or "chat_template.json" in paths:
+        return "in-file"
+    configuration = paths.get("tokenizer_config.json")
+    return "in-file" if configuration is not None and "chat_template" in _json_object(configuration) else "none"
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise BadModelFile(f"{path} has more than {MAX_JSON_BYTES} bytes.")
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise BadModelFile(f"{path} is not JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise BadModelFile(f"{path} is not a JSON object.")
+    return value
+
+
+def _is_file_name(name: str) -> bool:
+    try:
+        check_file_name(name)
+    except InvalidRequest:
+        return False
+    return True

@@ -1,0 +1,369 @@
+"""The model store: a folder of content-addressed blobs, and one manifest per installed model.
+
+    lock                        flock(2); one changing process at a time
+    blobs/sha256/<hex>          finished files, read-only
+    manifests/<name>.json       what is installed; written last, removed first
+    partial/                    unfinished files, resumed by the next pull
+    quarantine/                 damaged blobs that `verify` found
+
+Every change becomes visible by one rename: the manifest's. Before it, the old state is what readers see; blobs appear only
+complete, checked and synced. So a kill or a power cut at any byte leaves a usable store.
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from edgewise.core.errors import BadModelFile, EdgewiseError, InvalidRequest, ModelNotFound, StorageError
+from edgewise.models.blobs import Blobs, hash_file
+from edgewise.models.catalog import Catalog, CatalogEntry, load_catalog, member_for_role, reject_set_name
+from edgewise.models.disk import make_dirs, require_space, storage_errors
+from edgewise.models.files import ModelFiles
+from edgewise.models.importing import inspect
+from edgewise.models.intake import How, take
+from edgewise.models.lock import store_lock
+from edgewise.models.manifest import Manifest, Role, StoredFile
+from edgewise.models.manifests import Manifests
+from edgewise.models.names import check_name
+from edgewise.models.progress import ProgressSink, no_progress
+from edgewise.models.pulling import Puller
+
+RESERVE_BYTES: Final = 32 << 20  # stays free for logs and databases, which must be written when models cannot
+
+FileState: TypeAlias = Literal["ok", "damaged", "missing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReport:
+    """What `verify` found of one file; `detail` is a sentence where it is not ok."""
+
+    model: str
+    file: str
+    sha256: str
+    state: FileState
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """An import's result; `left_out` names the folder's files that are not part of the model."""
+
+    manifest: Manifest
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """What `remove` or `clear_partial` freed, in bytes."""
+
+    name: str | None
+    freed: int
+
+
+class Store:
+    """Models on disk. Reading needs no lock and no write permission; changing takes the lock and never waits for it.
+
+    Args:
+        root: The store's folder, usually `<home>/models`; made when first needed.
+        catalog: Gives the catalog for the messages of `resolve`; by default the built-in one and `<root>/../catalog.d`.
+        reserve_bytes: Bytes of the disk that pulls and imports must leave free.
+        now: Gives the time for manifests.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        catalog: Callable[[], Catalog] | None = None,
+        reserve_bytes: int = RESERVE_BYTES,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.timezone.utc),
+    ) -> None:
+        self.root = root
+        self._catalog = catalog or (lambda: load_catalog(root.parent / "catalog.d"))
+        self._reserve = reserve_bytes
+        self._now = now
+        self._blobs = Blobs(root)
+        self._manifests = Manifests(root / "manifests")
+        self._puller = Puller(self._blobs)
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.root)!r})"
+
+    # --- reading --------------------------------------------------------------------------------------------------------
+
+    def manifests(self) -> list[Manifest]:
+        """The manifests of all installed models, sorted by name. Damaged ones are left out: `damaged()` has them."""
+        return self._manifests.read_all()[0]
+
+    def damaged(self) -> Mapping[str, str]:
+        """Name -> reason, for installed models whose manifest cannot be read."""
+        return self._manifests.read_all()[1]
+
+    def manifest(self, name: str) -> Manifest:
+        """The manifest of one installed model.
+
+        Raises:
+            InvalidRequest: No valid name.
+            ModelNotFound: Not installed; the message says what is, and how to get this one.
+            BadModelFile: Its manifest is damaged.
+        """
+        manifest = self._manifests.read(name)
+        if manifest is None:
+            raise self._not_installed(name)
+        return manifest
+
+    def resolve(self, name: str, role: Role = "llm") -> ModelFiles:
+        """The files of an installed model, or of the set member for `role` where `name` names a set.
+
+        Raises:
+            InvalidRequest: No valid name, or a model of another role.
+            ModelNotFound: Not installed.
+            BadModelFile: A file is missing or cut; a pull or import mends it.
+        """
+        manifest = self.manifest(member_for_role(check_name(name), role))
+        if manifest.info.role != role:
+            raise InvalidRequest(f"Model {name!r} is for {manifest.info.role}, not for {role}.", param="model")
+        for file in manifest.files:
+            if not self._blobs.has(file):
+                raise BadModelFile(
+                    f"{file.name} of model {manifest.name!r} is missing or cut ({self._blobs.path(file.sha256)}): "
+                    f"`edgewise models pull {manifest.name}` or a new import mends it."
+                )
+        return ModelFiles(
+            name=manifest.name,
+            digest=manifest.digest,
+            format=manifest.info.format,
+            paths={file.name: self._blobs.path(file.sha256) for file in manifest.files},
+        )
+
+    def leftovers(self) -> int:
+        """Bytes of unfinished downloads and damaged blobs, which `clear_partial` would free."""
+        return self._blobs.leftovers()
+
+    # --- changing -------------------------------------------------------------------------------------------------------
+
+    def pull(self, entry: CatalogEntry, progress: ProgressSink = no_progress) -> Manifest:
+        """Installs a catalog entry; whatever of it is here already, finished or not, is not fetched again.
+
+        Raises:
+            SourceUnavailable: No source has a file.
+            DigestMismatch: A source has another file than the entry states.
+            StorageError: Disk full (said before anything is fetched), read-only or faulty. Nothing is left behind.
+            StoreBusy: Another process is changing the store.
+            InvalidRequest: The user imported a different model under this name.
+        """
+        manifest, old = self._plan(entry)
+        if manifest == old and not self._puller.missing(entry):
+            return old
+        require_space(self.root, self._puller.bytes_needed(entry), self._reserve)
+        with self._changing():
+            manifest, old = self._plan(entry)
+            try:
+                self._puller.fetch(entry, progress)
+                self._manifests.write(manifest)
+            except (StorageError, OSError):
+                self._give_back(entry)
+                raise
+            if old is not None and old.digest != manifest.digest:
+                self._collect()
+        return manifest
+
+    def import_path(
+        self,
+        path: Path,
+        name: str | None = None,
+        *,
+        role: Role = "llm",
+        how: How = "copy",
+        progress: ProgressSink = no_progress,
+    ) -> Imported:
+        """Installs a model from files: a .gguf file, or a folder with config.json and *.safetensors.
+
+        Args:
+            path: Where it lies.
+            name: What to call it; derived from `path` where None.
+            role: What it is for.
+            how: "copy"; "reflink" (shares disk blocks, same file system with that ability only); "hardlink" (shares the
+                file itself: whoever changes the original damages the model, which `verify` finds).
+            progress: Told how far it is.
+
+        Raises:
+            InvalidRequest: No model there, or the name is invalid or taken by another model.
+            BadModelFile: A model that is not whole.
+            StorageError: Disk full, read-only or faulty, or the asked-for kind of link is impossible.
+            StoreBusy: Another process is changing the store.
+        """
+        candidate = inspect(path, name, role)
+        reject_set_name(candidate.name)
+        needed = sum(file.stat().st_size for file in candidate.paths.values()) if how == "copy" else 0
+        require_space(self.root, needed, self._reserve)
+        with self._changing():
+            try:
+                manifest = Manifest(
+                    name=candidate.name,
+                    files=tuple(
+                        take(self._blobs, candidate.paths[item], item, how, progress)
+                        for item in sorted(candidate.paths)
+                    ),
+                    info=candidate.info,
+                    source=f"import:{path.expanduser().absolute()}",
+                    installed_at=self._timestamp(),
+                )
+                self._require_name_free(manifest)
+                self._manifests.write(manifest)
+            except BaseException:
+                self._give_back(None)
+                raise
+        return Imported(manifest=manifest, left_out=candidate.left_out)
+
+    def verify(self, names: Sequence[str] | None = None, progress: ProgressSink = no_progress) -> list[FileReport]:
+        """Hashes every file of the named models (all where None) and puts damaged blobs aside.
+
+        Raises:
+            InvalidRequest, ModelNotFound: A name is not valid or not installed.
+        """
+        reports: list[FileReport] = []
+        checked: dict[str, tuple[FileState, str]] = {}
+        for name in self._manifests.names() if names is None else names:
+            try:
+                files = self.manifest(name).files
+            except BadModelFile as error:
+                reports.append(
+                    FileReport(model=name, file="(manifest)", sha256="", state="damaged", detail=error.message)
+                )
+                continue
+            for file in files:
+                if file.sha256 not in checked:
+                    checked[file.sha256] = self._check(file, progress)
+                state, detail = checked[file.sha256]
+                reports.append(FileReport(model=name, file=file.name, sha256=file.sha256, state=state, detail=detail))
+        return self._set_aside(reports)
+
+    def remove(self, name: str) -> Removed:
+        """Removes a model, and every blob that no other model uses. Works on a full disk.
+
+        Raises:
+            InvalidRequest: No valid name.
+            ModelNotFound: Not installed.
+            StorageError: Read-only or faulty disk.
+            StoreBusy: Another process is changing the store.
+            BadModelFile: Another model's manifest is damaged, so that its blobs cannot be told from unused ones; `name`
+                is removed, no blob is.
+        """
+        if not self._manifests.has(name):
+            raise self._not_installed(name)
+        with self._changing():
+            self._manifests.remove(name)
+            return Removed(name=name, freed=self._collect())
+
+    def clear_partial(self) -> Removed:
+        """Gives up unfinished downloads and deletes damaged blobs that were put aside."""
+        with self._changing():
+            return Removed(name=None, freed=self._blobs.clear_partial())
+
+    # --- inside ---------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with storage_errors(self.root):
+            make_dirs(self.root)
+            with store_lock(self.root / "lock"):
+                self._blobs.prepare()
+                make_dirs(self._manifests.folder)
+                self._manifests.sweep()
+                yield
+
+    def _not_installed(self, name: str) -> ModelNotFound:
+        installed = ", ".join(self._manifests.names()) or "none"
+        known = name in self._catalog().entries
+        remedy = (
+            f"`edgewise models pull {name}` installs it" if known else "`edgewise models list` shows what can be pulled"
+        )
+        return ModelNotFound(f"Model {name!r} is not installed (installed: {installed}): {remedy}.", param="model")
+
+    def _plan(self, entry: CatalogEntry) -> tuple[Manifest, Manifest | None]:
+        """The manifest to install, and the readable one that is there. They are equal where only blobs may be missing."""
+        manifest = Manifest(
+            name=check_name(entry.name),
+            files=tuple(sorted((item.file for item in entry.files), key=lambda file: file.name)),
+            info=entry.info,
+            source=entry.source,
+            installed_at=self._timestamp(),
+        )
+        try:
+            old = self._manifests.read(entry.name)
+        except BadModelFile:
+            return manifest, None
+        if old is None:
+            return manifest, None
+        if old.source.startswith("import:"):
+            self._require_name_free(manifest)
+        same = replace(manifest, installed_at=old.installed_at)
+        return (same if same == old else manifest), old
+
+    def _require_name_free(self, manifest: Manifest) -> None:
+        try:
+            old = self._manifests.read(manifest.name)
+        except BadModelFile:
+            return
+        if old is not None and old.digest != manifest.digest:
+            raise InvalidRequest(
+                f"The name {manifest.name!r} is taken by another model (from {old.source}): choose another name, or "
+                f"`edgewise models rm {manifest.name}` first.",
+                param="model",
+            )
+
+    def _check(self, file: StoredFile, progress: ProgressSink) -> tuple[FileState, str]:
+        path = self._blobs.path(file.sha256)
+        try:
+            found = hash_file(path, "verify", file.name, progress)
+        except FileNotFoundError:
+            return "missing", f"{path} is not there: pull or import the model again."
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise StorageError(f"{path} cannot be read: {error.strerror}.") from error
+            return "damaged", f"{path} cannot be read: the disk reports a fault."
+        if found == file.sha256:
+            return "ok", ""
+        return "damaged", f"{path} has SHA-256 {found}: pull or import the model again."
+
+    def _set_aside(self, reports: list[FileReport]) -> list[FileReport]:
+        damaged = {report.sha256: report for report in reports if report.state == "damaged" and report.sha256}
+        if not damaged:
+            return reports
+        try:
+            with self._changing():
+                for sha256, report in damaged.items():
+                    # Hashed once more under the lock: since then somebody may have pulled it anew.
+                    file = StoredFile(name=report.file, sha256=sha256, size=0)
+                    if self._check(file, no_progress)[0] == "damaged":
+                        self._blobs.set_aside(sha256)
+        except EdgewiseError as error:  # the damage must be told in any case
+            note = f" It could not be put aside: {error.message}"
+            return [replace(it, detail=it.detail + note) if it.sha256 in damaged else it for it in reports]
+        return reports
+
+    def _collect(self) -> int:
+        manifests, damaged = self._manifests.read_all()
+        if damaged:
+            raise BadModelFile(
+                f"No blob was removed, because of damaged manifests: {' '.join(damaged.values())} "
+                f"Remove them with `edgewise models rm {next(iter(damaged))}`."
+            )
+        return self._blobs.collect(file.sha256 for manifest in manifests for file in manifest.files)
+
+    def _give_back(self, entry: CatalogEntry | None) -> None:
+        """Frees what a failed change used. That it failed is the error to tell, so one met here is not."""
+        with suppress(OSError, EdgewiseError):
+            if entry is not None:
+                self._puller.abandon(entry)
+            self._collect()
+
+    def _timestamp(self) -> str:
+        return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
