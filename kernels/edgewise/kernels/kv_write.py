@@ -1,0 +1,45 @@
+"""Store new keys and values in their pages."""
+
+from __future__ import annotations
+
+import torch
+from edgewise.kernels.paging import KVLayer
+from edgewise.kernels.reference import kv_write as reference
+
+
+def write_kv(
+    kv: KVLayer, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor, *, rows: torch.Tensor | None = None
+) -> None:
+    """Write T tokens' keys and values in place.
+
+    int8 pages: scale = max|row| / 127 per token and head, values rounded half to even; a row of zeros has scale 0, a row
+    with NaN or infinity has scale NaN, so that the fault stays visible.
+
+    Args:
+        kv: The layer's pages; changed.
+        k, v: [T, kv_heads, head_dim] floating point.
+        slots: [T] int64, page * PAGE_TOKENS + offset; all different.
+        rows: `kv_rows(slots, kv_heads)` if the caller has it from another layer.
+
+    Raises:
+        ValueError: Shapes or dtypes do not agree.
+    """
+    if k.dim() != 3 or k.shape != v.shape or (k.shape[1], k.shape[2]) != (kv.k.shape[1], kv.k.shape[3]):
+        raise ValueError(
+            f"k and v must be [T, {kv.k.shape[1]}, {kv.k.shape[3]}], got {tuple(k.shape)} and {tuple(v.shape)}"
+        )
+    if slots.shape != k.shape[:1] or slots.dtype != torch.int64:
+        raise ValueError(f"slots must be [{k.shape[0]}] int64, got {tuple(slots.shape)} {slots.dtype}")
+    if rows is None:
+        rows = kv_rows(slots, k.shape[1])
+    if kv.k.dtype != torch.int8:
+        reference.write(kv, k, v, rows)
+    elif kv.k_scale is None or kv.v_scale is None:
+        raise ValueError("int8 pages need k_scale and v_scale")
+    else:
+        reference.write_int8(kv, kv.k_scale, kv.v_scale, k, v, rows)
+
+
+def kv_rows(slots: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    """[T * kv_heads] int64: where each token's heads lie when a layer is seen as rows of head_dim values."""
+    return reference.rows(slots, kv_heads)

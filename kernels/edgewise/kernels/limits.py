@@ -1,0 +1,21 @@
+"""Sizes that kernels and the memory ledger must agree on. Torch-free."""
+
+from __future__ import annotations
+
+# Attention works on tiles of this many absolute key positions; results do not depend on how many tiles a step touches.
+TILE_TOKENS = 256
+
+# Rows of a matrix product come in multiples of this, so that a row's result does not depend on its neighbours
+# (`kernels.linear`). Query rows of one KV head likewise.
+ROW_MULTIPLE = {"float32": 8, "bfloat16": 2, "float16": 2}
+QUERY_ROW_MULTIPLE = 8
+
+# Scratch of one attention call: scores of one group of query rows, and keys or values of one run of tiles.
+SCORE_BYTES = 32 << 20
+GATHER_BYTES = 8 << 20
+MAX_QUERY_ROWS = 512
+
+
+def round_up(count: int, multiple: int) -> int:
+    """The least multiple of `multiple` that is at least `count`."""
+    return -(-count // multiple) * multiple

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import torch
+from edgewise.kernels.paging import PAGE_TOKENS, KVLayer
+
+_LARGEST = 127.0
+
+
+def rows(slots: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    heads = torch.arange(kv_heads, device=slots.device)
+    pages = torch.div(slots, PAGE_TOKENS, rounding_mode="floor")
+    return ((pages[:, None] * kv_heads + heads) * PAGE_TOKENS + (slots % PAGE_TOKENS)[:, None]).flatten()
+
+
+def write(kv: KVLayer, k: torch.Tensor, v: torch.Tensor, rows: torch.Tensor) -> None:
+    for pages, new in ((kv.k, k), (kv.v, v)):
+        pages.view(-1, k.shape[2]).index_copy_(0, rows, new.reshape(-1, k.shape[2]).to(pages.dtype))
+
+
+def write_int8(
+    kv: KVLayer, k_scale: torch.Tensor, v_scale: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: torch.Tensor
+) -> None:
+    values, scales = quantize(torch.stack((k.float(), v.float())).flatten(1, 2))
+    for index, (pages, page_scales) in enumerate(((kv.k, k_scale), (kv.v, v_scale))):
+        pages.view(-1, k.shape[2]).index_copy_(0, rows, values[index])
+        page_scales.view(-1).index_copy_(0, rows, scales[index])
+
+
+def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [..., n] float32 -> values [..., n] int8 and scales [...] float32."""
+    largest = x.abs().amax(dim=-1)
+    # Subtracting a number from itself gives 0, or NaN if it is infinite or NaN.
+    scales = (largest / _LARGEST).add_(largest - largest)
+    divisors = scales.masked_fill(scales == 0, 1.0).unsqueeze(-1)
+    return (x / divisors).round_().clamp_(-_LARGEST, _LARGEST).nan_to_num_(nan=0.0).to(torch.int8), scales
