@@ -19,29 +19,7 @@ from tests.e2e.service import STARTER, running
 AT_ONCE = 8
 IDLE_WAIT_S = 30.0
 MAX_GROWTH = 0.05
-WORDS = ("harbour", "lies", "quiet", "grey", "sky", "while", "boats", "come", "home", "tide", "gulls", "cry", "over", "water")
-    "the",
-    "harbour",
-    "lies",
-    "quiet",
-    "under",
-    "a",
-    "grey",
-    "sky",
-    "while",
-    "boats",
-    "come",
-    "home",
-    "with",
-    "the",
-    "tide",
-    "and",
-    "gulls",
-    "cry",
-    "over",
-    "the",
-    "water",
-]
+WORDS = ("harbour", "lies", "quiet", "grey", "sky", "while", "boats", "come", "home", "tide", "gulls", "cry", "over")
 
 
 @dataclass(frozen=True, slots=True)
