@@ -1,0 +1,60 @@
+"""`edgewise models fit`: what a model needs and what fits here, before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from edgewise.core.settings import load_settings
+from edgewise.engine.fit import FitReport, fit
+from edgewise.engine.ledger import available_memory
+from edgewise.engine.numerics import resolve
+from edgewise.models.decoder.config import read_config
+from edgewise.models.store import Store
+
+PAGE_TOKENS = 16  # edgewise.kernels.paging.PAGE_TOKENS, without importing torch; a test compares the two
+
+
+def report(name: str, config: Path | None, dtype: str | None, kv_dtype: str | None, context: int | None) -> FitReport:
+    """The engine's own sum for a model in the store, on the CPU's memory as it is now."""
+    overrides = {"dtype": dtype, "kv_dtype": kv_dtype, "engine.max_context": context}
+    given = {key: value for key, value in overrides.items() if value is not None}
+    settings = load_settings(config, given).settings
+    network = read_config(Store(settings.home / "models").resolve(name))
+    numerics = resolve(
+        device="cpu", dtype=settings.dtype, kv_dtype=settings.kv_dtype, quantize=settings.quantize, cuda=False
+    )
+    return fit(
+        network,
+        numerics,
+        available=available_memory(),
+        memory_fraction=settings.engine.memory_fraction,
+        kv_memory_bytes=settings.engine.kv_memory_bytes,
+        max_context=settings.engine.max_context,
+        max_running=settings.engine.max_running,
+        max_step_tokens=settings.engine.max_step_tokens,
+        page_tokens=PAGE_TOKENS,
+    )
+
+
+def fit_command(
+    name: Annotated[str, typer.Argument(help="A model in the store.")],
+    explain: Annotated[bool, typer.Option("--explain", help="Show the whole sum, line by line.")] = False,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16 or int8.")] = None,
+    context: Annotated[int | None, typer.Option(help="Largest prompt + answer wanted.", min=1)] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable report.")] = False,
+) -> None:
+    """Say whether a model fits in memory, and why. Exit code 1 if it does not."""
+    result = report(name, config, dtype, kv_dtype, context)
+    if as_json:
+        typer.echo(json.dumps(asdict(result), indent=2))
+    else:
+        lines = result.explain()
+        typer.echo("\n".join(lines if explain else lines[-1:]))
+    if not result.fits:
+        raise typer.Exit(1)

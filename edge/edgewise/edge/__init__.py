@@ -1,0 +1,1 @@
+"""The device: puts the parts together and runs them as one service."""

@@ -1,0 +1,185 @@
+"""The device service's composition root: every part gets its collaborators here, and nowhere else.
+
+`DeviceService.run` reads in the order in which things happen: start, serve, drain, stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+
+import uvicorn
+from edgewise.api.app import create_app
+from edgewise.api.deps import Access, ApiDependencies, Limits
+from edgewise.core.errors import EdgewiseError
+from edgewise.core.log import configure_logging, get_logger
+from edgewise.core.sdnotify import Notifier
+from edgewise.core.settings import LoadedSettings, Settings
+from edgewise.edge.served import open_model
+from edgewise.edge.server import DrainingServer, listen
+from edgewise.engine.client import EngineClient
+from edgewise.engine.events import EngineEvent
+from edgewise.pipeline.model import Models
+from edgewise.security.keys import KeyStore
+from edgewise.security.tls import TlsFiles, check_tls
+
+log = get_logger(__name__)
+
+_FLUSH_S = 0.5  # for the error events of streams that were cut to leave the process
+_ASK_S = 20.0  # systemd is asked for this much time at once while the engine loads or drains
+_RENEW_S = 5.0
+
+
+def serve(loaded: LoadedSettings) -> int:
+    """Run the device service until a stop signal; the exit code: 0 after a drained stop, 1 if it could not start.
+
+    Raises:
+        EdgewiseError: It cannot be started as configured; nothing is running then.
+    """
+    settings = loaded.settings
+    configure_logging(level=settings.log.level, format=settings.log.format, prompts=settings.log.prompts)
+    notifier = Notifier.from_environ()
+    return asyncio.run(DeviceService(settings, check_tls(settings.tls.cert, settings.tls.key), notifier).run())
+
+
+class DeviceService:
+    """One device: an engine process, an API server, and the tasks that keep them."""
+
+    def __init__(self, settings: Settings, tls: TlsFiles | None, notifier: Notifier) -> None:
+        self._settings = settings
+        self._tls = tls
+        self._notifier = notifier
+        self._stop = asyncio.Event()
+        self._failure: EdgewiseError | None = None
+
+    async def run(self) -> int:
+        """Start, serve, drain, stop."""
+        loop = asyncio.get_running_loop()
+        served, engine = open_model(self._settings, self._engine_event)
+        keys = KeyStore(self._settings.keys_file)
+        self._deps = _dependencies(self._settings, Models([served]), keys)
+        server = DrainingServer(
+            _server_config(self._settings, create_app(self._deps), self._tls),
+            on_stop=lambda: loop.call_soon_threadsafe(self._stop.set),
+        )
+        sockets = listen(self._settings.host, self._settings.port)
+        self._url = _url(self._settings, sockets[0].getsockname()[1])
+        await engine.start()
+        tasks = [
+            asyncio.create_task(self._announce(engine), name="announce"),
+            asyncio.create_task(self._watchdog(), name="watchdog"),
+            asyncio.create_task(self._drain_then_close(server), name="drain"),
+        ]
+        try:
+            await server.serve(sockets=sockets)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await engine.stop()
+            keys.close()
+        if self._failure is not None:
+            raise self._failure
+        log.info("stopped")
+        return 0 if server.started else 1
+
+    # --- tasks ------------------------------------------------------------------------------------------------------------
+
+    async def _announce(self, engine: EngineClient) -> None:
+        """Tell systemd when the engine is ready; end the service if it can never be."""
+        waiting = asyncio.create_task(engine.wait_ready(), name="engine-ready")
+        while not waiting.done():
+            self._notifier.extend_timeout(_ASK_S)
+            await asyncio.wait({waiting}, timeout=_RENEW_S)
+        try:
+            info = waiting.result()
+        except EdgewiseError as error:
+            self._failure = error
+            self._stop.set()
+            return
+        self._notifier.ready(f"serving {info.model} on {self._url}")
+        log.info(
+            "ready",
+            model=info.model,
+            url=self._url,
+            numeric_class=info.numeric_class,
+            context=info.max_context,
+            load_s=round(info.load_s, 2),
+        )
+
+    async def _watchdog(self) -> None:
+        """The event loop lives: say so in time. The engine has a supervisor of its own."""
+        interval = self._notifier.watchdog_interval_s
+        while interval is not None:
+            self._notifier.watchdog()
+            await asyncio.sleep(interval)
+
+    async def _drain_then_close(self, server: DrainingServer) -> None:
+        """On a stop signal: refuse new requests, let running ones end, cut the rest with an error event, close."""
+        await self._stop.wait()
+        requests = self._deps.requests
+        limit = 0.0 if self._failure else self._settings.drain_s
+        self._notifier.stopping("finishing running requests")
+        self._notifier.extend_timeout(limit + _ASK_S)
+        log.info("draining", open=requests.open, limit_s=limit)
+        requests.begin_drain()
+        self._deps.events.emit("draining", "The service is shutting down.", limit_s=limit)
+        if not await requests.wait_idle(limit):
+            log.warning("cut", open=requests.open)
+            requests.cut()
+            await requests.wait_idle(_FLUSH_S)
+        server.close()
+
+    def _engine_event(self, event: EngineEvent) -> None:
+        """Supervision in words: to the log, to systemd's status line and to /edgewise/v1/events."""
+        if event.kind == "progress":
+            self._notifier.status(event.message)
+            return
+        facts = {
+            name: value
+            for name in ("epoch", "pid", "status", "request_id", "code", "delay_s")
+            if (value := getattr(event, name)) is not None
+        }
+        level = log.warning if event.kind in ("crashed", "failed", "request_failed") else log.info
+        level(f"engine_{event.kind}", message=event.message, **facts)
+        self._notifier.status(event.message)
+        self._deps.events.emit(f"engine_{event.kind}", event.message, **facts)
+
+
+def _dependencies(settings: Settings, models: Models, keys: KeyStore) -> ApiDependencies:
+    limits, security = settings.limits, settings.security
+    return ApiDependencies(
+        models=models,
+        keys=keys,
+        limits=Limits(
+            max_body_bytes=limits.max_body_bytes,
+            max_concurrent_requests=limits.max_concurrent_requests,
+            request_timeout_s=limits.request_timeout_s,
+            keepalive_s=limits.keepalive_s,
+        ),
+        access=Access(
+            require_key=security.require_key,
+            allowed_origins=security.allowed_origins,
+            allowed_hosts=security.allowed_hosts,
+        ),
+        version=version("edgewise"),
+    )
+
+
+def _url(settings: Settings, port: int) -> str:
+    return settings.model_copy(update={"port": port}).base_url
+
+
+def _server_config(settings: Settings, app: object, tls: TlsFiles | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]  # an ASGI application
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        timeout_keep_alive=30,
+        lifespan="off",
+        **(tls.uvicorn_options() if tls else {}),  # type: ignore[arg-type]
+    )

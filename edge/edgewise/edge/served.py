@@ -1,0 +1,77 @@
+"""From a model's name in the store to something the pipeline can ask: tokenizer, template, engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from edgewise.core.errors import TemplateFailed
+from edgewise.core.settings import Settings
+from edgewise.engine.client import EngineClient
+from edgewise.engine.config import EngineConfig
+from edgewise.engine.events import EngineEvent
+from edgewise.models.catalog import SETS
+from edgewise.models.decoder.config import read_config
+from edgewise.models.files import ModelFiles
+from edgewise.models.store import Store
+from edgewise.models.templates import load_template
+from edgewise.models.tokenizer import load_tokenizer
+from edgewise.pipeline.model import ChatTemplate, ServedModel, Tokenizer
+
+ENGINE_FACTORY = "edgewise.engine.build:build"
+
+
+def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
+    """The engine's part of the settings."""
+    engine = settings.engine
+    return EngineConfig(
+        model=files,
+        device=engine.device,
+        dtype=settings.dtype,
+        kv_dtype=settings.kv_dtype,
+        quantize=settings.quantize,
+        max_context=engine.max_context,
+        kv_memory_bytes=engine.kv_memory_bytes,
+        memory_fraction=engine.memory_fraction,
+        max_running=engine.max_running,
+        max_waiting=engine.max_waiting,
+        max_step_tokens=engine.max_step_tokens,
+        threads=engine.threads,
+        prefix_cache=engine.prefix_cache,
+    )
+
+
+def open_model(settings: Settings, on_event: Callable[[EngineEvent], None]) -> tuple[ServedModel, EngineClient]:
+    """Resolve `settings.model` and prepare to serve it; the engine is not started yet.
+
+    Raises:
+        ModelNotFound, BadModelFile, UnsupportedModel, ConfigError: Why it cannot be served; nothing is running then.
+    """
+    store = Store(settings.home / "models")
+    files = store.resolve(settings.model)
+    tokenizer: Tokenizer = load_tokenizer(files)
+    client = EngineClient(engine_config(settings, files), factory=ENGINE_FACTORY, on_event=on_event)
+    served = ServedModel(
+        name=files.name,
+        aliases=_aliases(settings.model, files.name),
+        tokenizer=tokenizer,
+        template=_template(files, tokenizer),
+        engine=client,
+        max_context=read_config(files).max_position,
+        digest=files.digest,
+        created=int(datetime.fromisoformat(store.manifest(files.name).installed_at).timestamp()),
+    )
+    return served, client
+
+
+def _aliases(asked: str, name: str) -> tuple[str, ...]:
+    """Whoever configured "starter" may also ask for "starter"."""
+    return (asked,) if asked in SETS and asked != name else ()
+
+
+def _template(files: ModelFiles, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """None for a model without a chat template: it serves completions, and chat is refused by name."""
+    try:
+        return load_template(files, tokenizer)
+    except TemplateFailed:
+        return None
