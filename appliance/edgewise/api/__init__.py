@@ -1,0 +1,1 @@
+"""The OpenAI-compatible REST API: requests to tasks, text chunks to answers."""

@@ -1,0 +1,34 @@
+"""Put the API together."""
+
+from __future__ import annotations
+
+from edgewise.api.auth import AuthMiddleware
+from edgewise.api.deps import ApiDependencies
+from edgewise.api.errors import install_error_handlers
+from edgewise.api.middleware import ContextMiddleware, CorsMiddleware
+from edgewise.api.routes_service import service_router
+from edgewise.api.routes_v1 import v1_router
+from fastapi import FastAPI
+
+
+def create_app(deps: ApiDependencies) -> FastAPI:
+    """The ASGI application. Building it starts nothing.
+
+    There is no /docs page: it would load its scripts from the internet. /openapi.json describes every route.
+    """
+    app = FastAPI(
+        title="Edgewise",
+        version=deps.version,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    install_error_handlers(app)
+    app.include_router(v1_router(deps))
+    app.include_router(service_router(deps))
+    # The last one added is the outermost: context, then CORS (its preflights carry no key), then keys.
+    app.add_middleware(AuthMiddleware, keys=deps.keys, access=deps.access)
+    if deps.access.allowed_origins:
+        app.add_middleware(CorsMiddleware, origins=deps.access.allowed_origins)
+    app.add_middleware(ContextMiddleware, deps=deps)
+    return app

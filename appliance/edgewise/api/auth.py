@@ -1,0 +1,124 @@
+"""Who may call what, decided before a byte of the body is read.
+
+A caller that came in on an address other than loopback, or through a proxy, gets nothing but health without a valid key. On
+loopback no key is needed unless the configuration says so, but then the Host header must name this machine, so that a web page
+cannot reach the service by pointing its own name at 127.0.0.1 (DNS rebinding). A wrong key is refused everywhere.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Set
+
+from edgewise.api.context import RequestContext, context_of
+from edgewise.api.deps import Access, KeyRecord, KeyVerifier
+from edgewise.api.errors import HostRefused, error_response
+from edgewise.core.errors import EdgewiseError, NotAuthenticated, NotPermitted
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_SCOPES = (("/v1", "inference"), ("/edgewise", "admin"), ("/metrics", "metrics"))
+
+
+class AuthMiddleware:
+    """Pure ASGI; puts the key's record into the request's context."""
+
+    def __init__(self, app: ASGIApp, *, keys: KeyVerifier | None, access: Access) -> None:
+        self._app = app
+        self._keys = keys
+        self._require_key = access.require_key
+        self._hosts = frozenset(_host_name(host) for host in access.allowed_hosts) | {"localhost"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": "there is no websocket here"})
+            return
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            context = context_of(scope)
+            try:
+                self._admit(scope, context)
+            except EdgewiseError as error:
+                context.error = error.code
+                await error_response(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _admit(self, scope: Scope, context: RequestContext) -> None:
+        headers = Headers(scope=scope)
+        token = bearer_token(headers)
+        if token:
+            context.key = self._verify(token)
+            check_scope(context.key.scopes, scope["path"])
+            return
+        if self._require_key or not is_loopback(scope) or any(name in headers for name in PROXY_HEADERS):
+            raise NotAuthenticated(
+                "An API key is needed: send 'Authorization: Bearer KEY'. `edgewise keys new` makes one on the device."
+            )
+        self._check_host(headers)
+
+    def _verify(self, token: str) -> KeyRecord:
+        record = self._keys.verify(token) if self._keys is not None else None
+        if record is None:
+            raise NotAuthenticated(
+                "The API key is not valid (unknown, expired or revoked). `edgewise keys list` on the device shows all; "
+                "a caller on the device itself may leave the key empty unless one is required."
+            )
+        return record
+
+    def _check_host(self, headers: Headers) -> None:
+        host = headers.get("host", "")
+        name = _host_name(host)
+        if host and name not in self._hosts and not _is_loopback_address(name):
+            raise HostRefused(
+                f"The host name '{host[:100]}' is not this machine's: call localhost, send a key, or list the name in "
+                "security.allowed_hosts."
+            )
+
+
+def bearer_token(headers: Headers) -> str | None:
+    """The key that was sent; None for no Authorization header, or one without a key."""
+    value = headers.get("authorization")
+    if value is None:
+        return None
+    scheme, _, token = value.strip().partition(" ")
+    if scheme.lower() != "bearer":
+        raise NotAuthenticated(f"The Authorization scheme '{scheme[:40]}' is not known: send 'Bearer KEY'.")
+    return token.strip() or None
+
+
+def check_scope(scopes: Set[str], path: str) -> None:
+    """Raises `NotPermitted` unless one of the key's scopes covers the path; "admin" covers all."""
+    if "admin" in scopes:
+        return
+    for prefix, needed in _SCOPES:
+        if (path == prefix or path.startswith(f"{prefix}/")) and needed not in scopes:
+            raise NotPermitted(f"This API key does not have the scope '{needed}' that {prefix} needs.")
+
+
+def is_loopback(scope: Scope) -> bool:
+    """Whether the connection arrived on a loopback address or a Unix socket of this machine."""
+    server = scope.get("server")
+    if not server:
+        return False
+    host, port = server
+    return (port is None and host.startswith("/")) or _is_loopback_address(host)
+
+
+def _is_loopback_address(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host header: without port, brackets and trailing dot, in lower case."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    name = host.rpartition(":")[0] if host.count(":") == 1 else host
+    return name.rstrip(".")

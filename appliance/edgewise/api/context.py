@@ -1,0 +1,46 @@
+"""What is known about one HTTP request while it is served; made by the outermost middleware, kept in the ASGI scope."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgewise.api.deps import KeyRecord
+from edgewise.api.requests import RequestRecord
+from starlette.types import Scope
+
+_SCOPE_KEY = "edgewise.context"
+ANONYMOUS_SALT = "anonymous"
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestContext:
+    """Attributes:
+    id: Names the request in the answer's header, receipt and log.
+    key: The caller's key; None for an anonymous loopback caller.
+    record: Set while a generation request is admitted.
+    error: Code of the error that the caller was told, also inside a stream.
+    facts: For the log line.
+    """
+
+    id: str
+    started: float
+    key: KeyRecord | None = None
+    record: RequestRecord | None = None
+    error: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def salt(self) -> str:
+        """Separates prefix-cache entries by key; the prefix keeps a key from naming another purpose's entries."""
+        return ANONYMOUS_SALT if self.key is None else f"key:{self.key.id}"
+
+
+def store_context(scope: Scope, context: RequestContext) -> None:
+    scope[_SCOPE_KEY] = context
+
+
+def context_of(scope: Scope) -> RequestContext:
+    context = scope[_SCOPE_KEY]
+    assert isinstance(context, RequestContext)
+    return context

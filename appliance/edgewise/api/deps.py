@@ -1,0 +1,106 @@
+"""What the API is given by the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edgewise.api.events import EventLog
+from edgewise.api.metrics import ApiMetrics
+from edgewise.api.readiness import Readiness
+from edgewise.api.requests import Requests
+from edgewise.core.clock import Clock, SystemClock
+from edgewise.pipeline.model import Models
+from edgewise.pipeline.plan import LocalPlanner, Planner
+
+
+class KeyRecord(Protocol):
+    """A valid API key."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def scopes(self) -> Set[str]:
+        """Of "inference", "metrics", "admin"; "admin" includes the others."""
+
+
+class KeyVerifier(Protocol):
+    """Knows the API keys; implemented by `security.keys.KeyStore`."""
+
+    def verify(self, token: str, /) -> KeyRecord | None:
+        """None for a key that is unknown, malformed, expired or revoked. Quick: it runs in the event loop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds on what one client may ask for.
+
+    Attributes:
+        max_body_bytes: Larger bodies are answered 413 while they arrive.
+        body_timeout_s: A body that takes longer to arrive is answered 408.
+        max_concurrent_requests: Generation requests in flight; one more is answered 429.
+        max_sequences: Answers (prompts x n) in one request.
+        request_timeout_s: Longest time for one answer; None for no limit.
+        keepalive_s: Silence after which a stream sends a comment.
+    """
+
+    max_body_bytes: int = 4 * 1024**2
+    body_timeout_s: float = 60.0
+    max_concurrent_requests: int = 256
+    max_sequences: int = 128
+    request_timeout_s: float | None = None
+    keepalive_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may call.
+
+    Attributes:
+        require_key: Ask for a key on loopback too; on other addresses one is always needed.
+        allowed_origins: Web origins that browsers may call from (CORS); none by default.
+        allowed_hosts: Host names that callers without a key may use besides localhost and loopback addresses.
+    """
+
+    require_key: bool = False
+    allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class ApiDependencies:
+    """Collaborators of the API; the last three are built here and shared with the service around it.
+
+    Attributes:
+        keys: None accepts no key at all: loopback callers only.
+        ready_max_age_s: Age at which a token no longer proves that a model answers.
+        requests: Admission and drain; `requests.begin_drain()`, `await requests.wait_idle(s)`, `requests.cut()` end the service.
+        events: Events of the service; `events.emit(kind, message, **facts)`.
+    """
+
+    models: Models
+    keys: KeyVerifier | None = None
+    planner: Planner = field(default_factory=LocalPlanner)
+    limits: Limits = field(default_factory=Limits)
+    access: Access = field(default_factory=Access)
+    clock: Clock = field(default_factory=SystemClock)
+    metrics: ApiMetrics = field(default_factory=ApiMetrics)
+    version: str = "0"
+    ready_max_age_s: float = 30.0
+    readiness: Readiness = field(init=False)
+    requests: Requests = field(init=False)
+    events: EventLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.readiness = Readiness(self.models, clock=self.clock, max_age_s=self.ready_max_age_s)
+        self.requests = Requests(clock=self.clock, limit=self.limits.max_concurrent_requests)
+        self.events = EventLog(clock=self.clock)
+
+    @property
+    def draining(self) -> bool:
+        return self.requests.draining

@@ -1,0 +1,138 @@
+"""Every error as OpenAI's `{"error": {"message", "type", "param", "code"}}`, with the status that its class fixes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from edgewise.api.text import dumps
+from edgewise.core.errors import EdgewiseError, InvalidRequest, NotFound, NotPermitted
+from edgewise.core.log import get_logger
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+log = get_logger(__name__)
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 421: "permission_error", 429: "rate_limit_error"}
+
+
+def error_type(status: int) -> str:
+    """OpenAI's `type` of an error with this HTTP status."""
+    if status in _TYPES:
+        return _TYPES[status]
+    return "server_error" if status >= 500 else "invalid_request_error"
+
+
+def error_body(error: EdgewiseError) -> dict[str, Any]:
+    return {
+        "error": {
+            "message": error.message,
+            "type": error_type(error.http_status),
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+
+
+def error_headers(error: EdgewiseError) -> dict[str, str]:
+    """Retry-After (whole seconds, at least 1) on 429 and 503; the challenge on 401."""
+    if error.http_status == 401:
+        return {"www-authenticate": 'Bearer realm="edgewise"'}
+    if error.http_status in (429, 503):
+        return {"retry-after": str(max(1, math.ceil(error.retry_after_s or 1.0)))}
+    if isinstance(error, MethodNotAllowedError):
+        return {"allow": error.allow}
+    return {}
+
+
+def error_response(error: EdgewiseError) -> Response:
+    return Response(
+        dumps(error_body(error)),
+        status_code=error.http_status,
+        headers=error_headers(error),
+        media_type="application/json",
+    )
+
+
+def internal_error(error: Exception) -> EdgewiseError:
+    """What a caller is told about a fault of ours; the details are in the log."""
+    return EdgewiseError(
+        f"The service made an error ({type(error).__name__}); its log has the details under the request id."
+    )
+
+
+async def _on_edgewise_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, EdgewiseError)
+    return error_response(error)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return error_response(NoSuchRoute(f"There is no route {request.method} {request.url.path[:200]}."))
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        return error_response(
+            MethodNotAllowedError(
+                f"{request.method} is not allowed on {request.url.path[:200]}: use {allow}.", allow=allow
+            )
+        )
+    return error_response(InvalidRequest(str(error.detail)))
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    app.add_exception_handler(EdgewiseError, _on_edgewise_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+
+
+class MissingField(InvalidRequest):
+    """A required field is not there."""
+
+    code = "missing_required_parameter"
+
+
+class WrongType(InvalidRequest):
+    """A field has another JSON type than it must have."""
+
+    code = "invalid_type"
+
+
+class BadJson(InvalidRequest):
+    """The body is no JSON object, or holds what JSON or UTF-8 do not allow."""
+
+    code = "invalid_json"
+
+
+class NotJson(InvalidRequest):
+    """The content type is not JSON."""
+
+    code = "unsupported_media_type"
+    http_status = 415
+
+
+class BodyTimeoutError(EdgewiseError):
+    """The body did not arrive in time."""
+
+    code = "request_timeout"
+    http_status = 408
+
+
+class NoSuchRoute(NotFound):
+    code = "unknown_url"
+
+
+class MethodNotAllowedError(EdgewiseError):
+    code = "method_not_allowed"
+    http_status = 405
+
+    def __init__(self, message: str, *, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+
+class HostRefused(NotPermitted):
+    """A caller without a key used a host name that is not this machine's: a web page may be behind it (DNS rebinding)."""
+
+    code = "host_not_allowed"
+    http_status = 421

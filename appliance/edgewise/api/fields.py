@@ -1,0 +1,86 @@
+"""What happens to each request field: honoured, accepted without effect, or refused by name. docs/api.md is tested against it.
+
+A field is *ignored* if it cannot change the answer here: the receipt lists it. A field is *refused* if it would change the
+answer and is not supported; values that ask for nothing are let through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Attributes:
+    why: Completes "'field' is not supported here: ...".
+    harmless: Whether a value (not null) asks for nothing that is missing here.
+    """
+
+    why: str
+    harmless: Callable[[Any], bool]
+
+
+def _never(_: Any) -> bool:
+    return False
+
+
+def _empty(value: Any) -> bool:
+    return value in ([], {}, "")
+
+
+def _one_of(*values: Any) -> Callable[[Any], bool]:
+    return lambda value: value in values
+
+
+CHAT_IGNORED = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+
+CHAT_REFUSED: Mapping[str, Refusal] = {
+    "audio": Refusal("no model here speaks in a chat", _never),
+    "function_call": Refusal("functions cannot be called yet", _one_of("none", "auto")),
+    "functions": Refusal("functions cannot be called yet", _empty),
+    "modalities": Refusal("a chat answers in text only", _one_of(["text"])),
+    "moderation": Refusal("no moderation model is run", _never),
+    "reasoning_effort": Refusal("no model here has a setting for it", _one_of("none")),
+    "response_format": Refusal("only plain text can be asked for yet", _one_of({"type": "text"})),
+    "tool_choice": Refusal("tools cannot be called yet", _one_of("none", "auto")),
+    "tools": Refusal("tools cannot be called yet", _empty),
+    "verbosity": Refusal("no model here has a setting for it", _one_of("medium")),
+    "web_search_options": Refusal("there is no web search", _never),
+}
+
+COMPLETION_IGNORED = frozenset({"user"})
+
+COMPLETION_REFUSED: Mapping[str, Refusal] = {
+    "best_of": Refusal("answers are not ranked; ask for them with 'n'", _one_of(1)),
+    "suffix": Refusal("text cannot be inserted before a suffix", _empty),
+}
+
+STREAM_OPTIONS_IGNORED = frozenset({"include_obfuscation"})
+MESSAGE_IGNORED = frozenset({"annotations", "name"})
+PART_IGNORED = frozenset({"prompt_cache_breakpoint"})
+
+EXTENSIONS = (
+    "ignore_eos",
+    "min_p",
+    "min_tokens",
+    "repetition_penalty",
+    "return_token_ids",
+    "stop_token_ids",
+    "timeout",
+    "top_k",
+)

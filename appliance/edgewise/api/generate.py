@@ -1,0 +1,119 @@
+"""Answer one generation request: start the run, then write it as events or as one body."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from edgewise.api.context import RequestContext, context_of
+from edgewise.api.deps import ApiDependencies
+from edgewise.api.errors import error_body, internal_error
+from edgewise.api.parse import AnswerForm, Caller
+from edgewise.api.shapes import Gathered, Shape, usage_object
+from edgewise.api.sse import DONE, KEEP_ALIVE, EventStream, attended, sse
+from edgewise.api.text import dumps
+from edgewise.core.errors import EdgewiseError
+from edgewise.core.log import get_logger
+from edgewise.pipeline.run import Run, start_run
+from edgewise.pipeline.task import Task
+from fastapi import Request
+from fastapi.responses import Response
+
+log = get_logger(__name__)
+MakeShape = Callable[[Run, AnswerForm, int], Shape]
+
+
+def admit(request: Request, deps: ApiDependencies, route: str) -> RequestContext:
+    """Take a place among the requests in flight; the outermost middleware gives it back."""
+    context = context_of(request.scope)
+    key = None if context.key is None else context.key.name
+    context.record = deps.requests.enter(id=context.id, route=route, key=key)
+    deps.metrics.in_flight.set(deps.requests.open)
+    return context
+
+
+def caller(context: RequestContext, deps: ApiDependencies) -> Caller:
+    return Caller(request_id=context.id, salt=context.salt, timeout_s=deps.limits.request_timeout_s)
+
+
+async def generate(
+    request: Request, deps: ApiDependencies, task: Task, form: AnswerForm, make_shape: MakeShape
+) -> Response:
+    """The answer to a validated task.
+
+    Raises:
+        EdgewiseError: Anything that is known before the first byte.
+    """
+    context = context_of(request.scope)
+    assert context.record is not None
+    context.record.stream = form.stream
+    context.facts["model"] = task.model.name
+    observer = _Observer(deps, task.model.name)
+    run = await attended(request.receive, start_run(task, deps.planner, clock=deps.clock.monotonic, observer=observer))
+    deps.requests.attach(context.record, run)
+    shape = make_shape(run, form, int(deps.clock.time()))
+    if form.stream:
+        return EventStream(stream_events(run, shape, form, context, keepalive_s=deps.limits.keepalive_s))
+    body = await attended(request.receive, _whole_body(run, shape))
+    return Response(dumps(body), media_type="application/json")
+
+
+async def _whole_body(run: Run, shape: Shape) -> dict[str, Any]:
+    answers = [Gathered() for _ in range(len(run.prompts) * run.task.n)]
+    async for chunk in run:
+        answers[chunk.sequence].add(chunk)
+    choices = [shape.choice(index, answer) for index, answer in enumerate(answers)]
+    return shape.envelope(choices, chunk=False) | {"usage": usage_object(run), "edgewise": run.receipt().to_dict()}
+
+
+async def stream_events(
+    run: Run, shape: Shape, form: AnswerForm, context: RequestContext, *, keepalive_s: float
+) -> AsyncGenerator[bytes, None]:
+    """A stream's events; a fault becomes an error event, after which nothing comes."""
+    try:
+        async for event in _answer_events(run, shape, form, keepalive_s):
+            yield event
+        yield DONE
+    except EdgewiseError as error:
+        context.error = error.code
+        yield sse(error_body(error))
+    except Exception as error:  # outermost frame of a stream; the client must hear of it
+        log.exception("stream_broke", request_id=context.id)
+        context.error = "internal_error"
+        yield sse(error_body(internal_error(error)))
+
+
+async def _answer_events(run: Run, shape: Shape, form: AnswerForm, keepalive_s: float) -> AsyncGenerator[bytes, None]:
+    usage: dict[str, Any] = {"usage": None} if form.include_usage else {}
+    for choice in shape.opening():
+        yield sse(shape.envelope([choice], chunk=True) | usage)
+    while not run.done:
+        chunk = await run.receive(keepalive_s)
+        if chunk is None:
+            yield KEEP_ALIVE
+            continue
+        for choice in shape.deltas(chunk):
+            event = shape.envelope([choice], chunk=True) | usage
+            if run.done and choice["finish_reason"] is not None and not form.include_usage:
+                event["edgewise"] = run.receipt().to_dict()
+            yield sse(event)
+    if form.include_usage:
+        yield sse(shape.envelope([], chunk=True) | {"usage": usage_object(run), "edgewise": run.receipt().to_dict()})
+
+
+class _Observer:
+    """Feeds a run's pace to the metrics and its tokens to readiness."""
+
+    def __init__(self, deps: ApiDependencies, model: str) -> None:
+        self._readiness = deps.readiness
+        self._model = model
+        self._ttft = deps.metrics.ttft.labels(model)
+        self._itl = deps.metrics.itl.labels(model)
+
+    def first_token(self, seconds: float, /) -> None:
+        self._ttft.observe(seconds)
+        self._readiness.note_token(self._model)
+
+    def next_tokens(self, count: int, seconds: float, /) -> None:
+        self._itl.observe(seconds / count)
+        self._readiness.note_token(self._model)

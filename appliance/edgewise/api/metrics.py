@@ -1,0 +1,81 @@
+"""What /metrics publishes: requests, latencies, tokens, and the engine's gauges and counters at the moment of the scrape."""
+
+from __future__ import annotations
+
+import asyncio
+
+from edgewise.core.errors import EdgewiseError
+from edgewise.core.metrics import Metrics
+from edgewise.engine.api import EngineStats
+from edgewise.pipeline.model import Models, ServedModel
+from edgewise.pipeline.receipts import Usage
+from prometheus_client import Counter, Gauge
+
+STATS_TIMEOUT_S = 2.0
+ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+_GAUGES = {
+    "running": "Sequences being computed",
+    "waiting": "Sequences in the queue",
+    "pages_total": "Pages of the KV cache",
+    "pages_free": "Pages of the KV cache that are free",
+    "pages_cached": "Pages of the KV cache kept for their prefix",
+    "rss_bytes": "Resident memory of the engine process",
+}
+_COUNTERS = {
+    "steps": "Steps of the engine",
+    "prompt_tokens": "Prompt tokens taken",
+    "cached_tokens": "Prompt tokens found in the prefix cache",
+    "generated_tokens": "Tokens generated",
+    "preemptions": "Sequences preempted",
+    "aborted": "Sequences aborted",
+}
+
+
+class ApiMetrics:
+    """The service's metrics; also a `RunObserver`'s source of histograms."""
+
+    def __init__(self, metrics: Metrics | None = None) -> None:
+        self.registry = metrics or Metrics()
+        one = self.registry
+        self.requests = one.counter("requests", "HTTP requests answered", ("route", "method", "status"))
+        self.in_flight = one.gauge("requests_in_flight", "Generation requests in progress")
+        self.ttft = one.histogram("ttft_seconds", "From a request's start to its first token", ("model",))
+        self.itl = one.histogram("itl_seconds", "Between tokens of one sequence", ("model",), buckets=ITL_BUCKETS)
+        self.e2e = one.histogram("e2e_seconds", "From a generation request's start to its end", ("model",))
+        self.prompt_tokens = one.counter("prompt_tokens", "Prompt tokens of answered requests", ("model",))
+        self.completion_tokens = one.counter("completion_tokens", "Tokens of answers", ("model",))
+        self.engine_up = one.gauge("engine_up", "1 if the engine is ready", ("model",))
+        self._gauges = {name: one.gauge(f"engine_{name}", text, ("model",)) for name, text in _GAUGES.items()}
+        self._counters = {name: one.counter(f"engine_{name}", text, ("model",)) for name, text in _COUNTERS.items()}
+        self._last: dict[str, EngineStats] = {}
+
+    def answered(self, model: str, usage: Usage, seconds: float) -> None:
+        """A generation request has ended, well or not."""
+        self.e2e.labels(model).observe(seconds)
+        self.prompt_tokens.labels(model).inc(usage.prompt_tokens)
+        self.completion_tokens.labels(model).inc(usage.completion_tokens)
+
+    async def scrape(self, models: Models) -> None:
+        """Ask every engine for its numbers; one that does not answer shows as down and keeps its last numbers."""
+        await asyncio.gather(*(self._scrape(model) for model in models.all()))
+
+    async def _scrape(self, model: ServedModel) -> None:
+        self.engine_up.labels(model.name).set(model.engine.state == "ready")
+        try:
+            stats = await asyncio.wait_for(model.engine.stats(), STATS_TIMEOUT_S)
+        except (EdgewiseError, asyncio.TimeoutError):
+            self.engine_up.labels(model.name).set(0)
+            return
+        self._publish(model.name, stats)
+
+    def _publish(self, name: str, stats: EngineStats) -> None:
+        last = self._last.get(name, EngineStats())
+        gauge: Gauge
+        counter: Counter
+        for field, gauge in self._gauges.items():
+            gauge.labels(name).set(getattr(stats, field))
+        for field, counter in self._counters.items():
+            now, before = getattr(stats, field), getattr(last, field)
+            counter.labels(name).inc(now - before if now >= before else now)  # an engine that restarted counts from 0
+        self._last[name] = stats

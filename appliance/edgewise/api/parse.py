@@ -1,0 +1,168 @@
+"""A validated body to a `Task`, and what the answer must look like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edgewise.api.fields import (
+    CHAT_IGNORED,
+    CHAT_REFUSED,
+    COMPLETION_IGNORED,
+    COMPLETION_REFUSED,
+    STREAM_OPTIONS_IGNORED,
+    Refusal,
+)
+from edgewise.api.messages import chat_input
+from edgewise.api.schemas import ChatBody, CompletionBody, Generation
+from edgewise.core.errors import InvalidRequest, UnsupportedField
+from edgewise.pipeline.model import ServedModel
+from edgewise.pipeline.task import Sampling, Task, TextInput
+
+SMALLEST_TOP_P = 1e-9
+"""OpenAI allows top_p 0; it keeps the most probable token alone, as every value that small does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerForm:
+    """Attributes:
+    stream: Server-sent events instead of one body.
+    include_usage: A usage event at the end of the stream.
+    return_token_ids: Extension: token ids beside the text.
+    logprobs: Log probabilities beside the text.
+    echo: Completions: the prompt's text before the answer.
+    """
+
+    stream: bool
+    include_usage: bool
+    return_token_ids: bool
+    logprobs: bool
+    echo: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """What of the request's circumstances goes into a task."""
+
+    request_id: str
+    salt: str
+    timeout_s: float | None
+
+
+def chat_task(body: ChatBody, model: ServedModel, caller: Caller) -> tuple[Task, AnswerForm]:
+    """Raises `InvalidRequest` or a subclass, naming the field."""
+    _refuse(body, CHAT_REFUSED)
+    _check_stream_options(body)
+    if body.max_tokens is not None and body.max_completion_tokens is not None:
+        raise InvalidRequest("'max_tokens' and 'max_completion_tokens' are the same: send one.", param="max_tokens")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequest("'top_logprobs' needs 'logprobs': true.", param="top_logprobs")
+    conversation, message_ignored = chat_input(body.messages)
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    sampling = _sampling(body, max_tokens, (body.top_logprobs or 0) if body.logprobs else None)
+    task = Task(
+        id=caller.request_id,
+        model=model,
+        input=conversation,
+        sampling=sampling,
+        stop=body.stop,
+        n=body.n or 1,
+        salt=caller.salt,
+        deadline_s=_deadline(body, caller),
+        ignored=(*_ignored(body, CHAT_IGNORED), *message_ignored),
+    )
+    return task, _form(body, logprobs=bool(body.logprobs))
+
+
+def completion_task(
+    body: CompletionBody, model: ServedModel, caller: Caller, *, max_sequences: int
+) -> tuple[Task, AnswerForm]:
+    """Raises `InvalidRequest` or a subclass, naming the field."""
+    _refuse(body, COMPLETION_REFUSED, allowed={"best_of": body.n})
+    _check_stream_options(body)
+    n = body.n or 1
+    if len(body.prompt) * n > max_sequences:
+        raise InvalidRequest(
+            f"{len(body.prompt)} prompts with n = {n} are {len(body.prompt) * n} answers: "
+            f"at most {max_sequences} in one request.",
+            param="prompt",
+        )
+    if body.echo and body.logprobs is not None:
+        raise UnsupportedField(
+            "'echo' together with 'logprobs' is not supported here: a prompt has no log probabilities.", param="echo"
+        )
+    task = Task(
+        id=caller.request_id,
+        model=model,
+        input=TextInput(body.prompt),
+        sampling=_sampling(body, body.max_tokens, body.logprobs),
+        stop=body.stop,
+        n=n,
+        salt=caller.salt,
+        deadline_s=_deadline(body, caller),
+        ignored=_ignored(body, COMPLETION_IGNORED),
+    )
+    return task, _form(body, logprobs=body.logprobs is not None, echo=bool(body.echo))
+
+
+def _refuse(body: Generation, table: Mapping[str, Refusal], allowed: Mapping[str, Any] | None = None) -> None:
+    for name, refusal in table.items():
+        value = getattr(body, name)
+        if value is None or refusal.harmless(value) or (allowed and name in allowed and allowed[name] == value):
+            continue
+        raise UnsupportedField(f"'{name}' is not supported here: {refusal.why}.", param=name)
+
+
+def _check_stream_options(body: Generation) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("'stream_options' is only allowed with 'stream': true.", param="stream_options")
+
+
+def _ignored(body: Generation, names: Iterable[str]) -> tuple[str, ...]:
+    found = [name for name in sorted(names) if getattr(body, name) is not None]
+    if body.stream_options is not None:
+        found += [
+            f"stream_options.{name}"
+            for name in sorted(STREAM_OPTIONS_IGNORED)
+            if getattr(body.stream_options, name) is not None
+        ]
+    return tuple(found)
+
+
+def _sampling(body: Generation, max_tokens: int | None, top_logprobs: int | None) -> Sampling:
+    return Sampling(
+        max_tokens=max_tokens,
+        temperature=_or(body.temperature, 1.0),
+        top_k=body.top_k or 0,
+        top_p=max(_or(body.top_p, 1.0), SMALLEST_TOP_P),
+        min_p=body.min_p or 0.0,
+        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logit_bias=body.logit_bias,
+        seed=body.seed,
+        min_tokens=body.min_tokens or 0,
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        ignore_eos=bool(body.ignore_eos),
+        top_logprobs=top_logprobs,
+    )
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _deadline(body: Generation, caller: Caller) -> float | None:
+    limits = [limit for limit in (body.timeout, caller.timeout_s) if limit is not None]
+    return min(limits) if limits else None
+
+
+def _form(body: Generation, *, logprobs: bool, echo: bool = False) -> AnswerForm:
+    return AnswerForm(
+        stream=bool(body.stream),
+        include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+        return_token_ids=bool(body.return_token_ids),
+        logprobs=logprobs,
+        echo=echo,
+    )

@@ -1,0 +1,117 @@
+"""Health, metrics and /edgewise/v1: what OpenAI has no word for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any
+
+from edgewise.api.deps import ApiDependencies
+from edgewise.api.sse import KEEP_ALIVE, EventStream, sse
+from edgewise.api.text import dumps
+from edgewise.core.errors import EdgewiseError, InvalidRequest
+from fastapi import APIRouter, Header, Request
+from fastapi.responses import Response
+
+MEMORY_TIMEOUT_S = 2.0
+
+
+def service_router(deps: ApiDependencies) -> APIRouter:
+    router = APIRouter(tags=["Service"])
+
+    @router.api_route("/healthz", methods=["GET", "HEAD"])
+    async def healthz() -> Response:
+        """Alive: the service answers and no engine has failed for good."""
+        failed = [model.name for model in deps.models.all() if model.engine.state == "failed"]
+        if failed:
+            return _json({"status": "failed", "reason": f"the engine of {', '.join(failed)} has failed for good"}, 503)
+        return _json({"status": "ok", "version": deps.version})
+
+    @router.api_route("/readyz", methods=["GET", "HEAD"])
+    async def readyz() -> Response:
+        """Ready: every model has answered a real token recently."""
+        if deps.draining:
+            return _json({"ready": False, "reason": "the service is shutting down"}, 503)
+        report = await deps.readiness.check()
+        body = {"ready": report.ready, "reason": report.reason, "token_age_s": report.token_age_s}
+        return _json(body, 200 if report.ready else 503)
+
+    @router.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        await deps.metrics.scrape(deps.models)
+        deps.metrics.in_flight.set(deps.requests.open)
+        body, content_type = deps.metrics.registry.render(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
+    @router.get("/edgewise/v1/memory")
+    async def memory() -> Response:
+        return _json({"models": [await _memory(deps, name) for name in (m.name for m in deps.models.all())]})
+
+    @router.get("/edgewise/v1/requests")
+    async def requests() -> Response:
+        return _json(deps.requests.show())
+
+    @router.get("/edgewise/v1/events")
+    async def events(
+        request: Request, after: str = "0", last_event_id: Annotated[str | None, Header()] = None
+    ) -> Response:
+        """The ring as JSON, or with `Accept: text/event-stream` a live feed that resumes at Last-Event-ID."""
+        start = _event_number(after if last_event_id is None else last_event_id)
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return EventStream(_feed(deps, start))
+        return _json({"events": [event.to_dict() for event in deps.events.since(start)]})
+
+    return router
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    headers = {"retry-after": "1"} if status == 503 else None
+    return Response(dumps(value), status_code=status, headers=headers, media_type="application/json")
+
+
+def _event_number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise InvalidRequest("'after' must be the number of an event.", param="after")
+    return int(text)
+
+
+async def _memory(deps: ApiDependencies, name: str) -> dict[str, Any]:
+    """A model's ledger, or why it cannot be read now."""
+    try:
+        report = await asyncio.wait_for(deps.models.get(name).engine.memory(), MEMORY_TIMEOUT_S)
+    except EdgewiseError as error:
+        return {"model": name, "error": {"code": error.code, "message": error.message}}
+    except asyncio.TimeoutError:
+        message = f"the engine did not answer within {MEMORY_TIMEOUT_S:g} s"
+        return {"model": name, "error": {"code": "engine_unavailable", "message": message}}
+    booked = dict(report.booked)
+    return {
+        "model": name,
+        "budget_bytes": report.budget_bytes,
+        "available_bytes": report.available_bytes,
+        "booked_bytes": sum(booked.values()),
+        "booked": booked,
+    }
+
+
+async def _feed(deps: ApiDependencies, after: int) -> AsyncGenerator[bytes, None]:
+    """Events as they come, comments in between; ends when the service drains."""
+    drain = asyncio.create_task(deps.requests.wait_drain())
+    feed = deps.events.follow(after)
+    next_event: asyncio.Task[Any] = asyncio.ensure_future(anext(feed))
+    try:
+        yield KEEP_ALIVE  # the headers leave at once
+        while not drain.done():
+            await asyncio.wait(
+                {drain, next_event}, timeout=deps.limits.keepalive_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if next_event.done():
+                event = next_event.result()
+                next_event = asyncio.ensure_future(anext(feed))
+                yield sse(event.to_dict(), event=event.kind, id=event.id)
+            elif not drain.done():
+                yield KEEP_ALIVE
+    finally:
+        drain.cancel()
+        next_event.cancel()
+        await asyncio.gather(drain, next_event, return_exceptions=True)
