@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements.lock"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 INPUTS = ("requirements.lock", "pyproject.toml", "scripts/install.py")
+GIGABYTE = 10**9
 STAMP = "edgewise-install.stamp"
 
 
@@ -134,7 +135,7 @@ def torch_arguments(pip: Pip, torch_index: str | None) -> list[str]:
         say(f"torch {version}+cpu from {CPU_INDEX}: no GPU here")
         return [f"{exact}+cpu", "--extra-index-url", CPU_INDEX]
     size = total_bytes(pip.plan(exact, "--constraint", str(LOCK)))
-    said = f"{size / 1e9:.1f} GB" if size else "about 3 GB on x86-64 with the CUDA libraries"
+    said = f"{size / GIGABYTE:.1f} GB" if size else "about 3 GB on x86-64 with the CUDA libraries"
     say(f"no GPU and no CPU build of torch {version} in reach: taking the default build, {said} to download")
     return [exact]
 

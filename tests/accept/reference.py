@@ -77,6 +77,7 @@ class Reference:
             rms_norm_eps=float(self._field("llama.attention.layer_norm_rms_epsilon")),
             rope_parameters={"rope_type": "default", "rope_theta": float(self._field("llama.rope.freq_base"))},
             tie_word_embeddings=True,
+            eos_token_id=None,
         )
 
     def _read_model(self) -> LlamaForCausalLM:
@@ -115,11 +116,8 @@ class Reference:
 
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
         """`count` greedy tokens after the prompt, end-of-text tokens not heeded."""
+        ids = torch.tensor([list(prompt)])
+        how = {"max_new_tokens": count, "do_sample": False, "pad_token_id": 0}
         with torch.inference_mode():
-            output = self.model(input_ids=torch.tensor([list(prompt)]), use_cache=True)
-            tokens = [int(output.logits[0, -1].argmax())]
-            while len(tokens) < count:
-                step = torch.tensor([tokens[-1:]])
-                output = self.model(input_ids=step, past_key_values=output.past_key_values, use_cache=True)
-                tokens.append(int(output.logits[0, -1].argmax()))
-        return tokens
+            output = self.model.generate(ids, attention_mask=torch.ones_like(ids), **how)
+        return [int(token) for token in output[0, len(prompt) :]]
