@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from edgewise.core.clock import EARLIEST_PLAUSIBLE, Clock, FakeClock, SystemClock, plausible
+from edgewise.core.clock import EARLIEST_PLAUSIBLE, Clock, FakeClock, SystemClock, parse_duration, plausible
 
 
 async def test_system_clock_runs() -> None:
@@ -58,3 +58,16 @@ def test_plausible() -> None:
     assert plausible(floor)
     assert not plausible(floor - 1)
     assert not plausible(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90d", 7776000), ("1.5h", 5400), (" 30M ", 1800), ("45s", 45), ("2w", 1209600)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "90", "d", "-1d", "1 d", "1y", "infd", "1d2h"])
+def test_texts_that_are_no_durations(text: str) -> None:
+    with pytest.raises(ValueError, match="for instance 90d"):
+        parse_duration(text)

@@ -109,7 +109,14 @@ def test_unknown_flag() -> None:
 
 
 def test_other_variables_are_none_of_our_business() -> None:
-    load(env={"PATH": "/bin", "EDGEWISE": "1", **dict.fromkeys(RESERVED_ENV - {"EDGEWISE_CONFIG"}, "x")})
+    load(
+        env={
+            "PATH": "/bin",
+            "EDGEWISE": "1",
+            "EDGEWISE_TEST_X": "1",
+            **dict.fromkeys(RESERVED_ENV - {"EDGEWISE_CONFIG"}, "x"),
+        }
+    )
 
 
 def test_an_empty_variable_is_not_set() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import re
 import time
 from datetime import datetime, timezone
 from typing import Protocol
@@ -77,6 +78,22 @@ class FakeClock:
             wake = heapq.heappop(self._sleepers)[2]
             if not wake.done():
                 wake.set_result(None)
+
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration such as "90d", "12h", "30m", "45s" or "2w".
+
+    Raises:
+        ValueError: Anything else.
+    """
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise ValueError(f"{text!r} is no duration: write a number and s, m, h, d or w, for instance 90d")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def plausible(now: float) -> bool:

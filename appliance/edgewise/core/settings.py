@@ -28,6 +28,7 @@ _toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "t
 ENV_PREFIX = "EDGEWISE_"
 # Variables with our prefix that are no settings: where the file is, and what `edgewise chat` calls.
 RESERVED_ENV = frozenset({"EDGEWISE_CONFIG", "EDGEWISE_URL", "EDGEWISE_API_KEY"})
+TEST_ENV_PREFIX = "EDGEWISE_TEST_"  # read by the test suite, whose child processes inherit it
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ def _from_environ(env: Mapping[str, str], fields: Mapping[str, FieldInfo]) -> di
     layer: dict[str, tuple[Any, str]] = {}
     known = {env_name(key): key for key in fields}
     for name, text in env.items():
-        if not name.startswith(ENV_PREFIX) or name in RESERVED_ENV:
+        if not name.startswith(ENV_PREFIX) or name.startswith(TEST_ENV_PREFIX) or name in RESERVED_ENV:
             continue
         if name not in known:
             raise ConfigError(f"environment: unknown variable {name}{_suggestion(name, known)}")

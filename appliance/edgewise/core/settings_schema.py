@@ -130,7 +130,7 @@ class Settings(Section):
     home: ExpandedPath = Field(
         default=Path("~/.local/share/edgewise"),
         validate_default=True,
-        description="State directory: models, keys, caches.",
+        description="State directory: models, keys, caches; for the systemd service /var/lib/edgewise.",
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on; 0.0.0.0 or :: for all.")
     port: int = Field(default=8400, ge=0, le=65535, description="TCP port; 0 takes a free one.")

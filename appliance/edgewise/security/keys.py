@@ -76,7 +76,12 @@ class KeyRecord:
 
     def usable(self, now: float) -> bool:
         """Whether the key is neither revoked nor expired at `now` (seconds since the epoch)."""
-        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+        return self.state(now) == "active"
+
+    def state(self, now: float) -> Literal["active", "expired", "revoked"]:
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and now >= self.expires_at else "active"
 
 
 class KeyStore:

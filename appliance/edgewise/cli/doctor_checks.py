@@ -1,0 +1,138 @@
+"""What `edgewise doctor` runs: the machine's checks, the configuration, the models, and torch in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from edgewise.core.checks import (
+    Check,
+    check_clock,
+    check_memory,
+    check_port,
+    check_python,
+    check_state_folder,
+    check_systemd,
+)
+from edgewise.core.clock import SystemClock
+from edgewise.core.errors import EdgewiseError
+from edgewise.core.settings import LoadedSettings, Settings, load_settings
+from edgewise.models.store import Store
+from edgewise.security.tls import check_tls
+
+UNIT = "edgewise-device.service"
+_TORCH_TIMEOUT_S = 180.0
+_NVIDIA_NODES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu")
+
+
+def run_checks(config: Path | None) -> Iterator[Check]:
+    """All checks, one after the other. A bad configuration is reported, and the rest is checked with the defaults."""
+    yield check_python()
+    yield check_clock(SystemClock())
+    settings = Settings()
+    try:
+        loaded = load_settings(config)
+    except EdgewiseError as error:
+        yield Check("configuration", "fail", error.message, "mend it; the checks below use the defaults")
+    else:
+        settings = loaded.settings
+        yield Check("configuration", "ok", _configuration_text(loaded))
+    yield check_memory()
+    yield check_state_folder(settings.home)
+    yield check_port(settings.host, settings.port, tls=settings.tls.cert is not None)
+    yield check_certificate(settings)
+    yield check_model(settings)
+    yield from check_torch(probe_torch())
+    yield check_systemd(UNIT)
+
+
+def _configuration_text(loaded: LoadedSettings) -> str:
+    changed = sum(origin != "default" for origin in loaded.origins.values())
+    return f"{loaded.file or 'no file'}; {changed} of {len(loaded.origins)} settings are not at their default"
+
+
+def check_certificate(settings: Settings) -> Check:
+    try:
+        files = check_tls(settings.tls.cert, settings.tls.key)
+    except EdgewiseError as error:
+        return Check(
+            "tls", "fail", error.message, "give a valid certificate and key, or remove both from the configuration"
+        )
+    if files is None:
+        detail = "not configured: plain HTTP" + ("" if settings.loopback else f" on {settings.host}")
+        remedy = "" if settings.loopback else "set tls.cert and tls.key: API keys now cross the network in the clear"
+        return Check("tls", "ok" if settings.loopback else "warn", detail, remedy)
+    if files.warnings:
+        return Check("tls", "warn", "; ".join(files.warnings), "renew the certificate and protect its key")
+    return Check("tls", "ok", f"valid until {files.not_after:%Y-%m-%d}")
+
+
+def check_model(settings: Settings) -> Check:
+    """Whether the configured model is in the store, whole as far as its files' sizes say."""
+    try:
+        files = Store(settings.home / "models").resolve(settings.model)
+    except EdgewiseError as error:
+        return Check("model", "fail", error.message, f"`edgewise models pull {settings.model}`")
+    return Check("model", "ok", f"{settings.model}: {files.name} ({files.format}), {len(files.paths)} file(s)")
+
+
+def probe_torch(module: str = "edgewise.cli.torch_probe") -> Mapping[str, Any]:
+    """The probe's report, or {"failure": what happened to it}."""
+    command = [sys.executable, "-m", module]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TORCH_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return {"failure": f"no result after {_TORCH_TIMEOUT_S:.0f} s"}
+    if done.returncode < 0:
+        return {"failure": f"it was ended by {signal.Signals(-done.returncode).name}"}
+    if done.returncode > 0:
+        return {"failure": (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]}
+    report: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+def check_torch(report: Mapping[str, Any]) -> Iterator[Check]:
+    """One check of torch and one for each back end."""
+    if "failure" in report:
+        remedy = "install a torch that suits this machine; `python -m edgewise.cli.torch_probe` shows the whole error"
+        yield Check("torch", "fail", str(report["failure"]), remedy)
+        return
+    yield Check("torch", "ok", f"torch {report['torch']}")
+    yield _check_cpu(report["cpu"])
+    yield from _check_cuda(report["cuda"])
+
+
+def _check_cpu(cpu: Mapping[str, Any]) -> Check:
+    bf16 = "native bfloat16" if cpu["bf16_native"] else "bfloat16 only emulated"
+    detail = f"{cpu['capability']}, {cpu['threads']} thread(s), {bf16}; matmul differs from numpy by {cpu['error']:.1e}"
+    if not cpu["ok"]:
+        return Check("cpu kernel", "fail", detail, "this torch computes wrongly here: install another build")
+    return Check("cpu kernel", "ok", detail)
+
+
+def _check_cuda(cuda: Mapping[str, Any]) -> Iterator[Check]:
+    if not cuda["available"]:
+        detail = f"no CUDA: {cuda['reason']}; the engine uses the CPU"
+        if any(Path(node).exists() for node in _NVIDIA_NODES):
+            yield Check("cuda kernel", "warn", f"{detail}, although this machine has an NVIDIA device", _CUDA_REMEDY)
+        else:
+            yield Check("cuda kernel", "ok", detail)
+    for device in cuda["devices"]:
+        bf16 = "native bfloat16" if device["bf16_native"] else "no native bfloat16"
+        free, total = (f"{device[key] / 2**30:.1f}" for key in ("free_bytes", "total_bytes"))
+        text = f"{device['name']}, capability {device['capability']}, {free} of {total} GiB free, {bf16}"
+        detail = f"{text}; matmul differs from numpy by {device['error']:.1e}"
+        if device["ok"]:
+            yield Check("cuda kernel", "ok", detail)
+        else:
+            yield Check(
+                "cuda kernel", "fail", detail, "this GPU computes wrongly: update its driver, or set engine.device=cpu"
+            )
+
+
+_CUDA_REMEDY = "install the driver and a torch built for its CUDA version (on a Jetson: NVIDIA's own build)"

@@ -1,0 +1,191 @@
+"""What `edgewise install` writes and runs, decided before anything is touched."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from edgewise.core.errors import ConfigError, EdgewiseError
+from edgewise.core.files import atomic_write, translate_os_errors
+from edgewise.core.settings_reference import example_toml
+
+UNIT = "edgewise-device.service"
+SERVICE_HOME = "/var/lib/edgewise"
+DEFAULT_EXEC = Path("/opt/edgewise/bin/edgewise")
+# After the drain the service ends its engine and closes its listeners; this many seconds are kept for that.
+STOP_MARGIN_S = 15
+# ProtectHome=yes hides these from the service.
+_HIDDEN = (Path("/home"), Path("/root"), Path("/run/user"))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file to be written; `keep` leaves an existing one alone, because a person may have edited it."""
+
+    path: Path
+    content: str
+    mode: int = 0o644
+    keep: bool = False
+
+    @property
+    def action(self) -> str:
+        if not self.path.exists():
+            return "create"
+        if self.keep:
+            return "keep"
+        return "unchanged" if self.path.read_text("utf-8") == self.content else "replace"
+
+
+@dataclass(frozen=True, slots=True)
+class InstallPlan:
+    """Files, commands and advice, in order.
+
+    Attributes:
+        problems: What would keep the service from starting; a real installation refuses them.
+        next_steps: What the person does afterwards.
+    """
+
+    files: tuple[PlannedFile, ...]
+    commands: tuple[tuple[str, ...], ...]
+    problems: tuple[str, ...]
+    next_steps: tuple[str, ...]
+
+
+def this_command() -> Path:
+    """The `edgewise` script beside the running interpreter."""
+    return Path(sys.executable).parent / "edgewise"
+
+
+def render_unit(executable: Path, *, drain_s: float = 20.0, user: bool = False) -> str:
+    """The unit file for an `edgewise` executable; TimeoutStopSec leaves room for the drain."""
+    name = "edgewise-device.user.service" if user else UNIT
+    values = {"@EXEC@": _unit_word(executable), "@DRAIN_S@": f"{drain_s:g}", "@STOP_S@": f"{drain_s + STOP_MARGIN_S:g}"}
+    text = template(name)
+    for placeholder, value in values.items():
+        text = text.replace(placeholder, value)
+    return text
+
+
+def template(name: str) -> str:
+    return (files("edgewise.cli") / "templates" / name).read_text("utf-8")
+
+
+def plan_system(
+    executable: Path, *, drain_s: float = 20.0, prefix: Path | None = None, start: bool = False
+) -> InstallPlan:
+    """An installation for the whole machine.
+
+    Args:
+        executable: The `edgewise` that the unit starts.
+        prefix: Write below this folder instead, for an image that is being built; nothing is run then.
+        start: Start the service at once.
+    """
+    root = prefix or Path("/")
+    planned = (
+        PlannedFile(root / "etc/systemd/system" / UNIT, render_unit(executable, drain_s=drain_s)),
+        PlannedFile(root / "etc/sysusers.d/edgewise.conf", template("sysusers.conf")),
+        PlannedFile(root / "etc/tmpfiles.d/edgewise.conf", template("tmpfiles.conf")),
+        PlannedFile(root / "etc/edgewise/edgewise.toml", service_toml(), keep=True),
+    )
+    commands = (
+        ("systemd-sysusers", "/etc/sysusers.d/edgewise.conf"),
+        ("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/edgewise.conf"),
+        ("systemctl", "daemon-reload"),
+        ("systemctl", "enable", *(["--now"] if start else []), UNIT),
+    )
+    steps = (
+        f"sudo -u edgewise {executable} models pull starter",
+        f"sudo systemctl start {UNIT}",
+        f"{executable} doctor",
+    )
+    return InstallPlan(planned, () if prefix else commands, tuple(_system_problems(executable)), steps)
+
+
+def plan_user(executable: Path, *, drain_s: float = 20.0, start: bool = False) -> InstallPlan:
+    """An installation for the calling user, without root and with less protection."""
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    planned = (
+        PlannedFile(config / "systemd/user" / UNIT, render_unit(executable, drain_s=drain_s, user=True)),
+        PlannedFile(config / "edgewise/edgewise.toml", example_toml(), keep=True),
+    )
+    commands = (
+        ("systemctl", "--user", "daemon-reload"),
+        ("systemctl", "--user", "enable", *(["--now"] if start else []), UNIT),
+    )
+    steps = (
+        f"{executable} models pull starter",
+        f"systemctl --user start {UNIT}",
+        "loginctl enable-linger   # keeps it running when you log out",
+    )
+    return InstallPlan(planned, commands, tuple(_missing(executable)), steps)
+
+
+def service_toml() -> str:
+    """The configuration of an installed service: `home` is set, so that `edgewise keys` finds the service's keys too."""
+    return example_toml({"home": SERVICE_HOME})
+
+
+def carry_out(plan: InstallPlan) -> None:
+    """Write the files and run the commands.
+
+    Raises:
+        ConfigError: The plan has problems.
+        StorageError: A file cannot be written.
+        InstallFailed: A command failed; the files stay, and a repeated installation goes on from there.
+    """
+    if plan.problems:
+        raise ConfigError("; ".join(plan.problems))
+    for file in plan.files:
+        if file.action in ("create", "replace"):
+            atomic_write(file.path, file.content, mode=file.mode)
+    for command in plan.commands:
+        _run(command)
+
+
+class InstallFailed(EdgewiseError):
+    """One of the installation's commands failed."""
+
+    code = "install_failed"
+
+
+def _run(command: tuple[str, ...]) -> None:
+    line = " ".join(command)
+    try:
+        with translate_os_errors("run", Path(command[0])):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise InstallFailed(
+            f"`{command[0]}` is not here: this machine has no systemd; use --prefix for an image"
+        ) from error
+    if done.returncode != 0:
+        raise InstallFailed(f"`{line}` failed ({done.returncode}): {done.stderr.strip() or done.stdout.strip()}")
+
+
+def _system_problems(executable: Path) -> Iterator[str]:
+    yield from _missing(executable)
+    interpreter = Path(sys.executable).resolve() if executable == this_command() else executable
+    for path in {executable, interpreter}:
+        if any(path.is_relative_to(hidden) for hidden in _HIDDEN):
+            yield (
+                f"{path} lies where the service cannot look (ProtectHome); install Edgewise under /opt "
+                "(`python3 -m venv /opt/edgewise`), with an interpreter that is not in a home directory"
+            )
+
+
+def _missing(executable: Path) -> Iterator[str]:
+    if not os.access(executable, os.X_OK):
+        yield f"{executable} is not an executable file; name one with --exec"
+
+
+def _unit_word(path: Path) -> str:
+    """A path as one word of a unit file (systemd.syntax(7)): `%` begins a specifier, space and quotes need escaping."""
+    text = str(path).replace("%", "%%")
+    if not any(ch in text for ch in " \t\"'\\;$"):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    return f'"{escaped}"'

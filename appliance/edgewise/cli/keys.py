@@ -1,0 +1,89 @@
+"""`edgewise keys`: make, list and revoke API keys."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from edgewise.cli.output import JsonFlag, date_text, print_json, print_table, say
+from edgewise.core.clock import parse_duration
+from edgewise.core.settings import load_settings
+
+if TYPE_CHECKING:
+    from edgewise.security.keys import KeyRecord, KeyStore
+
+app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
+Config = Annotated[Path | None, typer.Option(help="Configuration file.")]
+Json = Annotated[bool, JsonFlag]
+
+
+@app.command("new")
+def new(
+    name: Annotated[str, typer.Argument(help="Who will use it.")],
+    scope: Annotated[list[str] | None, typer.Option(help="inference (default), metrics or admin; repeatable.")] = None,
+    expires_in: Annotated[str | None, typer.Option(help="Life, e.g. 90d or 12h; default: for ever.")] = None,
+    expires_at: Annotated[datetime | None, typer.Option(help="Date of expiry (UTC).", formats=["%Y-%m-%d"])] = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Make a key and print it: this once, it cannot be shown again."""
+    moment = expires_at.replace(tzinfo=timezone.utc).timestamp() if expires_at else None
+    with _store(config) as store:
+        record, token = store.create(name, scope or ["inference"], expires_at=moment, ttl_s=_seconds(expires_in))
+    if as_json:
+        print_json({**_json(record), "key": token})
+        return
+    say(f"key `{record.name}` ({', '.join(sorted(record.scopes))}), expires {date_text(record.expires_at) or 'never'}")
+    say("keep it: it cannot be shown again")
+    typer.echo(token)
+
+
+@app.command("list")
+def list_keys(config: Config = None, as_json: Json = False) -> None:
+    """List all keys, also expired and revoked ones."""
+    from edgewise.core.clock import SystemClock
+
+    with _store(config) as store:
+        records = store.list()
+    if as_json:
+        print_json([_json(record) for record in records])
+        return
+    now = SystemClock().time()
+    rows = [
+        (r.id, r.name, " ".join(sorted(r.scopes)), r.state(now), date_text(r.created_at), date_text(r.expires_at))
+        for r in records
+    ]
+    print_table(("ID", "NAME", "SCOPES", "STATE", "CREATED", "EXPIRES"), rows)
+
+
+@app.command("revoke")
+def revoke(
+    key: Annotated[str, typer.Argument(help="Id or name.")], config: Config = None, as_json: Json = False
+) -> None:
+    """End a key at once; a running service refuses it from the next request on."""
+    with _store(config) as store:
+        record = store.revoke(key)
+    if as_json:
+        print_json(_json(record))
+    else:
+        say(f"key `{record.name}` ({record.id}) is revoked")
+
+
+def _store(config: Path | None) -> KeyStore:
+    from edgewise.security.keys import KeyStore
+
+    return KeyStore(load_settings(config).settings.keys_file)
+
+
+def _seconds(duration: str | None) -> float | None:
+    try:
+        return None if duration is None else parse_duration(duration)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--expires-in") from error
+
+
+def _json(record: KeyRecord) -> dict[str, Any]:
+    return {**asdict(record), "scopes": sorted(record.scopes)}

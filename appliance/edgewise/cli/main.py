@@ -1,0 +1,75 @@
+"""`edgewise`: puts the subcommands together and turns every expected error into one line and an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+from edgewise.cli import chat, config, doctor, install, keys, models, serve
+from edgewise.cli.exit_codes import exit_code
+from edgewise.core.errors import EdgewiseError
+
+
+def version_text() -> str:
+    from importlib.metadata import version
+
+    return f"edgewise {version('edgewise')} (Python {sys.version.split()[0]})"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version_text())
+        raise typer.Exit
+
+
+def build() -> typer.Typer:
+    """The command line as a typer application."""
+    app = typer.Typer(
+        name="edgewise",
+        help="Edgewise: language models on this device behind an OpenAI-compatible API.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def root(
+        version: Annotated[
+            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        ] = False,
+    ) -> None: ...
+
+    app.command("serve")(serve.serve)
+    app.command("chat")(chat.chat)
+    app.add_typer(models.app, name="models")
+    app.command("doctor")(doctor.doctor)
+    app.add_typer(keys.app, name="keys")
+    app.add_typer(config.app, name="config")
+    app.command("install")(install.install)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of the `edgewise` script; always ends with `SystemExit`."""
+    args = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        build()(args=args, prog_name="edgewise")
+    except EdgewiseError as error:
+        _report(error, as_json="--json" in args)
+        sys.exit(exit_code(error))
+    sys.exit(0)
+
+
+def _report(error: EdgewiseError, *, as_json: bool) -> None:
+    if as_json:
+        line = json.dumps({"error": {"code": error.code, "message": error.message, "param": error.param}})
+    else:
+        line = f"edgewise: {' '.join(error.message.split())}"
+    print(line, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

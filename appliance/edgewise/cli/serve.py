@@ -1,0 +1,25 @@
+"""`edgewise serve`: run the device service in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from edgewise.core.settings import load_settings
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model to serve, by its name in the store.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16 or int8.")] = None,
+    quantize: Annotated[str | None, typer.Option(help="auto or none.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+) -> None:
+    """Serve the API until Ctrl-C or SIGTERM; running requests are finished first."""
+    from edgewise.edge.app import serve as run
+
+    flags = {"host": host, "port": port, "model": model, "dtype": dtype, "kv_dtype": kv_dtype, "quantize": quantize}
+    raise typer.Exit(run(load_settings(config, flags)))
