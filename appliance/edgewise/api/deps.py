@@ -47,6 +47,7 @@ class Limits:
         max_sequences: Answers (prompts x n) in one request.
         request_timeout_s: Longest time for one answer; None for no limit.
         keepalive_s: Silence after which a stream sends a comment.
+        send_timeout_s: A client that takes nothing of its stream for so long is given up.
     """
 
     max_body_bytes: int = 4 * 1024**2
@@ -55,6 +56,7 @@ class Limits:
     max_sequences: int = 128
     request_timeout_s: float | None = None
     keepalive_s: float = 15.0
+    send_timeout_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,18 +49,20 @@ async def generate(
     context.record.stream = form.stream
     context.facts["model"] = task.model.name
     observer = _Observer(deps, task.model.name)
-    run = await attended(request.receive, start_run(task, deps.planner, clock=deps.clock.monotonic, observer=observer))
+    start = start_run(task, deps.planner, clock=deps.clock.monotonic, observer=observer)
+    run = await attended(request.receive, deps.requests.until_cut(start))
     deps.requests.attach(context.record, run)
     shape = make_shape(run, form, int(deps.clock.time()))
     if form.stream:
-        return EventStream(stream_events(run, shape, form, context, keepalive_s=deps.limits.keepalive_s))
+        events = stream_events(run, shape, form, context, keepalive_s=deps.limits.keepalive_s)
+        return EventStream(events, send_timeout_s=deps.limits.send_timeout_s)
     body = await attended(request.receive, _whole_body(run, shape))
     return Response(dumps(body), media_type="application/json")
 
 
 async def _whole_body(run: Run, shape: Shape) -> dict[str, Any]:
     answers = [Gathered() for _ in range(len(run.prompts) * run.task.n)]
-    async for chunk in run:
+    async for chunk in run.chunks():
         answers[chunk.sequence].add(chunk)
     choices = [shape.choice(index, answer) for index, answer in enumerate(answers)]
     return shape.envelope(choices, chunk=False) | {"usage": usage_object(run), "edgewise": run.receipt().to_dict()}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from edgewise.core.clock import Clock
 from edgewise.core.errors import EdgewiseError, QueueFull, ShuttingDown
@@ -13,6 +14,8 @@ from edgewise.pipeline.run import Run
 
 RETRY_AFTER_DRAIN_S = 10.0
 RETRY_AFTER_FULL_S = 1.0
+
+Result = TypeVar("Result")
 
 
 def shutting_down() -> ShuttingDown:
@@ -74,7 +77,7 @@ class Requests:
         self._idle = asyncio.Event()
         self._idle.set()
         self._drain = asyncio.Event()
-        self._cut = False
+        self._cut = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"Requests(open={len(self._open)}, limit={self._limit}, draining={self.draining})"
@@ -111,8 +114,22 @@ class Requests:
         """The request's run has begun. Raises `ShuttingDown` if the running ones were cut meanwhile."""
         record.run = run
         record.model = run.task.model.name
-        if self._cut:
+        if self._cut.is_set():
             raise shutting_down()
+
+    async def until_cut(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do `work`, which comes before a run; raises `ShuttingDown` and cancels it if the service must end first."""
+        task = asyncio.create_task(work)
+        cut = asyncio.create_task(self._cut.wait())
+        try:
+            await asyncio.wait({task, cut}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise shutting_down()
+            return task.result()
+        finally:
+            task.cancel()
+            cut.cancel()
+            await asyncio.gather(task, cut, return_exceptions=True)
 
     def leave(self, record: RequestRecord, *, status: int) -> None:
         """The request has been answered or given up."""
@@ -154,7 +171,7 @@ class Requests:
     def cut(self, error: EdgewiseError | None = None) -> int:
         """End what still runs: streams get an error event, others an error body. Returns how many were cut."""
         self.begin_drain()
-        self._cut = True
+        self._cut.set()
         running = [record for record in self._open.values() if record.run is not None]
         for record in running:
             assert record.run is not None

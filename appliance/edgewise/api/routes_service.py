@@ -19,7 +19,8 @@ MEMORY_TIMEOUT_S = 2.0
 def service_router(deps: ApiDependencies) -> APIRouter:
     router = APIRouter(tags=["Service"])
 
-    @router.api_route("/healthz", methods=["GET", "HEAD"])
+    @router.head("/healthz", include_in_schema=False)
+    @router.get("/healthz")
     async def healthz() -> Response:
         """Alive: the service answers and no engine has failed for good."""
         failed = [model.name for model in deps.models.all() if model.engine.state == "failed"]
@@ -27,7 +28,8 @@ def service_router(deps: ApiDependencies) -> APIRouter:
             return _json({"status": "failed", "reason": f"the engine of {', '.join(failed)} has failed for good"}, 503)
         return _json({"status": "ok", "version": deps.version})
 
-    @router.api_route("/readyz", methods=["GET", "HEAD"])
+    @router.head("/readyz", include_in_schema=False)
+    @router.get("/readyz")
     async def readyz() -> Response:
         """Ready: every model has answered a real token recently."""
         if deps.draining:
@@ -58,7 +60,7 @@ def service_router(deps: ApiDependencies) -> APIRouter:
         """The ring as JSON, or with `Accept: text/event-stream` a live feed that resumes at Last-Event-ID."""
         start = _event_number(after if last_event_id is None else last_event_id)
         if "text/event-stream" in request.headers.get("accept", ""):
-            return EventStream(_feed(deps, start))
+            return EventStream(_feed(deps, start), send_timeout_s=deps.limits.send_timeout_s)
         return _json({"events": [event.to_dict() for event in deps.events.since(start)]})
 
     return router

@@ -24,7 +24,8 @@ def v1_router(deps: ApiDependencies) -> APIRouter:
 
     async def read(request: Request) -> dict[str, Any]:
         limits = deps.limits
-        return await read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
+        reading = read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
+        return await deps.requests.until_cut(reading)
 
     @router.get("/v1/models")
     async def list_models() -> Response:

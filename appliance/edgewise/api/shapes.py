@@ -175,11 +175,13 @@ def fingerprint(run: Run) -> str:
 
 
 def usage_object(run: Run) -> dict[str, Any]:
-    """OpenAI's `usage`; `cached_tokens` is null when the engine did not say (an answer that ended at a stop string)."""
+    """OpenAI's `usage`; without `prompt_tokens_details` when the engine did not say (an answer that ended at a stop string)."""
     usage = run.usage()
-    return {
+    counts: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+    if usage.cached_tokens is not None:
+        counts["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
+    return counts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Coroutine
 from typing import Any, TypeVar
 
 from edgewise.api.text import dumps
@@ -38,7 +38,9 @@ async def attended(receive: Receive, work: Coroutine[Any, Any, Result]) -> Resul
             raise Cancelled("The client left before it was answered.")
         return task.result()
     finally:
-        await _end(task, watcher)
+        task.cancel()
+        watcher.cancel()
+        await asyncio.gather(task, watcher, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -46,22 +48,21 @@ async def _disconnected(receive: Receive) -> None:
         continue
 
 
-async def _end(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
 class EventStream(Response):
-    """A response of events; its generator is closed as soon as the client leaves."""
+    """A response of events; its generator is closed as soon as the client leaves.
+
+    Args:
+        send_timeout_s: A client that takes nothing for so long counts as gone.
+    """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None], *, send_timeout_s: float) -> None:
         self.status_code = 200
         self.background = None
         self._events = events
-        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
+        self._send_timeout_s = send_timeout_s
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
@@ -72,5 +73,28 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with contextlib.aclosing(self._events) as events:
             async for event in events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+                body = send({"type": "http.response.body", "body": event, "more_body": True})
+                await _patiently(body, self._send_timeout_s)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _patiently(sending: Awaitable[None], timeout_s: float) -> None:
+    """Await without a task of its own (there is one call per token); raises `Cancelled` after the time."""
+    writer = asyncio.current_task()
+    assert writer is not None
+    late = False
+
+    def give_up() -> None:
+        nonlocal late
+        late = True
+        writer.cancel()
+
+    timer = asyncio.get_running_loop().call_later(timeout_s, give_up)
+    try:
+        await sending
+    except asyncio.CancelledError:
+        if late:
+            raise Cancelled(f"The client took nothing for {timeout_s:g} s.") from None
+        raise
+    finally:
+        timer.cancel()

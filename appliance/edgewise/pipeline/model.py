@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from edgewise.core.errors import ConfigError, ModelNotFound
@@ -51,7 +52,7 @@ class ChatTemplate(Protocol):
         """Raises `TemplateFailed` when the template refuses the messages."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ServedModel:
     """One model that can be asked.
 
@@ -72,6 +73,13 @@ class ServedModel:
     created: int
     owned_by: str = "edgewise"
     aliases: tuple[str, ...] = ()
+
+    @cached_property
+    def special_texts(self) -> tuple[str, ...]:
+        """The written form of every special token, the longest first."""
+        tokenizer = self.tokenizer
+        texts = {tokenizer.token_text(id) for id in range(tokenizer.vocab_size) if tokenizer.is_special(id)} - {""}
+        return tuple(sorted(texts, key=len, reverse=True))
 
     @property
     def context(self) -> int:

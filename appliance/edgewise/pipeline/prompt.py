@@ -1,8 +1,17 @@
-"""A task's input as token ids, checked against the context before anything is queued."""
+"""A task's input as token ids, checked against the context before anything is queued.
+
+In a chat only the template may write special tokens: their written form inside a message is text, so that what a user or a tool
+says can never end its turn or open another one. Prompts of text completions are the caller's own and may contain them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from edgewise.core.errors import ContextLengthExceeded, InvalidRequest
 from edgewise.pipeline.model import ServedModel
@@ -12,8 +21,19 @@ THREAD_CHARS = 16_384
 """Longer inputs are tokenized on a thread, so that the event loop keeps serving others."""
 
 
-async def encode_prompts(task: Task) -> tuple[tuple[int, ...], ...]:
-    """Token ids of every prompt of the task, each at least one token.
+@dataclass(frozen=True, slots=True)
+class EncodedInput:
+    """Attributes:
+    prompts: Token ids, at least one each.
+    warnings: Sentences for the receipt.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+    warnings: tuple[str, ...] = ()
+
+
+async def encode_input(task: Task) -> EncodedInput:
+    """Token ids of every prompt of the task.
 
     Raises:
         TemplateFailed: The chat template refuses the messages.
@@ -28,19 +48,69 @@ async def encode_prompts(task: Task) -> tuple[tuple[int, ...], ...]:
     return _encode(task)
 
 
-def _encode(task: Task) -> tuple[tuple[int, ...], ...]:
+def _encode(task: Task) -> EncodedInput:
     if isinstance(task.input, ChatInput):
-        return (_encode_chat(task.model, task.input),)
-    return tuple(_encode_text(task.model, prompt) for prompt in task.input.prompts)
+        return _encode_chat(task.model, task.input)
+    return EncodedInput(tuple(_encode_text(task.model, prompt) for prompt in task.input.prompts))
 
 
-def _encode_chat(model: ServedModel, chat: ChatInput) -> tuple[int, ...]:
+def _encode_chat(model: ServedModel, chat: ChatInput) -> EncodedInput:
     if model.template is None:
         raise InvalidRequest(
             f"The model '{model.name}' has no chat template: use /v1/completions with it.", param="messages"
         )
-    text = model.template.render(chat.messages, add_generation_prompt=True)
-    return tuple(model.tokenizer.encode(text, add_special=False, parse_special=True))
+    guard = _Guard(model)
+    messages = [guard.cover(message) for message in chat.messages]
+    text = model.template.render(messages, add_generation_prompt=True)
+    ids = guard.encode(text)
+    if not ids:
+        raise InvalidRequest("The chat template makes an empty prompt of these messages.", param="messages")
+    return EncodedInput((tuple(ids),), tuple(_unseen_calls(chat, text)))
+
+
+class _Guard:
+    """Keeps special tokens in messages from being read as such: they travel through the template under a random name."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self._tokenizer = model.tokenizer
+        texts = model.special_texts
+        self._pattern = re.compile("|".join(re.escape(text) for text in texts)) if texts else None
+        self._nonce = f"\ue000{secrets.token_hex(16)}\ue001"
+        self._covered: list[str] = []
+
+    def cover(self, value: Any) -> Any:
+        """The same data, the special tokens in its strings replaced."""
+        if isinstance(value, str):
+            return value if self._pattern is None else self._pattern.sub(self._name, value)
+        if isinstance(value, Mapping):
+            return {key: self.cover(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.cover(item) for item in value]
+        return value
+
+    def encode(self, text: str) -> list[int]:
+        if not self._covered:
+            return self._tokenizer.encode(text, add_special=False, parse_special=True)
+        ids: list[int] = []
+        for index, piece in enumerate(re.split(f"{self._nonce}([0-9]+);", text)):
+            if index % 2:
+                ids += self._tokenizer.encode(self._covered[int(piece)], add_special=False, parse_special=False)
+            elif piece:
+                ids += self._tokenizer.encode(piece, add_special=False, parse_special=True)
+        return ids
+
+    def _name(self, match: re.Match[str]) -> str:
+        self._covered.append(match[0])
+        return f"{self._nonce}{len(self._covered) - 1};"
+
+
+def _unseen_calls(chat: ChatInput, text: str) -> list[str]:
+    """Some templates leave tool calls of earlier turns out; the caller must hear of it."""
+    return [
+        f"The model does not see the tool calls of messages[{index}]: its chat template has no place for them."
+        for index, message in enumerate(chat.messages)
+        if any(call["function"]["name"] not in text for call in message.get("tool_calls", ()))
+    ]
 
 
 def _encode_text(model: ServedModel, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
@@ -71,10 +141,11 @@ def answer_budget(task: Task, prompt_tokens: int) -> int:
     asked = task.sampling.max_tokens
     where = "messages" if isinstance(task.input, ChatInput) else "prompt"
     if prompt_tokens + (asked or 1) > context:
-        answer = f" and {asked} are asked for as the answer" if asked is not None else ""
+        answer = "" if asked is None else f" and {asked} are asked for as the answer"
+        remedy = "" if asked is None else " or lower max_tokens"
         raise ContextLengthExceeded(
-            f"This model's context is {context} tokens, but the '{where}' are {prompt_tokens} tokens{answer}. "
-            f"Shorten the {where}{' or lower max_tokens' if asked is not None else ''}.",
+            f"This model's context is {context} tokens, but '{where}' has {prompt_tokens} tokens{answer}. "
+            f"Shorten '{where}'{remedy}.",
             param=where,
         )
     return asked if asked is not None else context - prompt_tokens

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Protocol
 
 from edgewise.core import errors
@@ -17,7 +18,7 @@ from edgewise.core.errors import Cancelled, EdgewiseError, EngineFault
 from edgewise.engine.api import TokenStream
 from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk
 from edgewise.pipeline.plan import Plan, Planner
-from edgewise.pipeline.prompt import answer_budget, encode_prompts
+from edgewise.pipeline.prompt import answer_budget, encode_input
 from edgewise.pipeline.receipts import Pace, Receipt, Usage, stage_receipt
 from edgewise.pipeline.seeds import draw_seed, normalize_seed, sequence_seed
 from edgewise.pipeline.spec import stages_of
@@ -141,7 +142,8 @@ class Run:
             self._unfinished -= 1
         return item
 
-    async def __aiter__(self) -> AsyncIterator[TextChunk]:
+    async def chunks(self) -> AsyncIterator[TextChunk]:
+        """All pieces up to the end; raises as `receive` does."""
         while not self.done:
             chunk = await self.receive()
             if chunk is not None:
@@ -248,11 +250,12 @@ async def start_run(
         InvalidRequest: A value out of range; ContextLengthExceeded: the prompt does not fit.
         QueueFull, EngineUnavailable: The engine takes no more, or is not there.
     """
-    prompts = await encode_prompts(task)
+    encoded = await encode_input(task)
+    task = replace(task, warnings=(*task.warnings, *encoded.warnings))
     seed = draw_seed() if task.sampling.seed is None else normalize_seed(task.sampling.seed)
-    requests = _requests(task, prompts, seed)
+    requests = _requests(task, encoded.prompts, seed)
     plan = await planner.plan(task, stages_of(task.model))
-    run = Run(task, plan, prompts, seed, clock=clock, observer=observer)
+    run = Run(task, plan, encoded.prompts, seed, clock=clock, observer=observer)
     await run.submit(requests)
     return run
 
