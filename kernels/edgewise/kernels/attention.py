@@ -9,6 +9,8 @@ from edgewise.kernels.reference.attention_plan import AttentionPlan, Shape
 from edgewise.kernels.reference.attention_plan import plan as build_plan
 from edgewise.kernels.reference.scratch import Scratch
 
+__all__ = ["AttentionPlan", "Scratch", "paged_attention", "plan_attention"]
+
 
 def plan_attention(
     meta: AttentionMeta,

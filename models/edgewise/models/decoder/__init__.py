@@ -1,0 +1,1 @@
+"""One configuration-driven decoder for the Llama-like families."""

@@ -1,0 +1,42 @@
+"""Bytes that a decoder needs, from its configuration alone: for the memory ledger and `models fit`. Torch-free."""
+
+from __future__ import annotations
+
+from edgewise.kernels.limits import GATHER_BYTES, SCORE_BYTES, round_up
+from edgewise.models.decoder.config import DecoderConfig
+
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+_FLOAT_BYTES = 4
+_ROW_MULTIPLE = 8
+
+
+def weight_bytes(config: DecoderConfig, dtype: str) -> int:
+    """Resident bytes of a loaded decoder: matrices and biases in `dtype`, norms and rope tables in float32."""
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    hidden, ffn = config.hidden_size, config.ffn_size
+    layer = (queries + 2 * keys) * hidden + hidden * queries + 3 * ffn * hidden
+    layer += (queries + 2 * keys) * config.qkv_bias + hidden * config.output_bias
+    layer += (2 * ffn + hidden) * config.mlp_bias
+    tables = config.vocab_size * hidden * (1 if config.tied_embeddings else 2)
+    norms = config.num_layers * (2 * hidden + (queries + keys) * config.qk_norm) + hidden
+    rope = config.max_position * config.head_dim
+    return (config.num_layers * layer + tables) * _BYTES[dtype] + (norms + rope) * _FLOAT_BYTES
+
+
+def kv_bytes_per_token(config: DecoderConfig, kv_dtype: str) -> int:
+    """Bytes of one token's keys and values in all layers, scales counted."""
+    scale = _FLOAT_BYTES if kv_dtype == "int8" else 0
+    return config.num_layers * 2 * config.num_kv_heads * (config.head_dim * _BYTES[kv_dtype] + scale)
+
+
+def workspace_bytes(config: DecoderConfig, max_step_tokens: int, max_running: int) -> int:
+    """Upper bound of what one step allocates: activations, attention scratch and the logits of `max_running` rows."""
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    rows = round_up(max_step_tokens + max_running, _ROW_MULTIPLE)
+    # residual, norm and its copy, product; projections, their rotation in four parts and the result; gate, up and act
+    activations = 4 * config.hidden_size + 6 * (queries + 2 * keys) + 5 * config.ffn_size
+    # scores; keys or values as stored and as float32; queries copied for each tile
+    attention = SCORE_BYTES + 3 * GATHER_BYTES
+    # as the product leaves them, as float32, and one row in float64 with its sort
+    logits = 2 * round_up(max_running, _ROW_MULTIPLE) * config.vocab_size + 6 * config.vocab_size
+    return (rows * activations + logits) * _FLOAT_BYTES + attention
