@@ -99,8 +99,8 @@ def measure(count: int) -> Verdict:
     """`count` rounds over all routes, without a key and with a wrong one; then one with the right key."""
     with other_host() as namespace, new_home() as home:
         key = json.loads(edgewise(home, "keys", "new", "acceptance", "--json"))["key"]
-        with running(home=home, host="0.0.0.0") as service:
-            with Client(f"http://127.0.0.1:{service.port}", key=key, model=STARTER) as client:
+        with running(home=home, host=HERE) as service:
+            with Client(service.url, key=key, model=STARTER) as client:
                 routes = routes_of(client.get("/openapi.json"))
             answers = [
                 answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -65,12 +66,22 @@ class Client:
         response.raise_for_status()
         return response.json()
 
-    def metrics(self) -> dict[str, float]:
-        """Values on /metrics by their full name, labels included."""
+    def engine_gauges(self) -> dict[str, float]:
+        """The engine's gauges on /metrics by their short name, e.g. "pages_free"; the service serves one model."""
         response = self.http.get("/metrics")
         response.raise_for_status()
-        found = re.findall(r"^([a-z_0-9]+(?:\{[^}]*\})?) (\S+)$", response.text, re.MULTILINE)
+        found = re.findall(r"^edgewise_engine_([a-z_]+)\{[^}]*\} (\S+)$", response.text, re.MULTILINE)
         return {name: float(value) for name, value in found}
+
+    def wait_idle(self, limit_s: float = 30.0) -> dict[str, float]:
+        """The engine's gauges once no request runs or waits; raises TimeoutError if that does not come about."""
+        limit = time.monotonic() + limit_s
+        while time.monotonic() < limit:
+            gauges = self.engine_gauges()
+            if gauges["up"] == 1 and gauges["running"] == 0 and gauges["waiting"] == 0:
+                return gauges
+            time.sleep(0.05)
+        raise TimeoutError(f"the engine is not idle after {limit_s:g} s: {gauges}")
 
 
 def text_of(answer: Mapping[str, Any]) -> str:

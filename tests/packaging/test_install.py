@@ -32,12 +32,12 @@ class FakePip(install.Pip):
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """No GPU, no Jetson, no network; a test changes what it wants."""
     monkeypatch.setattr(install, "has_nvidia_gpu", lambda: False)
     monkeypatch.setattr(install, "is_jetson", lambda: False)
     monkeypatch.setattr(install, "reachable", lambda url: False)
-    yield monkeypatch
+    return monkeypatch
 
 
 @pytest.fixture
