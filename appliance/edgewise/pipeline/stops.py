@@ -65,7 +65,8 @@ class StopScanner:
     def feed(self, text: str) -> str:
         """Read text, return what may be shown; once `found` is set nothing more is read."""
         if not self._automata:
-            self.released += len(text)
+            self._read += len(text)
+            self.released = self._read
             return text
         released: list[str] = []
         for char in text:
