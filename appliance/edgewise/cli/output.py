@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+_WIDE = 4096
 JsonFlag = typer.Option("--json", help="Print JSON.")
 
 
@@ -18,7 +19,7 @@ def print_json(data: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table as wide as the terminal; the first column is never cut."""
+    """A table as wide as the terminal, where the first column is never cut; one line a row where there is no terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -28,7 +29,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         table.add_column(column, no_wrap=number == 0, overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))  # Text: no markup in our data
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
 
 
 def say(message: str) -> None:

@@ -1,0 +1,32 @@
+"""Running the command line as a person would: a process of its own with an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run `edgewise ARGS`; keyword arguments are environment variables, `stdin` is its input."""
+
+    def call(*args: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("EDGEWISE_")}
+        return subprocess.run(
+            [sys.executable, "-m", "edgewise.cli.main", *args],
+            input=stdin,
+            env={**kept, "EDGEWISE_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1", "COLUMNS": "200", **env},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return call
