@@ -28,6 +28,8 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 _PRINTABLE: Final = re.compile(r"[\x21-\x5b\x5d-\x7e]+")  # ASCII without blanks, controls and the backslash
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+# Special-purpose in IANA's registries, but called global by the tables of older Python releases.
+_SPECIAL: Final = tuple(map(ipaddress.ip_network, ("64:ff9b:1::/48", "192.0.0.0/24", "192.88.99.0/24", "3fff::/20")))
 
 
 class UrlRefused(InvalidRequest):
@@ -149,7 +151,8 @@ def is_public(address: Address) -> bool:
             return is_public(inner)
         if address.teredo is not None or address.is_site_local:
             return False
-    return address.is_global and not address.is_multicast
+    special = any(address.version == network.version and address in network for network in _SPECIAL)
+    return address.is_global and not address.is_multicast and not special
 
 
 def _request(parts: SplitResult, policy: FetchPolicy, headers: Mapping[str, str]) -> Response:
