@@ -40,6 +40,8 @@ MEANINGS: dict[ExitCode, str] = {
 
 def exit_code(error: EdgewiseError) -> ExitCode:
     """The exit code of an error, by its class."""
+    if error.retryable or isinstance(error, OutOfMemory):
+        return ExitCode.UNAVAILABLE
     if isinstance(error, ConfigError):
         return ExitCode.CONFIG
     if isinstance(error, NotFound):
@@ -48,6 +50,4 @@ def exit_code(error: EdgewiseError) -> ExitCode:
         return ExitCode.STORAGE
     if isinstance(error, InvalidRequest):
         return ExitCode.USAGE
-    if error.retryable or isinstance(error, OutOfMemory):
-        return ExitCode.UNAVAILABLE
     return ExitCode.FAILURE
