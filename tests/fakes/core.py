@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from edgewise.core import errors
 from edgewise.core.errors import EdgewiseError
@@ -99,7 +100,7 @@ class Settings:
         return cls() if path is None else cls(**json.loads(path.read_text()))
 
 
-def fake_config(settings: Path | None = None, **fields: int | None) -> EngineConfig:
+def fake_config(settings: Path | None = None, **fields: Any) -> EngineConfig:
     """A configuration for this core; `settings` names a JSON file."""
     paths: Mapping[str, Path] = {} if settings is None else {"fake.json": settings}
     model = ModelFiles(name="fake", digest="sha256:0", format="gguf", paths=paths)
@@ -258,7 +259,7 @@ class FakeCore:
         )
 
     def memory(self) -> MemoryReport:
-        descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counted, not walked
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
         return MemoryReport(budget_bytes=1, available_bytes=1, booked={"descriptors": descriptors})
 
     def close(self) -> None:

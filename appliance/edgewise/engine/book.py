@@ -25,8 +25,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from edgewise.core.errors import Cancelled, DeadlineExceeded, EdgewiseError, EngineFault, InvalidRequest
-from edgewise.engine.messages import Cancel, Message, Submit
+from edgewise.engine.messages import Cancel, Message, Submit, pack
 from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats, TokenChunk
+from msgspec import structs
 
 DEADLINE_GRACE_S = 1.0
 """How long the engine may be late with its own answer to an expired deadline before it is given here."""
@@ -73,6 +74,7 @@ class Entry:
 
     Attributes:
         key: Its name on the wire, unique in the service's life, so that a caller may use an id again after a cancel.
+        submission: The message of its first submission; later ones differ in `output` and `deadline_s`.
         output: Tokens delivered, those the caller already had included.
         life: Epoch in which it was sent; None while it is held back.
         strikes: Lives that ended with it on board since its last token.
@@ -80,6 +82,7 @@ class Entry:
 
     key: str
     request: GenerateRequest
+    submission: Submit
     opened: float
     output: list[int]
     life: int | None = None
@@ -133,10 +136,10 @@ class RequestBook:
         """
         if request.id in self._keys:
             raise InvalidRequest(f"A request with the id '{request.id}' is in flight already.", param="id")
-        Submit.of(request)
         self._tickets += 1
         key = f"{request.id}~{self._tickets}"
-        entry = Entry(key=key, request=request, opened=now, output=list(request.output))
+        submission = Submit.of(replace(request, id=key))
+        entry = Entry(key=key, request=request, submission=submission, opened=now, output=list(request.output))
         self._entries[key] = entry
         self._held[key] = entry
         self._keys[request.id] = key
@@ -276,7 +279,7 @@ class RequestBook:
         entry.life = epoch
         self.counters.resumed += entry.restarts > 0
         left = None if entry.expires is None else entry.expires - now
-        return Send(Submit.of(replace(entry.request, id=entry.key, output=tuple(entry.output), deadline_s=left)))
+        return Send(structs.replace(entry.submission, output=pack(entry.output, "output"), deadline_s=left))
 
     def _on_probation(self, entry: Entry) -> bool:
         return entry.strikes > 0 and entry.strikes >= self.strike_limit - 1

@@ -6,7 +6,6 @@ Imports no torch. Everything runs on one event loop and nothing in it waits for 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from edgewise.core.errors import EdgewiseError, EngineUnavailable, QueueFull, ShuttingDown
+from edgewise.core.log import Logger, get_logger
 from edgewise.engine.api import EngineInfo, EngineState, EngineStats, MemoryReport
 from edgewise.engine.book import Accept, Action, Deliver, Refuse, RequestBook, Send
 from edgewise.engine.config import EngineConfig
@@ -98,13 +98,13 @@ class EngineClient:
         *,
         factory: str = DEFAULT_FACTORY,
         timings: Timings | None = None,
-        log: logging.Logger | None = None,
+        log: Logger | None = None,
         on_event: Callable[[EngineEvent], None] | None = None,
     ) -> None:
         self._config = config
         self._factory = factory
         self._timings = timings or Timings()
-        self._log = log or logging.getLogger(__name__)
+        self._log = log or get_logger(__name__)
         self._on_event = on_event
         self._book = RequestBook(strike_limit=self._timings.strikes)
         self._open: dict[str, _Open] = {}
@@ -276,6 +276,9 @@ class EngineClient:
     # --- what the supervisor tells (`Listener`) ----------------------------------------------------------------------
 
     def engine_up(self, epoch: int, info: EngineInfo) -> None:
+        if self._info is not None and self._info.numeric_class != info.numeric_class and len(self._book):
+            # Still a valid continuation, but no longer byte-equal to what an undisturbed run would have given.
+            self._log.warning("engine_numeric_class_changed", before=self._info.numeric_class, now=info.numeric_class)
         self._info = info
         self._failed.clear()
         self._ready.set()
@@ -305,10 +308,10 @@ class EngineClient:
             case MemoryReply(memory=memory):
                 self._memory.answer(memory)
             case _:
-                self._log.error("unexpected message from the engine: %r", message)
+                self._log.error("engine_message_unexpected", kind=type(message).__name__)
 
     def engine_unsent(self, message: Message, error: EdgewiseError) -> None:
-        self._log.error("a message to the engine could not be sent: %s", error.message)
+        self._log.error("engine_message_unsent", kind=type(message).__name__, reason=error.message)
         if isinstance(message, Submit) and self._book.epoch is not None:
             self._do(self._book.refused(self._book.epoch, message.id, error, time.monotonic()))
 
@@ -318,7 +321,7 @@ class EngineClient:
         try:
             self._on_event(event)
         except Exception:  # noqa: BLE001 - foreign code; logged, and supervision must go on
-            self._log.exception("the engine's event callback failed")
+            self._log.exception("engine_event_callback_failed")
 
     # --- acting ------------------------------------------------------------------------------------------------------
 

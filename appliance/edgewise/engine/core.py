@@ -19,7 +19,7 @@ from edgewise.engine.api import EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.request import GenerateRequest, TokenChunk
 
-DEFAULT_FACTORY = "edgewise.engine.engine:build"
+DEFAULT_FACTORY = "edgewise.engine.build:build"
 
 Progress = Callable[[str, float], None]
 """Called while the core is built with the stage's name and the fraction done, 0 to 1."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from edgewise.core.errors import EdgewiseError, EngineUnavailable
+from edgewise.core.log import Logger
 from edgewise.engine.channel import Channel
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.heartbeat import Watchdog
@@ -62,7 +62,7 @@ class Life:
         stopping: asyncio.Event,
         on_message: Callable[[Life, ToService], None],
         on_unsent: Callable[[Message, EdgewiseError], None],
-        log: logging.Logger,
+        log: Logger,
     ) -> None:
         self.epoch = epoch
         self.rss_bytes = 0
@@ -159,7 +159,7 @@ class Life:
                     self._condemn(verdict)
             if stopping.done():
                 self.send(Stop())
-                self._linger_s = self._timings.grace_s
+                self._linger_s = 0.0 if self._ready_at is None else self._timings.grace_s
             await asyncio.wait({ended}, timeout=self._linger_s)
         finally:
             ended.cancel()
@@ -174,7 +174,7 @@ class Life:
             while not ended.done():
                 await asyncio.wait({ended}, timeout=_REAP_REPORT_S)
                 if not ended.done():
-                    self._log.error("engine process %d does not end after SIGKILL; waiting for the kernel", process.pid)
+                    self._log.error("engine_does_not_die", pid=process.pid, remedy="waiting for the kernel to end it")
         finally:
             ended.cancel()
         return ended.result()

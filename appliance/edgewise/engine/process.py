@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
+
+from edgewise.core.log import ConsoleFormatter, JsonFormatter
 
 STDERR = 2
 _KILL_S = 5.0
@@ -40,7 +43,7 @@ class EngineProcess:
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
             command = [sys.executable, "-m", "edgewise.engine.worker", "--fd", str(theirs.fileno())]
-            command += ["--parent", str(os.getpid()), "--factory", factory]
+            command += ["--parent", str(os.getpid()), "--factory", factory, *_log_options()]
             popen = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -95,6 +98,14 @@ async def _readable(descriptor: int) -> None:
         await ready
     finally:
         loop.remove_reader(descriptor)
+
+
+def _log_options() -> list[str]:
+    """The child logs as this process does: same level, same format."""
+    root = logging.getLogger()
+    kinds = {type(handler.formatter) for handler in root.handlers}
+    form = "console" if ConsoleFormatter in kinds else "json" if JsonFormatter in kinds else "auto"
+    return ["--log-level", logging.getLevelName(root.level).lower(), "--log-format", form]
 
 
 def describe_status(status: int) -> str:

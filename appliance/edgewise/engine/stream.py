@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -40,7 +41,9 @@ class Mailbox:
         self._wake()
 
     async def get(self) -> TokenChunk | None:
-        """The next chunk; None once the mailbox is closed."""
+        """The next chunk; None once the mailbox is closed. One reader at a time."""
+        if self._waiter is not None:
+            raise RuntimeError("a token stream has one reader")
         while not self._chunks:
             if self._closed:
                 return None
@@ -105,5 +108,6 @@ class RequestStream:
 
     def __del__(self) -> None:
         # The collector may run in any thread; the router belongs to the loop's.
-        if not self._done and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._cancel)
+        if not self._done:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the engine is gone or going
+                self._loop.call_soon_threadsafe(self._cancel)

@@ -7,11 +7,11 @@ the requests is the listener's business (`engine.client`).
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import Protocol
 
 from edgewise.core.errors import BadModelFile, ConfigError, EdgewiseError, EngineUnavailable, UnsupportedModel
+from edgewise.core.log import Logger
 from edgewise.engine.api import EngineInfo, EngineState
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.events import EngineEvent, EventKind
@@ -54,7 +54,7 @@ class EngineSupervisor:
     """
 
     def __init__(
-        self, *, config: EngineConfig, factory: str, timings: Timings, listener: Listener, log: logging.Logger
+        self, *, config: EngineConfig, factory: str, timings: Timings, listener: Listener, log: Logger
     ) -> None:
         self._config = config
         self._factory = factory
@@ -116,7 +116,7 @@ class EngineSupervisor:
                 try:
                     await self._turn()
                 except Exception:  # noqa: BLE001 - outermost frame; logged, and the engine must come back
-                    self._log.exception("supervision of the engine failed; a new engine is started")
+                    self._log.exception("engine_supervision_failed")
                     await self._pause(self._timings.restart.slow_s)
         finally:
             self.state = "stopped"
@@ -171,7 +171,13 @@ class EngineSupervisor:
         decision = self._policy.crashed(now, achieved=achieved, hopeless=hopeless)
         self._retry_at = now + decision.pause_s
         self.state = "failed" if decision.failed else "restarting"
-        self._log.error("engine crashed: %s%s", death, "" if fault is None else "\n" + fault.traceback.rstrip())
+        self._log.error(
+            "engine_crashed",
+            epoch=self.epoch,
+            reason=str(death),
+            traceback=None if fault is None else fault.traceback,
+            restart_in_s=round(decision.pause_s, 2),
+        )
         self._tell("crashed", f"The engine crashed: {death}.", status=death.status)
         self._tell(
             "failed" if decision.failed else "restarting",

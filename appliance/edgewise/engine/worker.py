@@ -8,9 +8,9 @@ end of file ends the process at once, also in the middle of a step: there is nob
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import faulthandler
-import logging
 import os
 import queue
 import select
@@ -21,9 +21,10 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.log import LogFormat, configure_logging, get_logger
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.core import EngineCore, load_factory
 from edgewise.engine.heartbeat import StepClock
@@ -56,7 +57,7 @@ _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = 500
 _LAST_WORDS_S = 2.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Link(threading.Thread):
@@ -220,8 +221,11 @@ def die_with_parent(parent: int) -> None:
 def prefer_as_oom_victim() -> None:
     """Let the kernel kill the engine, which is restarted and resumed, before the service (proc(5), oom_score_adj)."""
     path = Path("/proc/self/oom_score_adj")
-    if int(path.read_text()) < _OOM_SCORE:
-        path.write_text(str(_OOM_SCORE))
+    try:
+        if int(path.read_text()) < _OOM_SCORE:
+            path.write_text(str(_OOM_SCORE))
+    except OSError as error:  # a sandbox without it; the engine works, only the kernel's choice is less good
+        log.warning("oom_score_not_raised", reason=error.strerror)
 
 
 def ignore_signals() -> None:
@@ -237,13 +241,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     parser.add_argument("--fd", type=int, required=True, help="inherited end of the socket pair")
     parser.add_argument("--parent", type=int, required=True, help="process id of the service")
     parser.add_argument("--factory", required=True, help="module:function that builds the engine")
+    parser.add_argument("--log-level", default="info")
+    parser.add_argument("--log-format", default="auto", choices=get_args(LogFormat))
     options = parser.parse_args(arguments)
     ignore_signals()
     die_with_parent(options.parent)
+    configure_logging(level=options.log_level, format=options.log_format)
     prefer_as_oom_victim()
     faulthandler.enable()
     clock = StepClock()
-    link = Link(socket.socket(fileno=options.fd), clock)
+    sock = socket.socket(fileno=options.fd)
+    sock.set_inheritable(False)  # a compiler that the engine starts must not keep the connection open
+    link = Link(sock, clock)
     link.start()
     try:
         Worker(link, clock, options.factory).run()
@@ -263,9 +272,10 @@ def _fault(error: Exception) -> Fault:
 def _leave(link: Link, fault: Fault | None, status: int) -> NoReturn:
     """Exit without the interpreter's tear-down, which waits for native threads and has crashed in drivers."""
     link.closing = fault is None
-    if fault is not None:
-        link.outbox.put(fault)
-    link.outbox.flush_until(time.monotonic() + _LAST_WORDS_S)
+    with contextlib.suppress(PeerClosed):  # nobody listens any more
+        if fault is not None:
+            link.outbox.put(fault)
+        link.outbox.flush_until(time.monotonic() + _LAST_WORDS_S)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

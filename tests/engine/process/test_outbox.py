@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from edgewise.engine.messages import (
+    Accepted,
+    Chunks,
+    Heartbeat,
+    ToService,
+    decode_to_service,
+)
+from edgewise.engine.outbox import ChunkMerger, Outbox
+from edgewise.engine.request import RequestStats, TokenChunk, TokenLogprobs
+from edgewise.engine.transport import FrameReader, FrameWriter
+from hypothesis import given
+from hypothesis import strategies as st
+
+STATS = RequestStats(
+    prompt_tokens=1, cached_tokens=0, completion_tokens=1, queued_s=0.0, prefill_s=0.0, decode_s=0.0
+)  # fmt: skip
+
+
+def chunk(name: str, offset: int, size: int, *, logprobs: bool = False, last: bool = False) -> TokenChunk:
+    tokens = tuple(range(offset, offset + size))
+    return TokenChunk(
+        request_id=name,
+        offset=offset,
+        tokens=tokens,
+        logprobs=tuple(TokenLogprobs(token=token, logprob=-1.0) for token in tokens) if logprobs else None,
+        finish="stop" if last else None,
+        stats=STATS if last else None,
+    )
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.booleans(), st.integers(0, 7))),
+    st.booleans(),
+)
+def test_merging_and_splitting_lose_nothing(steps: list[tuple[str, int, bool, int]], logprobs: bool) -> None:
+    merger = ChunkMerger()
+    offsets: dict[str, int] = dict.fromkeys("abc", 0)
+    finished: set[str] = set()
+    taken: list[TokenChunk] = []
+    for name, size, last, take in steps:
+        if name not in finished:
+            merger.add(chunk(name, offsets[name], size, logprobs=logprobs, last=last))
+            offsets[name] += size
+            finished |= {name} if last else set()
+        batch = merger.take(take)
+        assert sum(len(part.tokens) for part in batch) <= take
+        taken += batch
+    taken += merger.take(10**6)
+    assert len(merger) == 0
+    for name, length in offsets.items():
+        parts = [part for part in taken if part.request_id == name]
+        position = 0
+        for part in parts:
+            assert part.offset == position
+            position += len(part.tokens)
+            assert (part.logprobs is not None) == logprobs or not part.tokens
+            assert part.logprobs is None or tuple(entry.token for entry in part.logprobs) == part.tokens
+        assert [token for part in parts for token in part.tokens] == list(range(length))
+        assert [part.finish for part in parts if part.finish] == (["stop"] if name in finished else [])
+        assert not parts or (parts[-1].finish is not None) == (name in finished)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Outbox, FrameReader[ToService]]]:
+    left, right = socket.socketpair()
+    with left, right:
+        left.setblocking(False)
+        right.setblocking(False)
+        yield Outbox(FrameWriter(left), epoch=4), FrameReader(right, decode_to_service)
+
+
+def drain(outbox: Outbox, reader: FrameReader[ToService]) -> list[ToService]:
+    received: list[ToService] = []
+    done = False
+    while not done:
+        done = outbox.flush()
+        while (messages := reader.read()) is not None:
+            received += messages
+    return received
+
+
+def test_a_service_that_does_not_read_costs_one_chunk_per_request(
+    ends: tuple[Outbox, FrameReader[ToService]],
+) -> None:
+    outbox, reader = ends
+    names = [f"r{number}" for number in range(8)]
+    steps = 20_000
+    blocked = False
+    for step in range(steps):
+        blocked |= not outbox.put_chunks([chunk(name, step, 1) for name in names])
+        outbox.put(Heartbeat(epoch=4, steps=step, step_started_ago=None, rss_bytes=0))
+    assert blocked
+    assert "0 answers, 1 reports, ChunkMerger(8 requests" in repr(outbox)
+    outbox.put(Accepted(epoch=4, id="late"))
+    received = drain(outbox, reader)
+    batches = [message for message in received if isinstance(message, Chunks)]
+    assert all(batch.epoch == 4 for batch in batches)
+    assert len(batches) < steps / 4
+    for name in names:
+        parts = [part for batch in batches for part in batch.chunks if part.request_id == name]
+        assert [token for part in parts for token in part.tokens] == list(range(steps))
+    beats = [message.steps for message in received if isinstance(message, Heartbeat)]
+    assert beats[-1] == steps - 1
+    assert Accepted(epoch=4, id="late") in received
+
+
+def test_answers_go_before_reports_and_reports_before_chunks(ends: tuple[Outbox, FrameReader[ToService]]) -> None:
+    outbox, reader = ends
+    while outbox.put(Accepted(epoch=4, id="x" * 1000)):
+        pass
+    outbox.put_chunks([chunk("a", 0, 1)])
+    outbox.put(Heartbeat(epoch=4, steps=1, step_started_ago=0.5, rss_bytes=0))
+    outbox.put(Heartbeat(epoch=4, steps=2, step_started_ago=None, rss_bytes=0))
+    outbox.put(Accepted(epoch=4, id="b"))
+    kinds = [type(message).__name__ for message in drain(outbox, reader)]
+    assert kinds[-4:] == ["Accepted", "Accepted", "Heartbeat", "Chunks"]
