@@ -315,7 +315,7 @@ def test_a_redirect_on_the_allowed_host_is_followed(
     ids=["loopback was not allowed", "http was not allowed"],
 )
 def test_nothing_is_opened_without_leave(
-    options: dict[str, bool], store: Store, page: Any, payload: bytes, entry_for: EntryFor, server: Any
+    options: dict[str, Any], store: Store, page: Any, payload: bytes, entry_for: EntryFor, server: Any
 ) -> None:
     with pytest.raises(UrlRefused):
         store.pull(entry_for(payload, HttpsSource(url=server.url("/m.gguf"), **options)))

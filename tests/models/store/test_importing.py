@@ -5,7 +5,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
 from edgewise.core.errors import BadModelFile, EdgewiseError, InvalidRequest, StorageError
@@ -92,9 +91,10 @@ def test_a_link_that_the_disk_cannot_make_is_refused_not_replaced(gguf: Path, tr
     root = Path("/dev/shm") / f"edgewise-test-{os.getpid()}"  # another file system, and one without reflinks
     store = Store(root, reserve_bytes=0)
     try:
-        for how in ("reflink", "hardlink"):
+        hows: tuple[How, ...] = ("reflink", "hardlink")
+        for how in hows:
             with pytest.raises(StorageError, match="without --link"):
-                store.import_path(gguf, "m", how=cast("How", how))
+                store.import_path(gguf, "m", how=how)
             assert tree(root) == {}
     finally:
         shutil.rmtree(root, ignore_errors=True)
