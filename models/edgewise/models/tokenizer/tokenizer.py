@@ -30,6 +30,8 @@ class Tokenizer:
         eos_ids: Every token that ends a generation.
         add_bos: The model expects `bos_id` before a plain text (chat templates write it themselves).
         special_tokens: Texts by role ("bos_token", "eos_token", ...), as chat templates expect them.
+        missing_bytes: Bytes that the vocabulary cannot write; `encode` leaves them out, as every implementation does.
+            SmolLM2 lacks six control characters and the lead bytes of planes that Unicode has not assigned.
     """
 
     def __init__(
@@ -64,6 +66,9 @@ class Tokenizer:
         bos = special_tokens.get("bos_token")
         self.bos_id: int | None = backend.token_to_id(bos) if bos is not None else None
         self.add_bos = add_bos and self.bos_id is not None
+        self.missing_bytes = frozenset(
+            byte for byte in range(256) if backend.token_to_id(_written(byte, spelling)) is None
+        )
 
     def __repr__(self) -> str:
         return f"Tokenizer({self._spelling.value}, {self.vocab_size} tokens, eos {sorted(self.eos_ids)})"
@@ -126,6 +131,10 @@ class Tokenizer:
         if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
             return bytes.fromhex(piece[3:5])
         return piece.replace(_SPACE_MARK, " ").encode()
+
+
+def _written(byte: int, spelling: Spelling) -> str:
+    return bytelevel.BYTE_TO_CHAR[byte] if spelling is Spelling.BYTE_LEVEL else f"<0x{byte:02X}>"
 
 
 def _without_specials(backend: tokenizers.Tokenizer, added: Mapping[int, AddedToken]) -> tokenizers.Tokenizer:
