@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from edgewise.cli.exit_codes import MEANINGS, ExitCode, exit_code
@@ -116,3 +118,9 @@ def test_a_reader_that_leaves_early_is_no_crash() -> None:
     command = f"{sys.executable} -m edgewise.cli.main config reference | head -1"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert "Traceback" not in done.stderr
+
+
+def test_the_manual_lists_the_exit_codes() -> None:
+    manual = (Path(__file__).resolve().parents[2] / "docs/operations.md").read_text()
+    rows = dict(re.findall(r"^\| (\d+) \| (.+) \|$", manual, re.MULTILINE))
+    assert rows == {str(int(code)): meaning for code, meaning in MEANINGS.items()}

@@ -93,6 +93,8 @@ def test_public_addresses(address: str) -> None:
         "https://example.org/\r\nHost: x",
         "https://example.org/ü",
         "https://example.org/\0",
+        f"https://{'a' * 64}.example/",
+        "https://a..example/",
         "",
     ],
 )
@@ -172,9 +174,18 @@ def test_redirects_are_counted(server: Any, fake: Any) -> None:
     assert len(server.requests) == 6
 
 
-def test_a_redirect_may_not_change_to_a_refused_scheme(server: Any, fake: Any) -> None:
-    server.pages["/x"] = fake.Page(location="file:///etc/passwd")
-    with pytest.raises(UrlRefused, match="scheme 'file'"):
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("file:///etc/passwd", "scheme 'file'"),
+        ("http://[", "malformed"),
+        ("http://u:p@x/", "no user"),
+        ("/\xe9", "ASCII"),
+    ],
+)
+def test_a_redirect_is_checked_like_the_first_url(location: str, message: str, server: Any, fake: Any) -> None:
+    server.pages["/x"] = fake.Page(location=location)
+    with pytest.raises(UrlRefused, match=message):
         open_url(server.url("/x"), LOOPBACK)
 
 
