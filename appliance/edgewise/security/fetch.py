@@ -113,11 +113,18 @@ def open_url(url: str, policy: FetchPolicy, headers: Mapping[str, str] | None = 
         if response.status not in _REDIRECTS or location is None:
             return response
         response.close()
-        following = check_url(urljoin(current.geturl(), location), policy)
+        following = check_url(_join(current.geturl(), location), policy)
         if (following.scheme, following.netloc) != (current.scheme, current.netloc):
             sent = {name: value for name, value in sent.items() if name.lower() not in _CREDENTIALS}
         current = following
     raise SourceUnavailable(f"{url} redirects more than {policy.max_redirects} times.")
+
+
+def _join(base: str, location: str) -> str:
+    try:
+        return urljoin(base, location)
+    except ValueError as error:
+        raise UrlRefused(f"{base} redirects to {location[:200]!r}, which is malformed: {error}.") from error
 
 
 def check_url(url: str, policy: FetchPolicy) -> SplitResult:
@@ -187,7 +194,10 @@ class _CheckedConnection(http.client.HTTPConnection):
 
 
 def _connect_checked(host: str, port: int, policy: FetchPolicy) -> socket.socket:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise UrlRefused(f"Host {host[:200]!r} is not a host name: {error}.") from error
     if host.lower() not in policy.private_hosts:
         for *_, sockaddr in found:
             _require_public(host, str(sockaddr[0]))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from edgewise.core.errors import BadModelFile, EdgewiseError, InvalidRequest, ModelNotFound, StorageError
+from edgewise.core.errors import BadModelFile, ConfigError, EdgewiseError, InvalidRequest, ModelNotFound, StorageError
 from edgewise.models.blobs import Blobs, hash_file
 from edgewise.models.catalog import Catalog, CatalogEntry, load_catalog, member_for_role, reject_set_name
 from edgewise.models.disk import make_dirs, require_space, storage_errors
@@ -281,10 +281,13 @@ class Store:
 
     def _not_installed(self, name: str) -> ModelNotFound:
         installed = ", ".join(self._manifests.names()) or "none"
-        known = name in self._catalog().entries
-        remedy = (
-            f"`edgewise models pull {name}` installs it" if known else "`edgewise models list` shows what can be pulled"
-        )
+        try:
+            known = name in self._catalog().entries
+        except ConfigError as error:
+            remedy = f"the catalog cannot be read ({error.message})"
+        else:
+            pulls = f"`edgewise models pull {name}` installs it"
+            remedy = pulls if known else "`edgewise models list` shows what can be pulled"
         return ModelNotFound(f"Model {name!r} is not installed (installed: {installed}): {remedy}.", param="model")
 
     def _plan(self, entry: CatalogEntry) -> tuple[Manifest, Manifest | None]:

@@ -72,6 +72,14 @@ def test_an_unknown_model_is_answered_with_what_is_installed(store: Store, entry
     assert (caught.value.code, caught.value.http_status, caught.value.param) == ("model_not_found", 404, "model")
 
 
+def test_a_broken_catalog_makes_an_unknown_model_no_other_error(store: Store) -> None:
+    folder = store.root.parent / "catalog.d"
+    folder.mkdir(parents=True)
+    (folder / "x.toml").write_text("?")
+    with pytest.raises(ModelNotFound, match=r"the catalog cannot be read .*x\.toml is refused"):
+        store.resolve("other")
+
+
 def test_a_model_is_not_used_in_another_role(store: Store, entry: CatalogEntry) -> None:
     store.pull(entry)
     with pytest.raises(InvalidRequest, match="is for llm, not for vision"):
