@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from edgewise.cli.chat_client import Answer, AnswerBroken, ChatClient, NoService, RefusedByService
+from edgewise.cli.chat_client import Answer, AnswerBroken, ChatClient, NoService, ServiceRefusedError
 from edgewise.core.errors import EngineUnavailable, NotFound
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -115,12 +115,12 @@ def test_an_address_that_is_none(url: str) -> None:
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        (400, RefusedByService, "too hot"),
-        (401, RefusedByService, "edgewise keys new"),
+        (400, ServiceRefusedError, "too hot"),
+        (401, ServiceRefusedError, "edgewise keys new"),
         (404, NotFound, "too hot"),
         (429, EngineUnavailable, "too hot"),
         (503, EngineUnavailable, "too hot"),
-        (500, RefusedByService, "too hot"),
+        (500, ServiceRefusedError, "too hot"),
     ],
 )
 def test_errors_of_the_service(service: Script, status: int, kind: type[Exception], words: str) -> None:
@@ -132,13 +132,13 @@ def test_errors_of_the_service(service: Script, status: int, kind: type[Exceptio
 @pytest.mark.parametrize("error", [None, "text", ["x"]])
 def test_errors_in_another_shape(service: Script, error: object) -> None:
     service.status, service.error = 500, error
-    with pytest.raises(RefusedByService):
+    with pytest.raises(ServiceRefusedError):
         ask(service.url)
 
 
 def test_an_error_in_the_stream(service: Script) -> None:
     service.events = [GOOD[1], {"error": {"message": "engine died"}}]
-    with pytest.raises(RefusedByService, match="engine died"):
+    with pytest.raises(ServiceRefusedError, match="engine died"):
         ask(service.url)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from edgewise.cli import install_plan
-from edgewise.cli.install_plan import InstallFailed, InstallPlan, PlannedFile, carry_out, plan_system, render_unit
+from edgewise.cli.install_plan import InstallError, InstallPlan, PlannedFile, carry_out, plan_system, render_unit
 from edgewise.cli.main import main
 from edgewise.core.errors import ConfigError
 from edgewise.core.settings import load_settings
@@ -121,12 +121,12 @@ def plan_with(*command: str) -> InstallPlan:
 
 def test_a_failing_command_is_named() -> None:
     carry_out(plan_with("true"))
-    with pytest.raises(InstallFailed, match=r"`sh -c echo no >&2; exit 3` failed \(3\): no"):
+    with pytest.raises(InstallError, match=r"`sh -c echo no >&2; exit 3` failed \(3\): no"):
         carry_out(plan_with("sh", "-c", "echo no >&2; exit 3"))
 
 
 def test_a_machine_without_systemd_is_told() -> None:
-    with pytest.raises(InstallFailed, match="no systemd; use --prefix"):
+    with pytest.raises(InstallError, match="no systemd; use --prefix"):
         carry_out(plan_with("no-such-command-here"))
 
 

@@ -12,7 +12,7 @@ from edgewise.cli.exit_codes import MEANINGS, ExitCode, exit_code
 from edgewise.cli.main import main
 from edgewise.core import errors
 from edgewise.core.errors import EdgewiseError
-from edgewise.security.tls import CertificateDates
+from edgewise.security.tls import CertificateDatesError
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 COMMANDS = ("serve", "chat", "models", "doctor", "keys", "config", "install")
@@ -106,7 +106,7 @@ def test_every_error_has_an_exit_code() -> None:
     assert codes[errors.UnknownField] == 2
     assert codes[errors.EngineUnavailable] == codes[errors.OutOfMemory] == codes[errors.SourceUnavailable] == 3
     assert codes[errors.BadModelFile] == 1
-    assert codes[CertificateDates] == 3  # unlike other configuration errors, which systemd does not retry
+    assert codes[CertificateDatesError] == 3  # unlike other configuration errors, which systemd does not retry
     assert all(code != ExitCode.OK for code in codes.values())
 
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import ConfigError
-from edgewise.security.tls import CertificateDates, TlsFiles, check_tls, validity
+from edgewise.security.tls import CertificateDatesError, TlsFiles, check_tls, validity
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -148,12 +148,12 @@ def test_files_that_are_not_pem(make: Make, content: bytes) -> None:
 
 
 def test_expired(make: Make) -> None:
-    with pytest.raises(CertificateDates, match=r"expired on \d{4}-\d\d-\d\d .*renewed"):
+    with pytest.raises(CertificateDatesError, match=r"expired on \d{4}-\d\d-\d\d .*renewed"):
         check_tls(*make(NOW - timedelta(days=9), NOW - timedelta(days=1)), clock=FakeClock())
 
 
 def test_not_valid_yet_points_at_the_clock(make: Make) -> None:
-    with pytest.raises(CertificateDates, match=r"not valid before .* check the certificate and the clock"):
+    with pytest.raises(CertificateDatesError, match=r"not valid before .* check the certificate and the clock"):
         check_tls(*make(NOW + timedelta(days=1)), clock=FakeClock())
 
 

@@ -24,7 +24,7 @@ class NoService(EngineUnavailable):
     code: ClassVar[str] = "service_unreachable"
 
 
-class RefusedByService(EdgewiseError):
+class ServiceRefusedError(EdgewiseError):
     """The service answered with an error that a retry does not mend."""
 
     code: ClassVar[str] = "refused"
@@ -76,7 +76,7 @@ class ChatClient:
         """Name of the first model that the service lists.
 
         Raises:
-            NoService, RefusedByService: It cannot be asked.
+            NoService, ServiceRefusedError: It cannot be asked.
             NotFound: It lists none.
         """
         with self._translated():
@@ -95,7 +95,7 @@ class ChatClient:
             options: Further fields of the request; None is left out.
 
         Raises:
-            NoService, RefusedByService, EngineUnavailable: The question is not answered.
+            NoService, ServiceRefusedError, EngineUnavailable: The question is not answered.
             AnswerBroken: The answer ended in the middle.
         """
         body = {"messages": list(messages), "stream": True, "stream_options": {"include_usage": True}}
@@ -173,14 +173,14 @@ def _check(response: httpx.Response) -> None:
 def _error(detail: Any, status: int) -> EdgewiseError:
     message = str(detail.get("message") or detail) if isinstance(detail, dict) else str(detail)
     if status == 401:
-        return RefusedByService(
+        return ServiceRefusedError(
             f"{message} (give a key with --key or EDGEWISE_API_KEY; `edgewise keys new NAME` makes one)"
         )
     if status == 404:
         return NotFound(message)
     if status in (429, 503):
         return EngineUnavailable(message)
-    return RefusedByService(message)
+    return ServiceRefusedError(message)
 
 
 def _is_local(url: str) -> bool:

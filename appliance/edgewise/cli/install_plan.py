@@ -136,7 +136,7 @@ def carry_out(plan: InstallPlan) -> None:
     Raises:
         ConfigError: The plan has problems.
         StorageError: A file cannot be written.
-        InstallFailed: A command failed; the files stay, and a repeated installation goes on from there.
+        InstallError: A command failed; the files stay, and a repeated installation goes on from there.
     """
     if plan.problems:
         raise ConfigError("; ".join(plan.problems))
@@ -147,7 +147,7 @@ def carry_out(plan: InstallPlan) -> None:
         _run(command)
 
 
-class InstallFailed(EdgewiseError):
+class InstallError(EdgewiseError):
     """One of the installation's commands failed."""
 
     code = "install_failed"
@@ -159,11 +159,11 @@ def _run(command: tuple[str, ...]) -> None:
         with translate_os_errors("run", Path(command[0])):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise InstallFailed(
+        raise InstallError(
             f"`{command[0]}` is not here: this machine has no systemd; use --prefix for an image"
         ) from error
     if done.returncode != 0:
-        raise InstallFailed(f"`{line}` failed ({done.returncode}): {done.stderr.strip() or done.stdout.strip()}")
+        raise InstallError(f"`{line}` failed ({done.returncode}): {done.stderr.strip() or done.stdout.strip()}")
 
 
 def _system_problems(executable: Path) -> Iterator[str]:

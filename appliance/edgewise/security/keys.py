@@ -179,7 +179,7 @@ class KeyStore:
     def list(self) -> list[KeyRecord]:
         """All keys, also revoked and expired ones, oldest first."""
         with self._database() as database:
-            return [_record(row) for row in database.execute("SELECT * FROM keys ORDER BY created_at, id")]
+            return [_record(row) for row in database.execute("SELECT * FROM keys ORDER BY created_at, rowid")]
 
     def revoke(self, id_or_name: str) -> KeyRecord:
         """End a key at once; it stays listed. Durable on return.

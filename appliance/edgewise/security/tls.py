@@ -20,7 +20,7 @@ _PEM_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICA
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
 
 
-class CertificateDates(ConfigError):
+class CertificateDatesError(ConfigError):
     """The certificate is not valid at this moment; a renewed one, or a clock that has been set, mends it."""
 
     code = "certificate_dates"
@@ -55,7 +55,7 @@ def check_tls(cert: Path | None, key: Path | None, *, clock: Clock | None = None
 
     Raises:
         ConfigError: A file is missing, unreadable or not PEM; the key has a passphrase or does not match the certificate.
-        CertificateDates: The certificate has expired or is not valid yet.
+        CertificateDatesError: The certificate has expired or is not valid yet.
     """
     if cert is None and key is None:
         return None
@@ -69,11 +69,11 @@ def check_tls(cert: Path | None, key: Path | None, *, clock: Clock | None = None
     not_before, not_after = validity(ssl.PEM_cert_to_DER_cert(match[0]))
     now = datetime.fromtimestamp((clock or SystemClock()).time(), tz=timezone.utc)
     if now >= not_after:
-        raise CertificateDates(
+        raise CertificateDatesError(
             f"tls.cert: {cert} expired on {not_after:%Y-%m-%d %H:%M} UTC; install a renewed certificate"
         )
     if now < not_before:
-        raise CertificateDates(
+        raise CertificateDatesError(
             f"tls.cert: {cert} is not valid before {not_before:%Y-%m-%d %H:%M} UTC; check the certificate and the clock"
         )
     warnings = _warnings(key, (not_after - now).days)
