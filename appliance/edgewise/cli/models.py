@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 
 import typer
 from edgewise.cli.exit_codes import ExitCode
+from edgewise.cli.models_fit import fit_command
 from edgewise.cli.models_progress import progress_sink
 from edgewise.cli.output import JsonFlag, print_json, print_table, say
 from edgewise.core.errors import InvalidRequest, ModelNotFound
@@ -19,7 +20,8 @@ from edgewise.models.intake import How
 from edgewise.models.manifest import ROLES, Manifest, Role
 from edgewise.models.store import Store
 
-app = typer.Typer(name="models", help="List, pull, show, verify, remove and import models.", no_args_is_help=True)
+app = typer.Typer(name="models", help="List, pull, show, verify, fit, remove and import models.", no_args_is_help=True)
+app.command("fit")(fit_command)
 
 AsJson = Annotated[bool, JsonFlag]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file.")]

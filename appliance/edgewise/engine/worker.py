@@ -136,8 +136,7 @@ class Worker:
         core.close()  # not after a fault: the state is unknown then, and the kernel releases everything
 
     def _build(self, config: EngineConfig) -> EngineCore:
-        if config.threads is not None:
-            limit_threads(config.threads)  # read by the libraries when they are first imported
+        limit_threads(config.threads or len(os.sched_getaffinity(0)))  # read by the libraries when first imported
         return load_factory(self._factory)(config, self._progress)
 
     def _progress(self, stage: str, fraction: float) -> None:
@@ -201,9 +200,16 @@ class Worker:
 
 
 def limit_threads(count: int) -> None:
-    """Set the thread count of OpenMP, MKL and OpenBLAS; effective only before they are loaded."""
+    """Set the thread count of OpenMP, MKL and OpenBLAS; effective only before they are loaded.
+
+    A thread that waits for another spins first. GNU OpenMP's own default spins for milliseconds, and as soon as any other
+    program wants a core it burns exactly the time that the awaited thread needs (measured: a product 25 times slower beside
+    other work). A short spin, then sleep, costs next to nothing on an idle machine.
+    """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(count)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def die_with_parent(parent: int) -> None:
