@@ -1,4 +1,4 @@
-"""The scheduler driven by random requests and a fake engine: nothing starves, nothing leaks, answers do not depend on the load."""
+"""The scheduler driven by random requests and a fake engine: nothing starves, nothing leaks, no answer depends on the load."""
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field

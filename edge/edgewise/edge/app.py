@@ -54,13 +54,13 @@ class DeviceService:
 
     async def run(self) -> int:
         """Start, serve, drain, stop."""
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         served, engine = open_model(self._settings, self._engine_event)
         keys = KeyStore(self._settings.keys_file)
         self._deps = _dependencies(self._settings, Models([served]), keys)
         server = DrainingServer(
             _server_config(self._settings, create_app(self._deps), self._tls),
-            on_stop=lambda: loop.call_soon_threadsafe(self._stop.set),
+            on_stop=self._stop_soon,
         )
         sockets = listen(self._settings.host, self._settings.port)
         self._url = _url(self._settings, sockets[0].getsockname()[1])
@@ -82,6 +82,10 @@ class DeviceService:
             raise self._failure
         log.info("stopped")
         return 0 if server.started else 1
+
+    def _stop_soon(self) -> None:
+        """Called from a signal handler, which interrupts the event loop at any point."""
+        self._loop.call_soon_threadsafe(self._stop.set)
 
     # --- tasks ------------------------------------------------------------------------------------------------------------
 

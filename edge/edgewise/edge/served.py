@@ -15,8 +15,8 @@ from edgewise.models.decoder.config import read_config
 from edgewise.models.files import ModelFiles
 from edgewise.models.store import Store
 from edgewise.models.templates import load_template
-from edgewise.models.tokenizer import load_tokenizer
-from edgewise.pipeline.model import ChatTemplate, ServedModel, Tokenizer
+from edgewise.models.tokenizer import Tokenizer, load_tokenizer
+from edgewise.pipeline.model import ChatTemplate, ServedModel
 
 ENGINE_FACTORY = "edgewise.engine.build:build"
 
@@ -49,7 +49,7 @@ def open_model(settings: Settings, on_event: Callable[[EngineEvent], None]) -> t
     """
     store = Store(settings.home / "models")
     files = store.resolve(settings.model)
-    tokenizer: Tokenizer = load_tokenizer(files)
+    tokenizer = load_tokenizer(files)
     client = EngineClient(engine_config(settings, files), factory=ENGINE_FACTORY, on_event=on_event)
     served = ServedModel(
         name=files.name,
