@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib
 import os
 import subprocess
 import sys
@@ -54,6 +55,14 @@ def starter_files() -> ModelFiles:
             digest.update(block)
     name = "smollm2-135m-instruct"
     return ModelFiles(name=name, digest=f"sha256:{digest.hexdigest()}", format="gguf", paths={path.name: path})
+
+
+@pytest.fixture(scope="session")
+def starter_reference(starter_files: ModelFiles) -> Any:
+    """transformers' tokenizer of the starter model; seconds to load, so once. Leave it as it is."""
+    transformers = importlib.import_module("transformers")  # heavy, and few tests need it
+    (path,) = starter_files.paths.values()
+    return transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,11 @@ class ChatTemplate:
     def __repr__(self) -> str:
         return f"ChatTemplate({sorted(self.sources)}, {self._process!r})"
 
+    @property
+    def pid(self) -> int | None:
+        """Process id of the render process, if one has been started."""
+        return self._process.pid
+
     def warm_up(self) -> None:
         """Start the render process without waiting for it, so that the first render need not."""
         self._process.start()
