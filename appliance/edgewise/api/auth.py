@@ -18,6 +18,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+NO_KEYS = frozenset({"", "unused", "none", "empty"})
+"""What stands for no key, in any case: the clients of other servers insist on sending something."""
 PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _SCOPES = (("/v1", "inference"), ("/edgewise", "admin"), ("/metrics", "metrics"))
 
@@ -63,7 +65,7 @@ class AuthMiddleware:
         if record is None:
             raise NotAuthenticated(
                 "The API key is not valid (unknown, expired or revoked). `edgewise keys list` on the device shows all; "
-                "a caller on the device itself may leave the key empty unless one is required."
+                "a caller on the device itself may send 'unused' unless a key is required."
             )
         return record
 
@@ -78,14 +80,15 @@ class AuthMiddleware:
 
 
 def bearer_token(headers: Headers) -> str | None:
-    """The key that was sent; None for no Authorization header, or one without a key."""
+    """The key that was sent; None for no Authorization header, an empty one, or a word that stands for no key."""
     value = headers.get("authorization")
     if value is None:
         return None
     scheme, _, token = value.strip().partition(" ")
     if scheme.lower() != "bearer":
         raise NotAuthenticated(f"The Authorization scheme '{scheme[:40]}' is not known: send 'Bearer KEY'.")
-    return token.strip() or None
+    token = token.strip()
+    return None if token.lower() in NO_KEYS else token
 
 
 def check_scope(scopes: Set[str], path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from edgewise.api.context import context_of
 from edgewise.api.text import dumps
 from edgewise.core.errors import EdgewiseError, InvalidRequest, NotFound, NotPermitted
 from edgewise.core.log import get_logger
@@ -62,23 +63,30 @@ def internal_error(error: Exception) -> EdgewiseError:
     )
 
 
-async def _on_edgewise_error(_: Request, error: Exception) -> Response:
+async def _on_edgewise_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, EdgewiseError)
+    return _told(request, error)
+
+
+def _told(request: Request, error: EdgewiseError) -> Response:
+    """The answer, with a note of it for the log line."""
+    context_of(request.scope).error = error.code
     return error_response(error)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return error_response(NoSuchRoute(f"There is no route {request.method} {request.url.path[:200]}."))
+        return _told(request, NoSuchRoute(f"There is no route {request.method} {request.url.path[:200]}."))
     if error.status_code == 405:
         allow = (error.headers or {}).get("Allow", "")
-        return error_response(
+        return _told(
+            request,
             MethodNotAllowedError(
                 f"{request.method} is not allowed on {request.url.path[:200]}: use {allow}.", allow=allow
-            )
+            ),
         )
-    return error_response(InvalidRequest(str(error.detail)))
+    return _told(request, InvalidRequest(str(error.detail)))
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -9,12 +9,13 @@ from edgewise.api.context import RequestContext, context_of
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import error_body, internal_error
 from edgewise.api.parse import AnswerForm, Caller
+from edgewise.api.requests import RequestRecord
 from edgewise.api.shapes import Gathered, Shape, usage_object
 from edgewise.api.sse import DONE, KEEP_ALIVE, EventStream, attended, sse
 from edgewise.api.text import dumps
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import get_logger
-from edgewise.pipeline.run import Run, start_run
+from edgewise.pipeline.run import Run, RunObserver, start_run
 from edgewise.pipeline.task import Task
 from fastapi import Request
 from fastapi.responses import Response
@@ -47,17 +48,24 @@ async def generate(
     context = context_of(request.scope)
     assert context.record is not None
     context.record.stream = form.stream
+    context.record.model = task.model.name
     context.facts["model"] = task.model.name
     observer = _Observer(deps, task.model.name)
-    start = start_run(task, deps.planner, clock=deps.clock.monotonic, observer=observer)
-    run = await attended(request.receive, deps.requests.until_cut(start))
-    deps.requests.attach(context.record, run)
+    begin = _begin(deps, context.record, task, observer)
+    run = await attended(request.receive, deps.requests.until_cut(begin))
     shape = make_shape(run, form, int(deps.clock.time()))
     if form.stream:
         events = stream_events(run, shape, form, context, keepalive_s=deps.limits.keepalive_s)
         return EventStream(events, send_timeout_s=deps.limits.send_timeout_s)
     body = await attended(request.receive, _whole_body(run, shape))
     return Response(dumps(body), media_type="application/json")
+
+
+async def _begin(deps: ApiDependencies, record: RequestRecord, task: Task, observer: RunObserver) -> Run:
+    """Start and attach in one turn: whoever cancels this, a run that has begun is known to the middleware, which closes it."""
+    run = await start_run(task, deps.planner, clock=deps.clock.monotonic, observer=observer)
+    deps.requests.attach(record, run)
+    return run
 
 
 async def _whole_body(run: Run, shape: Shape) -> dict[str, Any]:

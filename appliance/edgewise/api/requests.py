@@ -113,7 +113,6 @@ class Requests:
     def attach(self, record: RequestRecord, run: Run) -> None:
         """The request's run has begun. Raises `ShuttingDown` if the running ones were cut meanwhile."""
         record.run = run
-        record.model = run.task.model.name
         if self._cut.is_set():
             raise shutting_down()
 

@@ -121,7 +121,7 @@ def _encode_text(model: ServedModel, prompt: str | tuple[int, ...]) -> tuple[int
         for token in ids:
             if not 0 <= token < model.tokenizer.vocab_size:
                 raise InvalidRequest(
-                    f"'prompt' holds token id {token}: ids run from 0 to {model.tokenizer.vocab_size - 1}.",
+                    f"'prompt' holds token id {str(token)[:20]}: ids run from 0 to {model.tokenizer.vocab_size - 1}.",
                     param="prompt",
                 )
     if ids:

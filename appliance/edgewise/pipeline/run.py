@@ -90,7 +90,7 @@ class Run:
         self._sequences: list[_Sequence] = []
         self._pumps: list[asyncio.Task[None]] = []
         self._ready: deque[TextChunk | EdgewiseError] = deque()
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._unfinished = 0
 
     def __repr__(self) -> str:
@@ -129,12 +129,8 @@ class Run:
         Raises:
             EdgewiseError: The engine failed, or `fail` was called. The caller then closes the run.
         """
-        while not self._ready:
-            self._wake.clear()
-            try:
-                await asyncio.wait_for(self._wake.wait(), timeout_s)
-            except asyncio.TimeoutError:
-                return None
+        if not self._ready and not await self._arrival(timeout_s):
+            return None
         item = self._ready.popleft()
         if isinstance(item, EdgewiseError):
             raise item
@@ -201,9 +197,26 @@ class Run:
         known = [one.cached_tokens for one in stats if one is not None]
         return sum(known) if known and len(known) == len(stats) else None
 
+    async def _arrival(self, timeout_s: float | None) -> bool:
+        """Wait for something to hand out. Not by `asyncio.wait_for`: before Python 3.12 it can lose a cancellation."""
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(timeout_s, self._rouse)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+        return bool(self._ready)
+
+    def _rouse(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
     def _offer(self, item: TextChunk | EdgewiseError) -> None:
         self._ready.append(item)
-        self._wake.set()
+        self._rouse()
 
     async def _pump(self, sequence: _Sequence) -> None:
         """Move one sequence from the engine to the caller; close its stream in the turn in which it ends."""
