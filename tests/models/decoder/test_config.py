@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from edgewise.core.errors import BadModelFile, UnsupportedModel
+from edgewise.kernels.rope_parameters import RopeParameters
+from edgewise.models.decoder.config import DecoderConfig, read_config
+from edgewise.models.files import ModelFiles
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+QWEN3 = {**LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 32}
+MISTRAL = {**LLAMA, "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+GGUF: dict[str, Any] = {
+    "general.architecture": "llama",
+    "llama.block_count": 2,
+    "llama.context_length": 2048,
+    "llama.embedding_length": 64,
+    "llama.feed_forward_length": 128,
+    "llama.attention.head_count": 4,
+    "llama.attention.head_count_kv": 2,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "llama.rope.freq_base": 100000.0,
+    "tokenizer.ggml.tokens": ["a", "b", "c"],
+}
+
+
+def test_defaults_are_those_of_transformers() -> None:
+    config = DecoderConfig.from_hf(LLAMA)
+    assert (config.head_dim, config.rms_eps, config.tied_embeddings) == (16, 1e-6, False)
+    assert config.rope == RopeParameters(theta=10_000.0)
+    assert config.windows == (None, None, None)
+    assert not any((config.qkv_bias, config.output_bias, config.mlp_bias, config.qk_norm))
+    without_kv = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+    assert DecoderConfig.from_hf(without_kv).num_kv_heads == 4
+    assert DecoderConfig.from_hf({**LLAMA, "head_dim": None}).head_dim == 16
+    assert DecoderConfig.from_hf(MISTRAL).windows == (4096,) * 3
+    assert DecoderConfig.from_hf({**MISTRAL, "sliding_window": None}).windows == (None,) * 3
+    assert DecoderConfig.from_hf({key: v for key, v in QWEN3.items() if key != "head_dim"}).head_dim == 128
+
+
+def test_model_type_stands_in_for_architectures() -> None:
+    bare = {key: value for key, value in QWEN3.items() if key != "architectures"}
+    assert DecoderConfig.from_hf(bare).architecture == "qwen3"
+
+
+def test_both_forms_of_rope_settings() -> None:
+    scaling = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
+    old = {**LLAMA, "rope_theta": 5e5, "rope_scaling": {**scaling, "original_max_position_embeddings": 128}}
+    new = {**LLAMA, "rope_parameters": {**scaling, "rope_theta": 5e5, "original_max_position_embeddings": 128}}
+    expected = RopeParameters(
+        kind="llama3", theta=5e5, factor=8.0, original_max_position=128, low_freq_factor=1.0, high_freq_factor=4.0
+    )
+    assert DecoderConfig.from_hf(old).rope == DecoderConfig.from_hf(new).rope == expected
+    legacy = {**LLAMA, "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    assert DecoderConfig.from_hf(legacy).rope == RopeParameters(kind="linear", factor=2.0)
+
+
+def test_yarn_derives_what_is_not_given() -> None:
+    yarn = {"rope_type": "yarn", "original_max_position_embeddings": 128}
+    rope = DecoderConfig.from_hf({**LLAMA, "rope_scaling": yarn}).rope
+    assert rope.factor == 4.0
+    assert rope.attention_factor == pytest.approx(1.1386294)
+
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("GemmaForCausalLM", {"architectures": ["GemmaForCausalLM"]}),
+    ("hidden_act", {"hidden_act": "gelu"}),
+    ("quantization_config", {"quantization_config": {"quant_method": "awq"}}),
+    ("partial_rotary_factor", {"partial_rotary_factor": 0.5}),
+    ("rope_interleaved", {"rope_interleaved": True}),
+    ("attn_logit_softcapping", {"attn_logit_softcapping": 50.0}),
+    ("num_local_experts", {"num_local_experts": 8}),
+    ("sliding_window", {"sliding_window": 128}),
+    ("'dynamic'", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+    ("'longrope'", {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}}),
+    ("mrope_section", {"rope_parameters": {"rope_type": "default", "mrope_section": [8, 4, 4]}}),
+    ("full_attention", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}),
+    ("beta_fast", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "beta_fast": 3.0}}),
+    ("partial_rotary_factor", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25}}),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), REFUSED)
+def test_what_is_not_implemented_is_refused_by_name(name: str, change: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModel, match=name):
+        DecoderConfig.from_hf({**LLAMA, **change})
+
+
+def test_unsupported_architecture_says_what_is_supported() -> None:
+    with pytest.raises(UnsupportedModel, match="LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM"):
+        DecoderConfig.from_hf({**LLAMA, "architectures": ["MixtralForCausalLM"]})
+    with pytest.raises(UnsupportedModel, match="llama, qwen2, qwen3"):
+        DecoderConfig.from_gguf({**GGUF, "general.architecture": "gemma3"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("vocab_size", None),
+        ("hidden_size", -1),
+        ("hidden_size", True),
+        ("num_hidden_layers", 10**9),
+        ("num_attention_heads", "4"),
+        ("num_key_value_heads", 3),
+        ("head_dim", 15),
+        ("max_position_embeddings", 0),
+        ("max_position_embeddings", 2**40),
+        ("rms_norm_eps", 0),
+        ("rms_norm_eps", float("nan")),
+        ("tie_word_embeddings", "yes"),
+        ("rope_scaling", ["linear"]),
+        ("rope_scaling", {"type": "linear"}),
+        ("rope_scaling", {"type": "llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 4}),
+        ("rope_theta", float("inf")),
+    ],
+)
+def test_impossible_values_are_bad_files(key: str, value: Any) -> None:
+    with pytest.raises(BadModelFile):
+        DecoderConfig.from_hf({**LLAMA, key: value})
+
+
+def test_window_kinds_are_checked() -> None:
+    windows = {**QWEN3, "layer_types": ["sliding_attention", "full_attention", "full_attention"]}
+    with pytest.raises(BadModelFile, match="use_sliding_window"):
+        DecoderConfig.from_hf(windows)
+    good = DecoderConfig.from_hf({**windows, "use_sliding_window": True, "sliding_window": 9})
+    assert good.windows == (9, None, None)
+    with pytest.raises(BadModelFile, match="layer_types"):
+        DecoderConfig.from_hf({**QWEN3, "layer_types": ["full_attention"]})
+    with pytest.raises(UnsupportedModel, match="chunked_attention"):
+        DecoderConfig.from_hf({**QWEN3, "layer_types": ["chunked_attention"] * 3})
+
+
+def test_gguf_metadata() -> None:
+    config = DecoderConfig.from_gguf(GGUF)
+    assert (config.vocab_size, config.head_dim, config.num_kv_heads, config.tied_embeddings) == (3, 16, 2, True)
+    assert config.rope.theta == 100000.0
+    shapes = {"token_embd.weight": (500, 64), "output.weight": (500, 64), "blk.0.attn_q.bias": (64,)}
+    shaped = DecoderConfig.from_gguf(GGUF, tensors=shapes)
+    assert (shaped.vocab_size, shaped.tied_embeddings, shaped.qkv_bias) == (500, False, True)
+    assert DecoderConfig.from_gguf({**GGUF, "llama.attention.head_count_kv": (2, 2)}).num_kv_heads == 2
+
+
+def test_gguf_yarn_is_that_of_transformers() -> None:
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 512}
+    gguf = DecoderConfig.from_gguf({**GGUF, **{f"llama.rope.scaling.{key}": value for key, value in scaling.items()}})
+    parameters = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512, "rope_theta": 1e5}
+    hf = DecoderConfig.from_hf({**LLAMA, "max_position_embeddings": 2048, "rope_parameters": parameters})
+    assert gguf.rope == hf.rope
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("expert_count", 8),
+        ("attention.sliding_window", 4096),
+        ("attention.value_length", 8),
+        ("rope.dimension_count", 8),
+        ("rope.scaling.type", "longrope"),
+        ("rope.scaling.factor", 2.0),
+        ("attention.causal", False),
+        ("attention.head_count", (4, 2)),
+        ("logit_scale", 0.5),
+    ],
+)
+def test_gguf_features_that_are_not_implemented_are_refused_by_name(key: str, value: Any) -> None:
+    scaling = {"llama.rope.scaling.factor": 2.0} if key == "rope.scaling.type" else {}
+    with pytest.raises(UnsupportedModel, match=key.replace(".", r"\.")):
+        DecoderConfig.from_gguf({**GGUF, **scaling, f"llama.{key}": value})
+
+
+def test_gguf_sizes_are_checked() -> None:
+    for key in ("block_count", "embedding_length", "attention.head_count", "attention.layer_norm_rms_epsilon"):
+        with pytest.raises(BadModelFile, match=key):
+            DecoderConfig.from_gguf({name: value for name, value in GGUF.items() if name != f"llama.{key}"})
+
+
+def folder(tmp_path: Path, text: str) -> ModelFiles:
+    (tmp_path / "config.json").write_text(text)
+    return ModelFiles(
+        name="m", digest="sha256:0", format="safetensors", paths={"config.json": tmp_path / "config.json"}
+    )
+
+
+def test_read_config_of_both_formats(tiny_model_factory: Callable[..., ModelFiles], tmp_path: Path) -> None:
+    assert read_config(folder(tmp_path, json.dumps(LLAMA))) == DecoderConfig.from_hf(LLAMA)
+    tied = tiny_model_factory(format="gguf", tie_embeddings=True)
+    loose = tiny_model_factory(format="gguf", tie_embeddings=False)
+    assert read_config(tied).tied_embeddings
+    assert not read_config(loose).tied_embeddings
+    assert read_config(loose).vocab_size == 512
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"a": "' + "x" * (5 << 20) + '"}'])
+def test_read_config_refuses_what_is_no_object(text: str, tmp_path: Path) -> None:
+    with pytest.raises(BadModelFile, match=r"config\.json"):
+        read_config(folder(tmp_path, text))
+
+
+def test_read_config_without_a_file(tmp_path: Path) -> None:
+    files = folder(tmp_path, "{}")
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(BadModelFile, match="cannot be read"):
+        read_config(files)
+    with pytest.raises(BadModelFile, match="is missing"):
+        read_config(ModelFiles(name="m", digest="", format="safetensors", paths={}))
+
+
+def test_configuration_and_memory_need_no_torch() -> None:
+    code = (
+        "import sys, edgewise.models.decoder.config, edgewise.models.decoder.memory; sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
