@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -92,7 +93,7 @@ class DeviceService:
         prefix: Sequence[str] = (),
         scheme: str = "http",
         ready_s: float = 120.0,
-        verify: bool | str = True,
+        verify: bool | ssl.SSLContext = True,
     ) -> None:
         self.home = home
         self.host = host

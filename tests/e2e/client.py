@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,9 @@ TIMEOUT_S = 300.0
 class Client:
     """One connection pool to one service; a context manager."""
 
-    def __init__(self, url: str, *, key: str | None = None, model: str = "starter", verify: bool | str = True) -> None:
+    def __init__(
+        self, url: str, *, key: str | None = None, model: str = "starter", verify: bool | ssl.SSLContext = True
+    ) -> None:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self.model = model
         self.http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False, verify=verify)

@@ -76,6 +76,12 @@ def import_tiny(home: Path, name: str = "tiny", **options: Any) -> str:
     return name
 
 
+def thread_limit() -> dict[str, str]:
+    """The caller's OMP_NUM_THREADS as a setting: the engine takes all cores otherwise, which several at once fight over."""
+    threads = os.environ.get("OMP_NUM_THREADS")
+    return {"EDGEWISE_ENGINE__THREADS": threads} if threads else {}
+
+
 @contextmanager
 def running(
     *flags: str,
@@ -106,5 +112,6 @@ def running(
             yield service
         return
     all_flags = ("--model", model, *flags)
+    environment = {**thread_limit(), **(environment or {})}
     with DeviceService(home, all_flags, environment=environment, host=host, prefix=prefix, **options) as service:
         yield service

@@ -6,6 +6,7 @@ import datetime
 import ipaddress
 import json
 import shutil
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from scripts.service import DeviceService
 from tests.e2e.client import Client, text_of
-from tests.e2e.service import STARTER, edgewise, new_home, running
+from tests.e2e.service import STARTER, edgewise, running
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +113,9 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 def test_tls_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path)
     environment = {"EDGEWISE_TLS__CERT": str(cert), "EDGEWISE_TLS__KEY": str(key)}
-    with new_home() as home, running(home=home, environment=environment, scheme="https", verify=str(cert)) as service:
-        with Client(service.url, model=STARTER, verify=str(cert)) as client:
+    trust = ssl.create_default_context(cafile=cert)
+    with running(environment=environment, scheme="https", verify=trust) as service:
+        with Client(service.url, model=STARTER, verify=trust) as client:
             answer = client.stream("What is the capital of France?", temperature=0, max_completion_tokens=16)
             assert "Paris" in answer.text
         with pytest.raises(httpx.ConnectError, match=r"(?i)certificate"):

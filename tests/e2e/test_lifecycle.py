@@ -44,7 +44,7 @@ def test_an_engine_killed_while_idle_is_replaced() -> None:
         assert service.ready()
 
 
-def test_a_plain_answer_survives_a_kill_of_the_engine_and_says_so() -> None:
+def test_an_answer_survives_a_kill_of_the_engine_and_its_receipt_says_so() -> None:
     fields = {"temperature": 0, "max_completion_tokens": 64, "ignore_eos": True}
     with running() as service, Client(service.url, model=STARTER) as client:
         undisturbed = client.chat(STORY, **fields)
