@@ -159,6 +159,7 @@ async def test_a_client_that_leaves_frees_its_pages(path: str, body: dict[str, A
     assert engine.pages_used == 0
     assert engine.aborted == len(engine.requests)
     assert api.deps.requests.open == 0
+    assert api.deps.requests.show()["finished"][0]["error"] == "cancelled"
 
 
 @pytest.mark.parametrize(("path", "body"), BODIES)

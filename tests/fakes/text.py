@@ -15,11 +15,19 @@ BOS, EOS = 258, 257
 class ByteTokenizer:
     """Ids 0..255 are bytes, 256..258 special, and those from 259 the multi-byte `extra` pieces (decoding only)."""
 
-    def __init__(self, extra: Sequence[bytes] = (), *, vocab_size: int = 512, bos: bool = False) -> None:
+    def __init__(
+        self,
+        extra: Sequence[bytes] = (),
+        *,
+        vocab_size: int = 512,
+        bos: bool = False,
+        missing: frozenset[int] = frozenset(),
+    ) -> None:
         self.vocab_size = vocab_size
         self.bos_id = BOS if bos else None
         self.eos_ids = frozenset({EOS})
         self.add_bos = bos
+        self.missing_bytes = missing
         self._extra = {259 + index: piece for index, piece in enumerate(extra)}
         self._special = {text: id for id, text in SPECIAL.items()}
 

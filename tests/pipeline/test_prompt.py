@@ -71,18 +71,31 @@ async def test_the_templates_refusal_is_passed_on() -> None:
         await encode_input(chat("refuse me"))
 
 
-async def test_long_inputs_are_tokenized_off_the_event_loop() -> None:
-    threads: list[str] = []
+async def test_templates_and_long_texts_run_off_the_event_loop() -> None:
+    threads: list[threading.Thread] = []
 
-    class Watched(TagTemplate):
+    class Template(TagTemplate):
         def render(self, *args: Any, **named: Any) -> str:
-            threads.append(threading.current_thread().name)
+            threads.append(threading.current_thread())
             return super().render(*args, **named)
 
-    model = fake_model(template=Watched())
-    await encode_input(chat("short", model=model))
-    await encode_input(chat("x" * (THREAD_CHARS + 1), model=model))
-    assert threads[0] == threading.main_thread().name != threads[1]
+    class Tokens(ByteTokenizer):
+        def encode(self, *args: Any, **named: Any) -> list[int]:
+            threads.append(threading.current_thread())
+            return super().encode(*args, **named)
+
+    await encode_input(chat("short", model=fake_model(template=Template())))
+    await encode_input(text("x" * (THREAD_CHARS + 1), model=fake_model(tokenizer=Tokens())))
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
+
+
+async def test_bytes_that_the_vocabulary_lacks_are_reported() -> None:
+    model = fake_model(tokenizer=ByteTokenizer(missing=frozenset({1, 2})))
+    warning = "The model does not see 3 bytes of the prompt: its vocabulary cannot write them."
+    assert (await encode_input(chat("a\x01b\x02\x02", model=model))).warnings == (warning,)
+    assert (await encode_input(text("\x01", "b", "\x02\x01", model=model))).warnings == (warning,)
+    assert (await encode_input(text("plain", (1,), model=model))).warnings == ()
 
 
 async def test_tool_calls_that_the_template_leaves_out_are_reported() -> None:

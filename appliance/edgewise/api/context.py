@@ -21,6 +21,7 @@ class RequestContext:
     record: Set while a generation request is admitted.
     error: Code of the error that the caller was told, also inside a stream.
     facts: For the log line.
+    transcript: Text of each answer by its index; kept only if it is to be logged.
     """
 
     id: str
@@ -29,6 +30,12 @@ class RequestContext:
     record: RequestRecord | None = None
     error: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    transcript: dict[int, str] = field(default_factory=dict)
+
+    def hear(self, sequence: int, text: str) -> None:
+        """A piece of an answer passes by."""
+        if "answer" in self.facts:
+            self.transcript[sequence] = self.transcript.get(sequence, "") + text
 
     @property
     def salt(self) -> str:

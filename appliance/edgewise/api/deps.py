@@ -81,6 +81,7 @@ class ApiDependencies:
     Attributes:
         keys: None accepts no key at all: loopback callers only.
         ready_max_age_s: Age at which a token no longer proves that a model answers.
+        log_content: Put prompts and answers into the log line of their request; the log's own setting must let them through too.
         requests: Admission and drain; `requests.begin_drain()`, `await requests.wait_idle(s)`, `requests.cut()` end the service.
         events: Events of the service; `events.emit(kind, message, **facts)`.
     """
@@ -94,6 +95,7 @@ class ApiDependencies:
     metrics: ApiMetrics = field(default_factory=ApiMetrics)
     version: str = "0"
     ready_max_age_s: float = 30.0
+    log_content: bool = False
     readiness: Readiness = field(init=False)
     requests: Requests = field(init=False)
     events: EventLog = field(init=False)

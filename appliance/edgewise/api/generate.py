@@ -16,7 +16,7 @@ from edgewise.api.text import dumps
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import get_logger
 from edgewise.pipeline.run import Run, RunObserver, start_run
-from edgewise.pipeline.task import Task
+from edgewise.pipeline.task import ChatInput, Task
 from fastapi import Request
 from fastapi.responses import Response
 
@@ -50,6 +50,8 @@ async def generate(
     context.record.stream = form.stream
     context.record.model = task.model.name
     context.facts["model"] = task.model.name
+    if deps.log_content:
+        context.facts |= _asked(task) | {"answer": context.transcript}
     observer = _Observer(deps, task.model.name)
     begin = _begin(deps, context.record, task, observer)
     run = await attended(request.receive, deps.requests.until_cut(begin))
@@ -57,7 +59,7 @@ async def generate(
     if form.stream:
         events = stream_events(run, shape, form, context, keepalive_s=deps.limits.keepalive_s)
         return EventStream(events, send_timeout_s=deps.limits.send_timeout_s)
-    body = await attended(request.receive, _whole_body(run, shape))
+    body = await attended(request.receive, _whole_body(run, shape, context))
     return Response(dumps(body), media_type="application/json")
 
 
@@ -68,10 +70,18 @@ async def _begin(deps: ApiDependencies, record: RequestRecord, task: Task, obser
     return run
 
 
-async def _whole_body(run: Run, shape: Shape) -> dict[str, Any]:
+def _asked(task: Task) -> dict[str, Any]:
+    """The task's input under a name that the log knows as content."""
+    if isinstance(task.input, ChatInput):
+        return {"messages": list(task.input.messages)}
+    return {"prompts": list(task.input.prompts)}
+
+
+async def _whole_body(run: Run, shape: Shape, context: RequestContext) -> dict[str, Any]:
     answers = [Gathered() for _ in range(len(run.prompts) * run.task.n)]
     async for chunk in run.chunks():
         answers[chunk.sequence].add(chunk)
+        context.hear(chunk.sequence, chunk.text)
     choices = [shape.choice(index, answer) for index, answer in enumerate(answers)]
     return shape.envelope(choices, chunk=False) | {"usage": usage_object(run), "edgewise": run.receipt().to_dict()}
 
@@ -81,7 +91,7 @@ async def stream_events(
 ) -> AsyncGenerator[bytes, None]:
     """A stream's events; a fault becomes an error event, after which nothing comes."""
     try:
-        async for event in _answer_events(run, shape, form, keepalive_s):
+        async for event in _answer_events(run, shape, form, context, keepalive_s):
             yield event
         yield DONE
     except EdgewiseError as error:
@@ -93,7 +103,9 @@ async def stream_events(
         yield sse(error_body(internal_error(error)))
 
 
-async def _answer_events(run: Run, shape: Shape, form: AnswerForm, keepalive_s: float) -> AsyncGenerator[bytes, None]:
+async def _answer_events(
+    run: Run, shape: Shape, form: AnswerForm, context: RequestContext, keepalive_s: float
+) -> AsyncGenerator[bytes, None]:
     usage: dict[str, Any] = {"usage": None} if form.include_usage else {}
     for choice in shape.opening():
         yield sse(shape.envelope([choice], chunk=True) | usage)
@@ -102,6 +114,7 @@ async def _answer_events(run: Run, shape: Shape, form: AnswerForm, keepalive_s: 
         if chunk is None:
             yield KEEP_ALIVE
             continue
+        context.hear(chunk.sequence, chunk.text)
         for choice in shape.deltas(chunk):
             event = shape.envelope([choice], chunk=True) | usage
             if run.done and choice["finish_reason"] is not None and not form.include_usage:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Coroutine
 from typing import Any, TypeVar
 
+from edgewise.api.context import context_of
 from edgewise.api.text import dumps
 from edgewise.core.errors import Cancelled
 from starlette.responses import Response
@@ -65,9 +66,10 @@ class EventStream(Response):
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope
-        with contextlib.suppress(Cancelled):
+        try:
             await attended(receive, self._write(send))
+        except Cancelled as error:
+            context_of(scope).error = error.code
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

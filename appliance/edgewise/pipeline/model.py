@@ -26,6 +26,10 @@ class Tokenizer(Protocol):
     @property
     def add_bos(self) -> bool: ...
 
+    @property
+    def missing_bytes(self) -> frozenset[int]:
+        """Bytes that the vocabulary cannot write; `encode` leaves them out."""
+
     def encode(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
         """Token ids of `text`; `parse_special` turns the written form of special tokens into their ids."""
 

@@ -18,7 +18,7 @@ from edgewise.pipeline.model import ServedModel
 from edgewise.pipeline.task import ChatInput, Task
 
 THREAD_CHARS = 16_384
-"""Longer inputs are tokenized on a thread, so that the event loop keeps serving others."""
+"""Longer texts are tokenized on a thread, so that the event loop keeps serving others; chats always are, for their templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,7 @@ async def encode_input(task: Task) -> EncodedInput:
         TemplateFailed: The chat template refuses the messages.
         InvalidRequest: An empty prompt or an id outside the vocabulary.
     """
-    if isinstance(task.input, ChatInput):
-        size = sum(len(message["content"]) for message in task.input.messages)
-    else:
-        size = sum(len(prompt) for prompt in task.input.prompts)
-    if size > THREAD_CHARS:
+    if isinstance(task.input, ChatInput) or sum(len(prompt) for prompt in task.input.prompts) > THREAD_CHARS:
         return await asyncio.to_thread(_encode, task)
     return _encode(task)
 
@@ -51,7 +47,11 @@ async def encode_input(task: Task) -> EncodedInput:
 def _encode(task: Task) -> EncodedInput:
     if isinstance(task.input, ChatInput):
         return _encode_chat(task.model, task.input)
-    return EncodedInput(tuple(_encode_text(task.model, prompt) for prompt in task.input.prompts))
+    prompts = task.input.prompts
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    return EncodedInput(
+        tuple(_encode_text(task.model, prompt) for prompt in prompts), tuple(_left_out(task.model, *texts))
+    )
 
 
 def _encode_chat(model: ServedModel, chat: ChatInput) -> EncodedInput:
@@ -65,7 +65,7 @@ def _encode_chat(model: ServedModel, chat: ChatInput) -> EncodedInput:
     ids = guard.encode(text)
     if not ids:
         raise InvalidRequest("The chat template makes an empty prompt of these messages.", param="messages")
-    return EncodedInput((tuple(ids),), tuple(_unseen_calls(chat, text)))
+    return EncodedInput((tuple(ids),), (*_unseen_calls(chat, text), *_left_out(model, text)))
 
 
 class _Guard:
@@ -111,6 +111,16 @@ def _unseen_calls(chat: ChatInput, text: str) -> list[str]:
         for index, message in enumerate(chat.messages)
         if any(call["function"]["name"] not in text for call in message.get("tool_calls", ()))
     ]
+
+
+def _left_out(model: ServedModel, *texts: str) -> list[str]:
+    """Some vocabularies lack some bytes (control characters, as a rule); the caller must hear if theirs are among them."""
+    missing = bytes(model.tokenizer.missing_bytes)
+    if not missing:
+        return []
+    raw = [text.encode() for text in texts]
+    count = sum(len(one) - len(one.translate(None, missing)) for one in raw)
+    return [f"The model does not see {count} bytes of the prompt: its vocabulary cannot write them."] if count else []
 
 
 def _encode_text(model: ServedModel, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
