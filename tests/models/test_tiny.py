@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
+from edgewise.models.decoder.loading import load_decoder
+from edgewise.models.decoder.parameters import DecoderParameters
+from edgewise.models.files import ModelFiles
 from edgewise.models.tiny import local_files, main, make_tiny_model
 from edgewise.models.tiny_vocab import SPECIAL_TOKENS, build_vocab
 from edgewise.models.tiny_weights import FAMILIES
@@ -87,3 +92,20 @@ def test_command_writes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert json.loads(files.paths["config.json"].read_text())["max_position_embeddings"] == 32768
     assert files.format == "safetensors"
     assert files.digest.startswith("sha256:")
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_gguf_and_folder_are_the_same_model(tiny_model_factory: Callable[..., ModelFiles], family: str) -> None:
+    """Names, row order and configuration of the GGUF: loaded, both formats hold the same numbers."""
+
+    def loaded(**options: str) -> DecoderParameters:
+        files = tiny_model_factory(family=family, **options)
+        return load_decoder(files, device=torch.device("cpu"), dtype=torch.float32).parameters
+
+    folder, single = loaded(), loaded(format="gguf")
+    pairs = [(folder.embedding, single.embedding), (folder.norm, single.norm), (folder.head, single.head)]
+    for left, right in zip(folder.layers, single.layers, strict=True):
+        names = [each.name for each in fields(left)]
+        pairs += [(getattr(left, name), getattr(right, name)) for name in names if getattr(left, name) is not None]
+    assert all(torch.equal(left, right) for left, right in pairs)
+    assert len(pairs) >= 3 + 2 * 6
