@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from edgewise.api import errors as api_errors
 from edgewise.api.auth import NO_KEYS, OPEN_PATHS
+from edgewise.api.body import MAX_DEPTH
 from edgewise.api.events import EventLog
 from edgewise.api.fields import CHAT_IGNORED, CHAT_REFUSED, COMPLETION_IGNORED, COMPLETION_REFUSED, EXTENSIONS
-from edgewise.api.schemas import ChatBody, CompletionBody, Generation
+from edgewise.api.schemas import MAX_CHOICES, MAX_STOP_CHARS, MAX_STOPS, ChatBody, CompletionBody, Generation
 from edgewise.core import errors as core_errors
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import BadModelFile, ConfigError, EdgewiseError, SourceUnavailable, UnsupportedModel
@@ -125,6 +126,9 @@ def test_the_numbers_in_the_text() -> None:
     limits = api.deps.limits
     assert f"within {limits.body_timeout_s:g} s" in PAGE
     assert f"at most {limits.max_sequences}" in PAGE
+    assert f"up to {MAX_STOPS}, of 1 to {MAX_STOP_CHARS} characters" in PAGE
+    assert f"more than {MAX_DEPTH} levels" in PAGE
+    assert f"1 to {MAX_CHOICES} answers" in PAGE
     assert f"in the last {api.deps.ready_max_age_s:g} s" in PAGE
     assert f"the last {EventLog(clock=FakeClock())._events.maxlen} events" in PAGE
     assert f"the last {api.deps.requests._finished.maxlen} finished" in PAGE

@@ -167,6 +167,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("stop", "", "invalid_value"),
     ("stop", ["a", ""], "invalid_value"),
     ("stop", ["a", "b", "c", "d", "e"], "invalid_value"),
+    ("stop", "x" * 4097, "invalid_value"),
     ("seed", 1.5, "invalid_type"),
     ("seed", 2**64, "invalid_value"),
     ("max_tokens", 0, "invalid_value"),

@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 MAX_STOPS = 4
+MAX_STOP_CHARS = 4096
 MAX_CHOICES = 128
 MAX_TIMEOUT_S = 86_400.0
 
@@ -40,6 +41,8 @@ def _stops(value: Any) -> Any:
         raise _bad(f"has {len(stops)} strings: at most {MAX_STOPS} are allowed")
     if not all(stops):
         raise _bad("has an empty string: a stop string needs at least one character")
+    if max(map(len, stops), default=0) > MAX_STOP_CHARS:
+        raise _bad(f"has a string of {max(map(len, stops))} characters: at most {MAX_STOP_CHARS} are allowed")
     return tuple(stops)
 
 
