@@ -46,7 +46,7 @@ def _raise(message: object) -> NoReturn:
 
 
 def _strftime_now(layout: str) -> str:
-    return datetime.now().astimezone().strftime(layout)
+    return datetime.now().strftime(layout)  # local time, as transformers writes it
 
 
 def _tojson(
