@@ -55,18 +55,18 @@ class DeviceService:
     async def run(self) -> int:
         """Start, serve, drain, stop."""
         self._loop = asyncio.get_running_loop()
-        served, engine = open_model(self._settings, self._engine_event)
+        model = open_model(self._settings, self._engine_event)
         keys = KeyStore(self._settings.keys_file)
-        self._deps = _dependencies(self._settings, Models([served]), keys)
+        self._deps = _dependencies(self._settings, Models([model.served]), keys)
         server = DrainingServer(
             _server_config(self._settings, create_app(self._deps), self._tls),
             on_stop=self._stop_soon,
         )
         sockets = listen(self._settings.host, self._settings.port)
         self._url = _url(self._settings, sockets[0].getsockname()[1])
-        await engine.start()
+        await model.engine.start()
         tasks = [
-            asyncio.create_task(self._announce(engine), name="announce"),
+            asyncio.create_task(self._announce(model.engine), name="announce"),
             asyncio.create_task(self._watchdog(), name="watchdog"),
             asyncio.create_task(self._drain_then_close(server), name="drain"),
         ]
@@ -76,7 +76,7 @@ class DeviceService:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await engine.stop()
+            await model.close()
             keys.close()
         if self._failure is not None:
             raise self._failure
@@ -167,6 +167,7 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore) -> ApiDepe
             allowed_hosts=security.allowed_hosts,
         ),
         version=version("edgewise"),
+        log_content=settings.log.prompts,
     )
 
 

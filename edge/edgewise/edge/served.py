@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 from edgewise.core.errors import TemplateFailed
@@ -14,11 +15,25 @@ from edgewise.models.catalog import SETS
 from edgewise.models.decoder.config import read_config
 from edgewise.models.files import ModelFiles
 from edgewise.models.store import Store
-from edgewise.models.templates import load_template
+from edgewise.models.templates import ChatTemplate, load_template
 from edgewise.models.tokenizer import Tokenizer, load_tokenizer
-from edgewise.pipeline.model import ChatTemplate, ServedModel
+from edgewise.pipeline.model import ServedModel
 
 ENGINE_FACTORY = "edgewise.engine.build:build"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenModel:
+    """A model with the processes that belong to it: its engine and the one that renders its chat template."""
+
+    served: ServedModel
+    engine: EngineClient
+    template: ChatTemplate | None
+
+    async def close(self) -> None:
+        await self.engine.stop()
+        if self.template is not None:
+            self.template.close()
 
 
 def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
@@ -41,7 +56,7 @@ def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
     )
 
 
-def open_model(settings: Settings, on_event: Callable[[EngineEvent], None]) -> tuple[ServedModel, EngineClient]:
+def open_model(settings: Settings, on_event: Callable[[EngineEvent], None]) -> OpenModel:
     """Resolve `settings.model` and prepare to serve it; the engine is not started yet.
 
     Raises:
@@ -51,17 +66,18 @@ def open_model(settings: Settings, on_event: Callable[[EngineEvent], None]) -> t
     files = store.resolve(settings.model)
     tokenizer = load_tokenizer(files)
     client = EngineClient(engine_config(settings, files), factory=ENGINE_FACTORY, on_event=on_event)
+    template = _template(files, tokenizer)
     served = ServedModel(
         name=files.name,
         aliases=_aliases(settings.model, files.name),
         tokenizer=tokenizer,
-        template=_template(files, tokenizer),
+        template=template,
         engine=client,
         max_context=read_config(files).max_position,
         digest=files.digest,
         created=int(datetime.fromisoformat(store.manifest(files.name).installed_at).timestamp()),
     )
-    return served, client
+    return OpenModel(served, client, template)
 
 
 def _aliases(asked: str, name: str) -> tuple[str, ...]:
