@@ -146,3 +146,14 @@ def test_older_configuration_form_gives_the_same_logits(driver: Callable[..., An
     path.write_text(json.dumps(config))
     tokens = [random.Random(2).randrange(300) for _ in range(LENGTH)]
     assert_close(driver(local_files(tmp_path)).whole(tokens), logits_of(model, tokens))
+
+
+@pytest.mark.parametrize(("dtype", "mean"), [(torch.bfloat16, 0.02), (torch.float16, 0.003)])
+def test_16_bit_weights_stay_near_float32(
+    dtype: torch.dtype, mean: float, driver: Callable[..., Any], tiny_model: Any
+) -> None:
+    tokens = [random.Random(1).randrange(512) for _ in range(100)]
+    full, half = driver(tiny_model).whole(tokens), driver(tiny_model, dtype, kv_dtype=dtype).whole(tokens)
+    assert half.dtype is torch.float32
+    assert (full - half).abs().mean() < mean
+    assert (full.argmax(-1) == half.argmax(-1)).float().mean() >= 0.97
