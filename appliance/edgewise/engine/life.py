@@ -84,7 +84,8 @@ class Life:
 
     @property
     def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        """Process id of the child; None before it is started and after it is reaped, when the number may be another's."""
+        return None if self._process is None or self._process.reaped else self._process.pid
 
     def send(self, message: Message) -> None:
         """Give a message to the child; dropped if there is none (any more)."""

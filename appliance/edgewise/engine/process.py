@@ -62,9 +62,13 @@ class EngineProcess:
     def pid(self) -> int:
         return self._popen.pid
 
+    @property
+    def reaped(self) -> bool:
+        return self._popen.returncode is not None
+
     def kill(self) -> None:
         """SIGKILL to the child and to whatever it has started (its process group)."""
-        if self._popen.returncode is None:
+        if not self.reaped:
             with contextlib.suppress(ProcessLookupError):  # it has ended, but is not reaped yet
                 os.killpg(self.pid, signal.SIGKILL)
 
@@ -76,7 +80,7 @@ class EngineProcess:
 
     def close(self) -> None:
         """Release the descriptors; the socket is its channel's. A child that has not been waited for is killed."""
-        if self._popen.returncode is None:
+        if not self.reaped:
             self.kill()
             self._popen.wait(_KILL_S)
         if self._pidfd >= 0:

@@ -489,3 +489,19 @@ def test_an_id_in_flight_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="in flight"):
         world.book.open(ask("a"), 0.0)
     assert "open=1" in repr(world.book)
+
+
+def test_a_delivered_token_clears_the_strikes() -> None:
+    world, (consumer,) = started(ask("a", 8))
+    for _ in range(2 * LIMIT):
+        world.step()
+        world.deliver()
+        world.crash()
+        world.up()
+        world.crash()
+        world.up()
+    world.step(8)
+    world.deliver()
+    assert consumer.output == undisturbed(consumer.request)[0]
+    assert consumer.last is not None
+    assert consumer.last.finish == "length"
