@@ -11,16 +11,17 @@ from tests.e2e.service import STARTER, running
 
 PARALLEL = 16
 TOKENS = 48
+TOKENS_IN_BRIEF = 12  # for fewer than ten seeds
 EXACT = ("--dtype", "float32", "--kv-dtype", "float32")
 
 
-def batched_differences(client: Client) -> list[str]:
+def batched_differences(client: Client, tokens: int) -> list[str]:
     """Prompts whose answer among 15 others is not that of a run alone. The fixed-seed ones sample, the rest are greedy."""
     questions = prompts(PARALLEL)
 
     def answer(index: int) -> list[int]:
         fields = {"temperature": 0.0 if index % 2 == 0 else 0.9, "seed": index, "return_token_ids": True}
-        return tokens_of(client.chat(questions[index], max_completion_tokens=TOKENS, **fields))
+        return tokens_of(client.chat(questions[index], max_completion_tokens=tokens, **fields))
 
     alone = [answer(index) for index in range(PARALLEL)]
     with ThreadPoolExecutor(PARALLEL) as pool:
@@ -28,11 +29,11 @@ def batched_differences(client: Client) -> list[str]:
     return [questions[index] for index in range(PARALLEL) if alone[index] != together[index]]
 
 
-def stream_differences(client: Client, seeds: int) -> list[int]:
+def stream_differences(client: Client, seeds: int, tokens: int) -> list[int]:
     """Seeds for which the joined text of a stream is not that of the plain answer. High temperature makes odd bytes."""
     differing = []
     for seed in range(seeds):
-        fields = {"temperature": 1.5, "seed": seed, "max_completion_tokens": TOKENS}
+        fields = {"temperature": 1.5, "seed": seed, "max_completion_tokens": tokens}
         plain = client.chat("Write a line of emoji and a line of Chinese.", **fields)
         streamed = client.stream("Write a line of emoji and a line of Chinese.", **fields)
         same_end = streamed.finish_reason == plain["choices"][0]["finish_reason"]
@@ -42,10 +43,11 @@ def stream_differences(client: Client, seeds: int) -> list[int]:
 
 
 def measure(count: int) -> Verdict:
+    tokens = TOKENS if count >= 10 else TOKENS_IN_BRIEF
     with running(*EXACT) as service, Client(service.url, model=STARTER) as client:
-        batched = batched_differences(client)
+        batched = batched_differences(client, tokens)
         progress(f"{PARALLEL} at once: {len(batched)} differ")
-        streamed = stream_differences(client, count)
+        streamed = stream_differences(client, count, tokens)
     figure = f"{PARALLEL - len(batched)} of {PARALLEL} equal at once; {count - len(streamed)} of {count} seeds equal streamed"
     details = {"batched": batched, "streamed": streamed}
     return Verdict(figure=figure, passed=not batched and not streamed, details=details)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
-class NotRun(Exception):  # noqa: N818 - not an error of the product
+class NotRun(Exception):
     """The line cannot be run here (say, it needs root); the message says why."""
 
 

@@ -13,7 +13,7 @@ from tests.e2e.service import STARTER, running
 
 @pytest.fixture(scope="session")
 def service() -> Iterator[DeviceService]:
-    with running() as started:
+    with running(model="starter") as started:
         yield started
 
 
