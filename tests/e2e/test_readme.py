@@ -15,7 +15,8 @@ ADDRESS = "http://127.0.0.1:8400"
 
 def example(language: str, marker: str, service: DeviceService) -> str:
     """The one code block of that language that contains the marker, for this service's port."""
-    (found,) = [text for text in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if marker in text]
+    blocks: list[str] = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    (found,) = [block for block in blocks if marker in block]
     assert ADDRESS in found
     return found.replace(ADDRESS, service.url)
 
