@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from edgewise.models.catalog import find
 from edgewise.models.files import ModelFiles
 from edgewise.models.store import Store

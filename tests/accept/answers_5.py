@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydoc_data.topics import topics
 
-from edgewise.engine.quality import kv_divergence
 from gguf import GGUFReader
 
+from edgewise.engine.quality import kv_divergence
 from tests.accept.line import Line, Verdict, main, progress
 from tests.accept.reference import read_tokenizer
 from tests.e2e.service import starter_model

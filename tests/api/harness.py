@@ -11,11 +11,11 @@ from typing import Any
 
 import httpx
 import uvicorn
+from fastapi import FastAPI
+
 from edgewise.api.app import create_app
 from edgewise.api.deps import ApiDependencies
 from edgewise.pipeline.model import Models, ServedModel
-from fastapi import FastAPI
-
 from tests.fakes.engine import FakeEngine
 from tests.fakes.serving import fake_model
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from edgewise.api.deps import Access
 from starlette.types import Message
 
+from edgewise.api.deps import Access
 from tests.api.harness import CHAT, LOOPBACK, Api, error_of, hello, make_api
 
 REMOTE = "http://192.0.2.7:8400"

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+
 from edgewise.api.body import MAX_DEPTH
 from edgewise.api.deps import Limits
-
 from tests.api.harness import CHAT, COMPLETIONS, hello, make_api
 
 both = pytest.mark.parametrize("route", [CHAT, COMPLETIONS])

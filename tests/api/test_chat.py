@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from edgewise.api.deps import Limits
 
+from edgewise.api.deps import Limits
 from tests.api.harness import CHAT, content_of, hello, make_api, parse_events
 from tests.fakes.engine import FakeEngine, Fault
 from tests.fakes.serving import DIGEST, fake_model, says

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from edgewise.api.deps import Limits
 
+from edgewise.api.deps import Limits
 from tests.api.harness import COMPLETIONS, content_of, make_api, prompt
 from tests.fakes.engine import FakeEngine
 from tests.fakes.serving import says

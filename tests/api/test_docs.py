@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from edgewise.api import errors as api_errors
 from edgewise.api.auth import NO_KEYS, OPEN_PATHS
 from edgewise.api.body import MAX_DEPTH
@@ -18,7 +19,6 @@ from edgewise.core import errors as core_errors
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import BadModelFile, ConfigError, EdgewiseError, SourceUnavailable, UnsupportedModel
 from edgewise.pipeline.receipts import Receipt, StageReceipt
-
 from tests.api.harness import CHAT, hello, make_api
 from tests.api.test_auth import Keys, Record
 from tests.fakes.engine import FakeEngine

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, get_type_hints
 
 import pytest
+from openai.types import completion_create_params
+from openai.types.chat import completion_create_params as chat_create_params
+
 from edgewise.api.deps import Limits
 from edgewise.api.fields import CHAT_IGNORED, CHAT_REFUSED, COMPLETION_IGNORED, COMPLETION_REFUSED, EXTENSIONS
 from edgewise.api.schemas import ChatBody, CompletionBody
 from edgewise.engine.request import SamplingParams
-from openai.types import completion_create_params
-from openai.types.chat import completion_create_params as chat_create_params
-
 from tests.api.harness import CHAT, COMPLETIONS, hello, make_api, prompt
 
 ROUTES = [(CHAT, hello), (COMPLETIONS, prompt)]

@@ -9,10 +9,10 @@ import random
 from typing import Any
 
 import pytest
-from edgewise.api.deps import Limits
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from edgewise.api.deps import Limits
 from tests.api.harness import CHAT, COMPLETIONS, error_of, hello, make_api, parse_events, prompt
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one service, so one loop

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from starlette.types import Message
+
 from edgewise.api.deps import Limits
 from edgewise.api.shapes import ChatShape
 from edgewise.core.errors import QueueFull
-from starlette.types import Message
-
 from tests.api.harness import CHAT, COMPLETIONS, Api, content_of, error_of, hello, make_api, parse_events, prompt, until
 from tests.fakes.engine import FakeEngine
 from tests.fakes.serving import says

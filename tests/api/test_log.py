@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from edgewise.core.log import LineFormatter, configure_logging
 
+from edgewise.core.log import LineFormatter, configure_logging
 from tests.api.harness import CHAT, COMPLETIONS, hello, make_api, prompt
 from tests.api.test_auth import Keys
 from tests.fakes.engine import FakeEngine, Fault

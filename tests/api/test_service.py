@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 import pytest
+
 from edgewise.api.deps import Limits
 from edgewise.api.events import EventLog
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import EngineUnavailable
-
 from tests.api.harness import CHAT, COMPLETIONS, hello, make_api, prompt, until
 from tests.fakes.engine import FakeEngine, Fault
 from tests.fakes.serving import DIGEST, says

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+
 from edgewise.cli.chat_client import Answer, AnswerBroken, ChatClient, NoService, ServiceRefusedError
 from edgewise.core.errors import EngineUnavailable, NotFound
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from edgewise.cli.main import main
 from edgewise.core.settings import settings_fields
 

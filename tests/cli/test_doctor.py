@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from edgewise.cli import doctor_checks
 from edgewise.cli.doctor_checks import check_certificate, check_torch, probe_torch
 from edgewise.cli.torch_probe import cpu_has_bf16

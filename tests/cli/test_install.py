@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from edgewise.cli import install_plan
 from edgewise.cli.install_plan import InstallError, InstallPlan, PlannedFile, carry_out, plan_system, render_unit
 from edgewise.cli.main import main

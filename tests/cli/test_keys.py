@@ -5,6 +5,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+
 from edgewise.cli.main import main
 from edgewise.security.keys import KeyStore
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from edgewise.cli.exit_codes import MEANINGS, ExitCode, exit_code
 from edgewise.cli.main import main
 from edgewise.core import errors

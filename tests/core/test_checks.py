@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+
 from edgewise.core.checks import (
     check_clock,
     check_memory,

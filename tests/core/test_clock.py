@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from edgewise.core.clock import EARLIEST_PLAUSIBLE, Clock, FakeClock, SystemClock, parse_duration, plausible
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from edgewise.core.errors import StorageError
 from edgewise.core.files import atomic_write, atomic_writer, file_lock, fsync_dir, translate_os_errors
 

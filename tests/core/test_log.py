@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from edgewise.core.log import CONTENT_FIELDS, SECRET_FIELDS, LogFormat, configure_logging, get_logger
 
 TOKEN = "ew_abcd1234_" + "S" * 43

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgewise.core.errors import ConfigError
-from edgewise.core.settings import RESERVED_ENV, LoadedSettings, Settings, env_name, load_settings, settings_fields
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+
+from edgewise.core.errors import ConfigError
+from edgewise.core.settings import RESERVED_ENV, LoadedSettings, Settings, env_name, load_settings, settings_fields
 
 NO_FILE = Path("/nonexistent/edgewise.toml")
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from edgewise.core.settings import env_name, load_settings, settings_fields
 from edgewise.core.settings_reference import example_toml, markdown_reference
 

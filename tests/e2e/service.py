@@ -17,7 +17,6 @@ from typing import Any
 from edgewise.models.files import ModelFiles
 from edgewise.models.store import Store
 from edgewise.models.tiny import make_tiny_model
-
 from scripts.service import DeviceService, edgewise_command, edgewise_environment
 
 STARTER = "smollm2-135m-instruct"

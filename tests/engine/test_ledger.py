@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from edgewise.core.errors import OutOfMemory
 from edgewise.engine.ledger import Ledger, available_memory, mib
 

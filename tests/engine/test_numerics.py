@@ -1,6 +1,7 @@
 """What "auto" resolves to, and that unknown names are refused."""
 
 import pytest
+
 from edgewise.core.errors import ConfigError
 from edgewise.engine.numerics import numeric_class, resolve
 

@@ -1,11 +1,12 @@
 """The page pool as a state machine: whatever happens, every page is in exactly one state and shared pages agree."""
 
 import pytest
-from edgewise.engine.pages import PagePool
-from edgewise.engine.prefix import chain_start, extend_chain, page_hash
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from edgewise.engine.pages import PagePool
+from edgewise.engine.prefix import chain_start, extend_chain, page_hash
 
 PAGES = 12
 

@@ -4,6 +4,9 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from edgewise.engine.pacing import Pacer
@@ -11,8 +14,6 @@ from edgewise.engine.pages import PagePool
 from edgewise.engine.request import GenerateRequest, Priority, SamplingParams
 from edgewise.engine.scheduler import Scheduler, StepPlan
 from edgewise.engine.sequence import Sequence
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PAGE = 4
 

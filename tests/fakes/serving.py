@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from edgewise.engine.request import GenerateRequest
 from edgewise.pipeline.model import ChatTemplate, ServedModel, Tokenizer
-
 from tests.fakes.engine import FakeEngine, Script
 from tests.fakes.text import EOS, ByteTokenizer, TagTemplate
 

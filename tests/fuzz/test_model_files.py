@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from edgewise.core.errors import BadModelFile, UnsupportedModel
 from edgewise.models.files import ModelFiles, ModelFormat
 from edgewise.models.tiny_vocab import build_vocab

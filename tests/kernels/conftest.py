@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+
 from edgewise.kernels.kv_write import write_kv
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
 

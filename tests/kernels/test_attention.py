@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from edgewise.kernels.attention import Scratch, paged_attention, plan_attention
 from edgewise.kernels.paging import AttentionMeta, KVLayer
 

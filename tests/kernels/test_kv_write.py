@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from edgewise.kernels.kv_write import kv_rows, write_kv
 from edgewise.kernels.paging import KVLayer
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from edgewise.kernels.linear import batch_invariant, linear, padded_rows
 
 CPU = torch.device("cpu")

@@ -1,9 +1,10 @@
 """Known answers of Philox4x32-10 and the numbers drawn from it."""
 
 import pytest
-from edgewise.kernels.philox import philox4x32, uniform
 from hypothesis import given
 from hypothesis import strategies as st
+
+from edgewise.kernels.philox import philox4x32, uniform
 
 # Published test vectors of the Random123 distribution: counter, key, result.
 VECTORS = [

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+
 from edgewise.kernels.embedding import embedding
 from edgewise.kernels.rms_norm import rms_norm
 from edgewise.kernels.rope import apply_rope, rope_rows, rope_tables

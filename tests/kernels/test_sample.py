@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
-from edgewise.kernels.sample import RowControls, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from edgewise.kernels.sample import RowControls, sample
 
 VOCAB = 97
 

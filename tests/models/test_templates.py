@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import TemplateError
+from transformers import AutoTokenizer
+from transformers.utils.chat_template_utils import render_jinja_template
+
 from edgewise.core.errors import BadModelFile, TemplateFailed
 from edgewise.models.files import ModelFiles
 from edgewise.models.templates import ChatTemplate, load_template
 from edgewise.models.tiny import local_files, make_tiny_model
 from edgewise.models.tokenizer import load_tokenizer
 from edgewise.models.weights.write import write_gguf
-from jinja2 import TemplateError
-from transformers import AutoTokenizer
-from transformers.utils.chat_template_utils import render_jinja_template
 
 TinyModelFactory = Callable[..., ModelFiles]
 Messages = list[dict[str, Any]]

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
+
 from edgewise.models.decoder.loading import load_decoder
 from edgewise.models.decoder.parameters import DecoderParameters
 from edgewise.models.files import ModelFiles
 from edgewise.models.tiny import local_files, main, make_tiny_model
 from edgewise.models.tiny_vocab import SPECIAL_TOKENS, build_vocab
 from edgewise.models.tiny_weights import FAMILIES
-from transformers import AutoModelForCausalLM
 
 
 def digests(directory: Path) -> dict[str, str]:

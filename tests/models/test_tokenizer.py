@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
+from transformers import AutoTokenizer
+
 from edgewise.core.errors import BadModelFile, InvalidRequest, StorageError, UnsupportedModel
 from edgewise.models.files import ModelFiles
 from edgewise.models.tiny import local_files, make_tiny_model
 from edgewise.models.tiny_vocab import build_vocab
 from edgewise.models.tokenizer import Tokenizer, load_tokenizer
 from edgewise.models.weights.write import GGUFValue, write_gguf
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tokenizers import pre_tokenizers
-from transformers import AutoTokenizer
 
 TinyModelFactory = Callable[..., ModelFiles]
 

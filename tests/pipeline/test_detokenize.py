@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from edgewise.pipeline.detokenize import Detokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgewise.pipeline.detokenize import Detokenizer
 from tests.fakes.text import EOS, ByteTokenizer
 
 

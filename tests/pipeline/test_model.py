@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+
 from edgewise.core.errors import ConfigError, ModelNotFound
 from edgewise.pipeline.model import Models
-
 from tests.fakes.engine import FakeEngine
 from tests.fakes.serving import fake_model
 

@@ -4,12 +4,12 @@ import threading
 from typing import Any
 
 import pytest
-from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, TemplateFailed
-from edgewise.pipeline.prompt import THREAD_CHARS, answer_budget, encode_input
-from edgewise.pipeline.task import ChatInput, Sampling, Task, TextInput
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, TemplateFailed
+from edgewise.pipeline.prompt import THREAD_CHARS, answer_budget, encode_input
+from edgewise.pipeline.task import ChatInput, Sampling, Task, TextInput
 from tests.fakes.engine import FakeEngine
 from tests.fakes.serving import fake_model
 from tests.fakes.text import BOS, SPECIAL, ByteTokenizer, TagTemplate

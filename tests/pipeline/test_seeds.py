@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import hashlib
 
-from edgewise.pipeline.seeds import MAX_SEED, draw_seed, normalize_seed, sequence_seed
 from hypothesis import given
 from hypothesis import strategies as st
+
+from edgewise.pipeline.seeds import MAX_SEED, draw_seed, normalize_seed, sequence_seed
 
 
 def test_the_first_sequence_has_the_requests_seed() -> None:

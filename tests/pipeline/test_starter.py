@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from edgewise.models.files import ModelFiles
 from edgewise.models.templates import load_template
 from edgewise.models.tokenizer import load_tokenizer
@@ -13,9 +16,6 @@ from edgewise.pipeline.plan import LocalPlanner
 from edgewise.pipeline.prompt import encode_input
 from edgewise.pipeline.run import start_run
 from edgewise.pipeline.task import ChatInput, Task, TextInput
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 from tests.fakes.engine import FakeEngine
 
 

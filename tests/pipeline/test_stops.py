@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from edgewise.pipeline.stops import StopScanner
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from edgewise.pipeline.stops import StopScanner
 
 SMALL = st.text("abc", min_size=0, max_size=40)
 STOPS = st.lists(st.text("abc", min_size=1, max_size=6), max_size=4)

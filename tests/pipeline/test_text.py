@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgewise.engine.request import FinishReason, TokenLogprobs
-from edgewise.pipeline.text import ShownToken, TextAssembler, TextChunk
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgewise.engine.request import FinishReason, TokenLogprobs
+from edgewise.pipeline.text import ShownToken, TextAssembler, TextChunk
 from tests.fakes.text import EOS, ByteTokenizer
 
 FINISHES = st.sampled_from(["length", "stop"])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from edgewise.core.errors import SourceUnavailable
 from edgewise.security.fetch import FetchPolicy, UrlRefused, check_url, is_public, open_url
 

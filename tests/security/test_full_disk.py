@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from edgewise.core.errors import StorageError
 from edgewise.core.files import atomic_write
 from edgewise.security.keys import KeyStore

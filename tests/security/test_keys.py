@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from edgewise.core.clock import FakeClock
-from edgewise.core.errors import InvalidRequest, NotFound, StorageError
-from edgewise.security.keys import SCOPES, KeyRecord, KeyStore
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from edgewise.core.clock import FakeClock
+from edgewise.core.errors import InvalidRequest, NotFound, StorageError
+from edgewise.security.keys import SCOPES, KeyRecord, KeyStore
 
 CREATOR = """
 import sys

@@ -13,11 +13,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from hypothesis import given
+from hypothesis import strategies as st
+
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import ConfigError
 from edgewise.security.tls import CertificateDatesError, TlsFiles, check_tls, validity
-from hypothesis import given
-from hypothesis import strategies as st
 
 NOW = datetime.fromtimestamp(FakeClock().time(), tz=timezone.utc)
 Key = ec.EllipticCurvePrivateKey

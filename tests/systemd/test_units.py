@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from edgewise.cli.exit_codes import ExitCode
 from edgewise.cli.install_plan import STOP_MARGIN_S, UNIT, render_unit, service_toml, template
 from edgewise.core.settings import Settings, load_settings

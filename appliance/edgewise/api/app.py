@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from fastapi import FastAPI
+
 from edgewise.api.auth import AuthMiddleware
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import install_error_handlers
 from edgewise.api.middleware import ContextMiddleware, CorsMiddleware
 from edgewise.api.routes_service import service_router
 from edgewise.api.routes_v1 import v1_router
-from fastapi import FastAPI
 
 
 def create_app(deps: ApiDependencies) -> FastAPI:

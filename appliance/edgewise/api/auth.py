@@ -10,12 +10,13 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Set
 
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from edgewise.api.context import RequestContext, context_of
 from edgewise.api.deps import Access, KeyRecord, KeyVerifier
 from edgewise.api.errors import HostRefused, error_response
 from edgewise.core.errors import EdgewiseError, NotAuthenticated, NotPermitted
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 NO_KEYS = frozenset({"", "unused", "none", "empty"})

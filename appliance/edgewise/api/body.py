@@ -8,9 +8,10 @@ import math
 import re
 from typing import Any, NoReturn
 
+from starlette.requests import ClientDisconnect, Request
+
 from edgewise.api.errors import BadJson, BodyTimeoutError, NotJson
 from edgewise.core.errors import Cancelled, PayloadTooLarge
-from starlette.requests import ClientDisconnect, Request
 
 MAX_DEPTH = 64
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")

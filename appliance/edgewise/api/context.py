@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.types import Scope
+
 from edgewise.api.deps import KeyRecord
 from edgewise.api.requests import RequestRecord
-from starlette.types import Scope
 
 _SCOPE_KEY = "edgewise.context"
 ANONYMOUS_SALT = "anonymous"

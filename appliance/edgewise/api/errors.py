@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
 from edgewise.api.context import context_of
 from edgewise.api.text import dumps
 from edgewise.core.errors import EdgewiseError, InvalidRequest, NotFound, NotPermitted
 from edgewise.core.log import get_logger
-from fastapi import FastAPI, Request
-from fastapi.responses import Response
-from starlette.exceptions import HTTPException
 
 log = get_logger(__name__)
 

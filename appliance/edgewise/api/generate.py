@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+from fastapi import Request
+from fastapi.responses import Response
+
 from edgewise.api.context import RequestContext, context_of
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import error_body, internal_error
@@ -17,8 +20,6 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import get_logger
 from edgewise.pipeline.run import Run, RunObserver, start_run
 from edgewise.pipeline.task import ChatInput, Task
-from fastapi import Request
-from fastapi.responses import Response
 
 log = get_logger(__name__)
 MakeShape = Callable[[Run, AnswerForm, int], Shape]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from prometheus_client import Counter, Gauge
+
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.metrics import Metrics
 from edgewise.engine.api import EngineStats
 from edgewise.pipeline.model import Models, ServedModel
 from edgewise.pipeline.receipts import Usage
-from prometheus_client import Counter, Gauge
 
 STATS_TIMEOUT_S = 2.0
 ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)

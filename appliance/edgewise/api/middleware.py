@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from edgewise.api.context import RequestContext, store_context
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import error_response, internal_error
 from edgewise.core.log import get_logger
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = get_logger(__name__)
 QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
+from fastapi import APIRouter, Header, Request
+from fastapi.responses import Response
+
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.sse import KEEP_ALIVE, EventStream, sse
 from edgewise.api.text import dumps
 from edgewise.core.errors import EdgewiseError, InvalidRequest
-from fastapi import APIRouter, Header, Request
-from fastapi.responses import Response
 
 MEMORY_TIMEOUT_S = 2.0
 

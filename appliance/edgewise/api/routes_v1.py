@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
 from edgewise.api.body import read_json
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.generate import admit, caller, generate
@@ -12,8 +15,6 @@ from edgewise.api.schemas import ChatBody, CompletionBody, validate
 from edgewise.api.shapes import ChatShape, CompletionShape
 from edgewise.api.text import dumps
 from edgewise.pipeline.model import ServedModel
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
 from edgewise.api.errors import MissingField, WrongType
 from edgewise.core.errors import EdgewiseError, InvalidRequest, UnknownField
 from edgewise.pipeline.seeds import MAX_SEED
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
 
 MAX_STOPS = 4
 MAX_STOP_CHARS = 4096

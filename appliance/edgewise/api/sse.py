@@ -7,11 +7,12 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Coroutine
 from typing import Any, TypeVar
 
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
 from edgewise.api.context import context_of
 from edgewise.api.text import dumps
 from edgewise.core.errors import Cancelled
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"

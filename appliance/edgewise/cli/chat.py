@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
 from edgewise.cli.output import JsonFlag, print_json, say
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.settings import load_settings

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import httpx
+
 from edgewise.core.errors import EdgewiseError, EngineUnavailable, NotFound
 
 # Generating may pause for long (a queue, an engine restart), while the service sends keep-alive comments every few seconds.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from edgewise.cli.output import JsonFlag, print_json, print_table
 from edgewise.core.settings import load_settings
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from edgewise.cli.exit_codes import ExitCode
 from edgewise.cli.output import JsonFlag, print_json, say
 from edgewise.core.checks import Check

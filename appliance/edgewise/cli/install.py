@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from edgewise.cli.output import JsonFlag, print_json, say
 from edgewise.core.errors import NotPermitted
 from edgewise.core.settings import load_settings

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
 from edgewise.cli.output import JsonFlag, date_text, print_json, print_table, say
 from edgewise.core.clock import parse_duration
 from edgewise.core.settings import load_settings

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
+
 from edgewise.cli import chat, config, doctor, install, keys, models, serve
 from edgewise.cli.exit_codes import exit_code
 from edgewise.core.errors import EdgewiseError

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
+
 from edgewise.cli.exit_codes import ExitCode
 from edgewise.cli.models_fit import fit_command
 from edgewise.cli.models_progress import progress_sink

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from edgewise.core.settings import load_settings
 from edgewise.engine.fit import FitReport, fit
 from edgewise.engine.ledger import available_memory

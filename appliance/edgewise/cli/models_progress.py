@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from edgewise.models.progress import Progress, ProgressSink, no_progress
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -18,6 +17,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.progress import Progress as Bars
+
+from edgewise.models.progress import Progress, ProgressSink, no_progress
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
+
 from edgewise.core.clock import EARLIEST_PLAUSIBLE, Clock, plausible
 from edgewise.core.errors import StorageError
 from edgewise.core.files import atomic_write

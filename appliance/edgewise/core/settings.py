@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_origin
 
-from edgewise.core.errors import ConfigError
-from edgewise.core.settings_schema import DEFAULT_CONFIG_FILE, Settings
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+
+from edgewise.core.errors import ConfigError
+from edgewise.core.settings_schema import DEFAULT_CONFIG_FILE, Settings
 
 __all__ = ["DEFAULT_CONFIG_FILE", "LoadedSettings", "Settings", "env_name", "load_settings", "settings_fields"]
 

@@ -8,8 +8,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from edgewise.core.settings import DEFAULT_CONFIG_FILE, RESERVED_ENV, Settings, env_name, settings_fields
 from pydantic.fields import FieldInfo
+
+from edgewise.core.settings import DEFAULT_CONFIG_FILE, RESERVED_ENV, Settings, env_name, settings_fields
 
 _HEAD = f"""# Configuration
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 import torch
+
 from edgewise.core.errors import OutOfMemory
 from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig

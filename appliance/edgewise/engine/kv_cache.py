@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import torch
+
 from edgewise.kernels.paging import PAGE_TOKENS, KVLayer
 from edgewise.models.decoder.config import DecoderConfig
 

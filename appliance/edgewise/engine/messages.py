@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
+
 from edgewise.core import errors
 from edgewise.core.errors import EdgewiseError, EngineFault, InvalidRequest
 from edgewise.engine.api import EngineInfo, EngineStats, MemoryReport

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+
 from edgewise.engine.kv_cache import allocate
 from edgewise.engine.prefix import chain_start
 from edgewise.engine.request import GenerateRequest, SamplingParams

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+
 from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer

@@ -9,6 +9,7 @@ import asyncio
 from importlib.metadata import version
 
 import uvicorn
+
 from edgewise.api.app import create_app
 from edgewise.api.deps import Access, ApiDependencies, Limits
 from edgewise.core.errors import EdgewiseError

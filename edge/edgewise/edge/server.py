@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+
 from edgewise.core.errors import ConfigError
 
 _BACKLOG = 2048

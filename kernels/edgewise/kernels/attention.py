@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from edgewise.kernels.paging import AttentionMeta, KVLayer
 from edgewise.kernels.reference import attention as reference
 from edgewise.kernels.reference.attention_plan import AttentionPlan, Shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from edgewise.kernels.paging import KVLayer
 from edgewise.kernels.reference import kv_write as reference
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from edgewise.kernels.limits import QUERY_ROW_MULTIPLE, ROW_MULTIPLE, TILE_TOKENS, round_up
 from edgewise.kernels.reference import linear as reference
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+
 from edgewise.kernels.reference import rope as reference
 from edgewise.kernels.rope_parameters import RopeParameters
 

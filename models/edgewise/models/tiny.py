@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
+
 from edgewise.models.files import ModelFiles, ModelFormat
 from edgewise.models.tiny_vocab import CHATML_TEMPLATE, SPECIAL_TOKENS, TinyVocab, build_vocab
 from edgewise.models.tiny_weights import FAMILIES, Family, TinyShape, generate_weights
 from edgewise.models.weights.write import GGUFValue, StoredTensor, write_gguf, write_safetensors
-from numpy.typing import NDArray
 
 DtypeName = Literal["F32", "F16", "BF16"]
 GGUF_NAME = "tiny.gguf"

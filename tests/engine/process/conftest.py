@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+
 from edgewise.engine.client import EngineClient
 from edgewise.engine.events import EngineEvent
 from edgewise.engine.heartbeat import Limits

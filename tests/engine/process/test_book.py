@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
 from edgewise.core.errors import EdgewiseError, EngineUnavailable, InvalidRequest, OutOfMemory, QueueFull
 from edgewise.engine.book import Accept, Action, Deliver, Refuse, RequestBook, Send
 from edgewise.engine.messages import Cancel, Submit
 from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats, SamplingParams, TokenChunk
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 CONTEXT = 1000
 LIMIT = 3

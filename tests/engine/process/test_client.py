@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
 from edgewise.core.errors import (
     BadModelFile,
     DeadlineExceeded,

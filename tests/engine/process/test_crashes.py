@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from edgewise.core.errors import EdgewiseError, EngineFault, EngineUnavailable
 from edgewise.engine import transport
 from edgewise.engine.client import EngineClient

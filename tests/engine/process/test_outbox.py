@@ -4,6 +4,9 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from edgewise.engine.messages import (
     Accepted,
     Chunks,
@@ -14,8 +17,6 @@ from edgewise.engine.messages import (
 from edgewise.engine.outbox import ChunkMerger, Outbox
 from edgewise.engine.request import RequestStats, TokenChunk, TokenLogprobs
 from edgewise.engine.transport import FrameReader, FrameWriter
-from hypothesis import given
-from hypothesis import strategies as st
 
 STATS = RequestStats(
     prompt_tokens=1, cached_tokens=0, completion_tokens=1, queued_s=0.0, prefill_s=0.0, decode_s=0.0

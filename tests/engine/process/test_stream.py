@@ -4,6 +4,7 @@ import asyncio
 import gc
 
 import pytest
+
 from edgewise.engine.request import RequestStats, TokenChunk, TokenLogprobs
 from edgewise.engine.stream import MERGE_ABOVE, Mailbox, RequestStream
 

@@ -9,6 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from edgewise.core import errors
 from edgewise.core.errors import EngineFault, InvalidRequest, PayloadTooLarge, QueueFull
 from edgewise.engine import transport
@@ -43,8 +46,6 @@ from edgewise.engine.transport import (
     PeerClosed,
 )
 from edgewise.models.files import ModelFiles
-from hypothesis import given
-from hypothesis import strategies as st
 
 Pair = tuple[FrameWriter, FrameReader[ToEngine], socket.socket, socket.socket]
 

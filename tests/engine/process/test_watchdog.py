@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from edgewise.engine.heartbeat import Limits, StepClock, Watchdog, resident_bytes
 from edgewise.engine.messages import Heartbeat
 from edgewise.engine.restart import Decision, RestartPolicy, RestartRules

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
 from edgewise.models.decoder.loading import load_decoder
 from edgewise.models.decoder.model import Decoder

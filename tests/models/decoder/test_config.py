@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from edgewise.core.errors import BadModelFile, UnsupportedModel
 from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.models.decoder.config import DecoderConfig, read_config

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from edgewise.models.decoder.loading import load_decoder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from edgewise.models.decoder.loading import load_decoder
 
 CLASSES = [
     (torch.float32, torch.float32),

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+
 from edgewise.core.errors import BadModelFile
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.loading import fill_decoder, load_decoder
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights.reader import TensorInfo
-from safetensors.torch import load_file
 
 CPU = torch.device("cpu")
 CONFIG: dict[str, Any] = {

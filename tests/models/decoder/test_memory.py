@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from edgewise.models.decoder.config import read_config
 from edgewise.models.decoder.loading import load_decoder
 from edgewise.models.decoder.memory import kv_bytes_per_token, weight_bytes, workspace_bytes

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from edgewise.models.tiny import local_files
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from edgewise.models.tiny import local_files
 
 TOLERANCE = 1e-4
 LENGTH = 150

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
 from edgewise.models.catalog import CatalogEntry, CatalogFile
 from edgewise.models.manifest import ModelInfo, StoredFile
 from edgewise.models.store import Store

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from edgewise.core.errors import ConfigError, InvalidRequest, ModelNotFound
 from edgewise.models.catalog import BUILT_IN, SETS, Catalog, find, load_catalog, member_for_role
 from edgewise.models.names import check_file_name, check_name, check_sha256

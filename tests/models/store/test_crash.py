@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from edgewise.core.errors import ModelNotFound
 from edgewise.models.catalog import CatalogEntry
 from edgewise.models.sources.file import FileSource

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from edgewise.core.errors import StorageError
 from edgewise.models.blobs import Blobs
 from edgewise.models.catalog import CatalogEntry

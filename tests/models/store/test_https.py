@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
 from edgewise.core.errors import DigestMismatch, ModelNotFound, SourceUnavailable
 from edgewise.models.catalog import CatalogEntry
 from edgewise.models.progress import Progress

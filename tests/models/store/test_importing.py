@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from edgewise.core.errors import BadModelFile, EdgewiseError, InvalidRequest, StorageError
 from edgewise.models.intake import How
 from edgewise.models.progress import Progress

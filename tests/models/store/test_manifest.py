@@ -5,10 +5,11 @@ import json
 from typing import Any
 
 import pytest
-from edgewise.core.errors import BadModelFile
-from edgewise.models.manifest import Manifest, ModelInfo, StoredFile, manifest_digest, parse_manifest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from edgewise.core.errors import BadModelFile
+from edgewise.models.manifest import Manifest, ModelInfo, StoredFile, manifest_digest, parse_manifest
 
 FILE_A = StoredFile(name="a.json", sha256="a" * 64, size=3)
 FILE_B = StoredFile(name="b.safetensors", sha256="b" * 64, size=5)

@@ -4,11 +4,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from edgewise.core.errors import EdgewiseError, InvalidRequest
 from edgewise.models.names import MAX_NAME, check_file_name, check_name, suggest_name
 from edgewise.models.store import Store
-from hypothesis import given
-from hypothesis import strategies as st
 
 HOSTILE = [
     "",

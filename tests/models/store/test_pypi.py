@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from edgewise.core.errors import BadModelFile, DigestMismatch, SourceUnavailable
 from edgewise.models.catalog import CatalogEntry
 from edgewise.models.progress import Progress

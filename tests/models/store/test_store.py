@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from edgewise.core.errors import BadModelFile, DigestMismatch, InvalidRequest, ModelNotFound, SourceUnavailable
 from edgewise.models.catalog import Catalog, CatalogEntry
 from edgewise.models.lock import StoreBusy

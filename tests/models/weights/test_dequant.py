@@ -6,11 +6,12 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize
+
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights.dequant import CODECS
 from edgewise.models.weights.gguf_reader import GGUFReader
-from gguf import GGMLQuantizationType
-from gguf.quants import dequantize
 
 GGUF_TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0"]
 

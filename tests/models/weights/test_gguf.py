@@ -11,6 +11,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+
 from edgewise.core.errors import BadModelFile, StorageError
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights import gguf as ours

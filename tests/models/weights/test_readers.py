@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+
 from edgewise.core.errors import BadModelFile, UnsupportedModel
 from edgewise.models.files import ModelFiles
 from edgewise.models.tiny import local_files

@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
+
 from edgewise.core.errors import BadModelFile, StorageError
 from edgewise.models.files import ModelFiles
 from edgewise.models.tiny import local_files, make_tiny_model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+
 from edgewise.kernels.limits import TILE_TOKENS
 from edgewise.kernels.paging import KVLayer
 from edgewise.kernels.reference.attention_plan import AttentionPlan, Group, Segment, Shape

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+
 from edgewise.kernels.limits import (
     GATHER_BYTES,
     MAX_QUERY_ROWS,
@@ -21,7 +23,6 @@ from edgewise.kernels.limits import (
 )
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta
 from edgewise.kernels.reference.scratch import Scratch
-from numpy.typing import NDArray
 
 TILE_PAGES = TILE_TOKENS // PAGE_TOKENS
 _FLOAT_BYTES = 4

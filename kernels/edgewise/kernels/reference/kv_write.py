@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import torch
+
 from edgewise.kernels.paging import PAGE_TOKENS, KVLayer
 
 _LARGEST = 127.0

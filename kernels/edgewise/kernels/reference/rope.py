@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import torch
+
 from edgewise.kernels.rope_parameters import RopeParameters
 
 _CHUNK_POSITIONS = 4096

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.parameters import DecoderParameters, LayerParameters
 from edgewise.models.files import ModelFormat

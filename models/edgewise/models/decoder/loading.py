@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import torch
+
 from edgewise.core.errors import BadModelFile
 from edgewise.kernels.rope import rope_tables
 from edgewise.models.decoder.config import DecoderConfig, read_config

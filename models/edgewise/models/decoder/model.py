@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
 from edgewise.kernels.attention import AttentionPlan, Scratch, paged_attention, plan_attention
 from edgewise.kernels.embedding import embedding
 from edgewise.kernels.kv_write import kv_rows, write_kv

@@ -16,9 +16,10 @@ import signal
 import sys
 from typing import Any, BinaryIO
 
+from jinja2 import Template, TemplateError
+
 from edgewise.models.templates.environment import TemplateRefusedError, chat_environment
 from edgewise.models.templates.limits import ADDRESS_SPACE_BYTES, CPU_SECONDS, FRAME, MAX_OUTPUT_CHARS
-from jinja2 import Template, TemplateError
 
 # What a template's own mistakes raise.
 _FAULTS = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tokenizers
+
 from edgewise.core.errors import BadModelFile, StorageError, UnsupportedModel
 from edgewise.models.files import ModelFiles
 from edgewise.models.tokenizer.ends import end_ids

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
 from edgewise.core.errors import BadModelFile, UnsupportedModel
 from edgewise.models.tokenizer.ends import end_ids
 from edgewise.models.tokenizer.splits import SPLITS, Split
 from edgewise.models.tokenizer.tokenizer import Spelling, Tokenizer
 from edgewise.models.weights.gguf import GGUFHeader
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 _ROLES = {

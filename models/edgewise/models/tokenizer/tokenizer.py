@@ -7,9 +7,10 @@ from enum import Enum
 from typing import Any
 
 import tokenizers
+from tokenizers import AddedToken
+
 from edgewise.core.errors import InvalidRequest, UnsupportedModel
 from edgewise.models import bytelevel
-from tokenizers import AddedToken
 
 _SPACE_MARK = "\u2581"  # how SentencePiece writes a space
 

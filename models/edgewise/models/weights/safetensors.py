@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+
 from edgewise.core.errors import BadModelFile, EdgewiseError
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights.file import RangeFile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+
 from edgewise.core.errors import UnsupportedModel
 from edgewise.models.weights.dequant import CODECS
 from edgewise.models.weights.file import RangeFile
