@@ -177,6 +177,16 @@ def test_stop_tokens_lengths_and_min_tokens(engine: Engine) -> None:
     assert run(engine, make("len", prompt, max_tokens=3))["len"][1].finish == "length"
 
 
+def test_statistics_come_with_the_first_and_the_last_token(engine: Engine) -> None:
+    engine.add(make("st", prompt_of(3, 30, engine.info.vocab_size), max_tokens=4))
+    chunks = []
+    while engine.has_work:
+        chunks += engine.step()
+    assert [chunk.stats is not None for chunk in chunks] == [True, False, False, True]
+    assert chunks[0].stats is not None
+    assert (chunks[0].stats.prompt_tokens, chunks[0].stats.completion_tokens) == (30, 1)
+
+
 def test_log_probabilities_come_with_each_token(engine: Engine) -> None:
     engine.add(make("lp", prompt_of(2, 9, engine.info.vocab_size), max_tokens=3, top_logprobs=4))
     chunks = []

@@ -146,6 +146,8 @@ class FakeStream:
 
     def _chunk(self, tokens: tuple[int, ...], **last: object) -> TokenChunk:
         offset = self._sent
+        if offset == 0:  # as the engine does with the first tokens
+            last.setdefault("stats", self._stats(len(tokens)))
         self._sent += len(tokens)
         return TokenChunk(
             request_id=self._request.id,
@@ -158,20 +160,22 @@ class FakeStream:
     def _end(self, finish: FinishReason, tokens: tuple[int, ...], error: Fault | None = None) -> TokenChunk:
         self.finished = True
         self._engine.open.pop(self._request.id, None)
-        stats = RequestStats(
-            prompt_tokens=len(self._request.prompt),
-            cached_tokens=0,
-            completion_tokens=self._sent + len(tokens),
-            queued_s=0.001,
-            prefill_s=0.002,
-            decode_s=0.003,
-        )
         return self._chunk(
             tokens,
             finish=finish,
-            stats=stats,
+            stats=self._stats(self._sent + len(tokens)),
             error_code=None if error is None else error.code,
             error_message=None if error is None else error.message,
+        )
+
+    def _stats(self, completion_tokens: int) -> RequestStats:
+        return RequestStats(
+            prompt_tokens=len(self._request.prompt),
+            cached_tokens=0,
+            completion_tokens=completion_tokens,
+            queued_s=0.001,
+            prefill_s=0.002,
+            decode_s=0.003,
         )
 
     def _logprobs(self, tokens: tuple[int, ...], offset: int) -> tuple[TokenLogprobs, ...] | None:

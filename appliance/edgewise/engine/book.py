@@ -352,7 +352,7 @@ def _without_first(chunk: TokenChunk, count: int) -> TokenChunk:
 def _relabel(entry: Entry, chunk: TokenChunk, now: float) -> TokenChunk:
     """The engine's chunk under the caller's request id; after a restart with times that span all lives."""
     stats = chunk.stats
-    if chunk.finish is not None and (stats is None or entry.restarts):
+    if (stats is None and chunk.finish is not None) or (stats is not None and entry.restarts):
         whole = _stats(entry, now)
         stats = whole if stats is None else replace(
             whole, cached_tokens=stats.cached_tokens, queued_s=stats.queued_s, preemptions=stats.preemptions

@@ -104,14 +104,19 @@ class Engine:
         sequence = work.sequence
         if draw.broken:
             return self._fail(sequence, "engine_error", "The model produced no finite logits for this request.")
-        if sequence.first_token_at is None:
+        first = sequence.first_token_at is None
+        if first:
             sequence.first_token_at = self._now()
             self._count(cached_tokens=sequence.cached_tokens or 0)
         offset = sequence.generated
         sequence.tokens.append(draw.token)
         self._count(generated_tokens=1)
         chunk = TokenChunk(
-            request_id=sequence.id, offset=offset, tokens=(draw.token,), logprobs=_logprobs(draw), finish=None
+            request_id=sequence.id,
+            offset=offset,
+            tokens=(draw.token,),
+            logprobs=_logprobs(draw),
+            stats=self._stats_of(sequence) if first else None,
         )
         finish = _finish_reason(sequence, draw.token)
         if finish is None:

@@ -45,7 +45,9 @@ class ChunkMerger:
         self._tokens.setdefault(name, []).extend(chunk.tokens)
         if chunk.logprobs is not None:
             self._logprobs.setdefault(name, []).extend(chunk.logprobs)
-        self._last[name] = chunk
+        before = self._last.get(name)
+        # Statistics come with some chunks only; merging must not lose them.
+        self._last[name] = chunk if before is None or chunk.stats is not None else replace(chunk, stats=before.stats)
 
     def take(self, max_tokens: int = MAX_FRAME_TOKENS) -> tuple[TokenChunk, ...]:
         """Remove and return the oldest chunks, together at most `max_tokens`; a chunk that is longer is split."""

@@ -155,8 +155,9 @@ class RequestStats:
 class TokenChunk:
     """Tokens of one request in order. `offset` counts generated tokens before this chunk.
 
-    The last chunk, and only it, has `finish` and `stats` set; when `finish` is "error", `error_code` and `error_message` say
-    why. A stop token is delivered as the last token with finish "stop".
+    The last chunk, and only it, has `finish` set; when that is "error", `error_code` and `error_message` say why. A stop token
+    is delivered as the last token with finish "stop". `stats` come with the last chunk and with the first tokens of each life
+    of the engine, so that a caller who ends the stream early (stop string) knows what the answer cost so far.
     """
 
     request_id: str

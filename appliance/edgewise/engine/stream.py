@@ -63,7 +63,8 @@ def _merge(first: TokenChunk, second: TokenChunk) -> TokenChunk:
     logprobs = None if first.logprobs is None and second.logprobs is None else (
         (first.logprobs or ()) + (second.logprobs or ())
     )  # fmt: skip
-    return replace(second, offset=first.offset, tokens=first.tokens + second.tokens, logprobs=logprobs)
+    stats = second.stats or first.stats
+    return replace(second, offset=first.offset, tokens=first.tokens + second.tokens, logprobs=logprobs, stats=stats)
 
 
 class RequestStream:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from dataclasses import replace
 from typing import Protocol
 
 from edgewise.core import errors
@@ -44,8 +45,17 @@ class _Sequence:
         self.index = index
         self.stream = stream
         self.text = assembler
-        self.stats: RequestStats | None = None
+        self.first_s: float | None = None
         self.last_s: float | None = None
+        self._stats: RequestStats | None = None
+        self._ended = False
+
+    @property
+    def stats(self) -> RequestStats | None:
+        """The engine's last word; of an answer that a stop string ended, its first one and the time since then."""
+        if self._stats is None or self._ended or self.first_s is None or self.last_s is None:
+            return self._stats
+        return replace(self._stats, decode_s=self.last_s - self.first_s)
 
     def take(self, chunk: TokenChunk) -> TextChunk | None:
         """Text of the engine's chunk; raises what the engine reports."""
@@ -53,7 +63,8 @@ class _Sequence:
             raise EngineFault(
                 f"The engine continued at token {chunk.offset} where {self.text.count} were delivered: the answer is cut."
             )
-        self.stats = chunk.stats
+        if chunk.stats is not None:
+            self._stats, self._ended = chunk.stats, chunk.finish is not None
         if chunk.finish in ("error", "cancelled"):
             raise _engine_error(chunk)
         return self.text.feed(chunk.tokens, chunk.logprobs, chunk.finish)
@@ -247,6 +258,7 @@ class Run:
                 self._observer.first_token(now - self._started_s)
         if sequence.last_s is not None and self._observer is not None:
             self._observer.next_tokens(count, now - sequence.last_s)
+        sequence.first_s = now if sequence.first_s is None else sequence.first_s
         sequence.last_s = self._last_s = now
 
 
