@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 
 from edgewise.core.errors import TemplateFailed
 from edgewise.core.settings import Settings
@@ -75,7 +74,7 @@ def open_model(settings: Settings, on_event: Callable[[EngineEvent], None]) -> O
         engine=client,
         max_context=read_config(files).max_position,
         digest=files.digest,
-        created=int(datetime.fromisoformat(store.manifest(files.name).installed_at).timestamp()),
+        created=store.manifest(files.name).installed_seconds,
     )
     return OpenModel(served, client, template)
 

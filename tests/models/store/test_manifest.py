@@ -32,6 +32,10 @@ def test_a_manifest_survives_its_round_trip() -> None:
     assert parse_manifest(MANIFEST.to_json(), where="x") == MANIFEST
 
 
+def test_the_time_of_installation_in_seconds() -> None:
+    assert MANIFEST.installed_seconds == 1_893_456_000
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -47,6 +51,8 @@ def test_a_manifest_survives_its_round_trip() -> None:
         {"info": {"role": "llm", "format": "gguf", "licence_model": "MIT", "surprise": 1}},
         {"info": {"role": "king", "format": "gguf", "licence_model": "MIT"}},
         {"source": 1},
+        {"installed_at": "yesterday"},
+        {"installed_at": "2030-02-30T00:00:00Z"},
     ],
 )
 def test_a_changed_manifest_is_refused_by_name(change: dict[str, Any]) -> None:
