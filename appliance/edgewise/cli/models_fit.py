@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from edgewise.cli.exit_codes import ExitCode
+from edgewise.cli.output import JsonFlag, print_json
 from edgewise.core.settings import load_settings
 from edgewise.engine.fit import FitReport, fit
 from edgewise.engine.ledger import available_memory
 from edgewise.engine.numerics import resolve
+from edgewise.kernels.limits import PAGE_TOKENS
 from edgewise.models.decoder.config import read_config
 from edgewise.models.store import Store
-
-PAGE_TOKENS = 16  # edgewise.kernels.paging.PAGE_TOKENS, without importing torch; a test compares the two
 
 
 def report(name: str, config: Path | None, dtype: str | None, kv_dtype: str | None, context: int | None) -> FitReport:
     """The engine's own sum for a model in the store, on the CPU's memory as it is now."""
     overrides = {"dtype": dtype, "kv_dtype": kv_dtype, "engine.max_context": context}
-    given = {key: value for key, value in overrides.items() if value is not None}
-    settings = load_settings(config, given).settings
+    settings = load_settings(config, overrides).settings
     network = read_config(Store(settings.home / "models").resolve(name))
     numerics = resolve(
         device="cpu", dtype=settings.dtype, kv_dtype=settings.kv_dtype, quantize=settings.quantize, cuda=False
@@ -48,14 +47,14 @@ def fit_command(
     kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16 or int8.")] = None,
     context: Annotated[int | None, typer.Option(help="Largest prompt + answer wanted.", min=1)] = None,
     config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable report.")] = False,
+    as_json: Annotated[bool, JsonFlag] = False,
 ) -> None:
     """Say whether a model fits in memory, and why. Exit code 1 if it does not."""
     result = report(name, config, dtype, kv_dtype, context)
     if as_json:
-        typer.echo(json.dumps(asdict(result), indent=2))
+        print_json(asdict(result))
     else:
         lines = result.explain()
         typer.echo("\n".join(lines if explain else lines[-1:]))
     if not result.fits:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILURE)

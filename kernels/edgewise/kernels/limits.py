@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Tokens of one page of the KV cache.
+PAGE_TOKENS = 16
+
 # Attention works on tiles of this many absolute key positions; results do not depend on how many tiles a step touches.
 TILE_TOKENS = 256
 

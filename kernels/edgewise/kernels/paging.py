@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-PAGE_TOKENS = 16
+from edgewise.kernels.limits import PAGE_TOKENS
+
+__all__ = ["PAGE_TOKENS", "AttentionMeta", "KVLayer"]
 
 
 @dataclass(frozen=True, slots=True)

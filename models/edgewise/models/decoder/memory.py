@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from edgewise.kernels.limits import GATHER_BYTES, SCORE_BYTES, round_up
+from edgewise.kernels.limits import GATHER_BYTES, ROW_MULTIPLE, SCORE_BYTES, round_up
 from edgewise.models.decoder.config import DecoderConfig
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 _FLOAT_BYTES = 4
-_ROW_MULTIPLE = 8
+_ROW_MULTIPLE = max(ROW_MULTIPLE.values())
 
 
 def weight_bytes(config: DecoderConfig, dtype: str) -> int:
