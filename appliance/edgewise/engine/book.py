@@ -24,10 +24,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from msgspec import structs
+
 from edgewise.core.errors import Cancelled, DeadlineExceeded, EdgewiseError, EngineFault, InvalidRequest
 from edgewise.engine.messages import Cancel, Message, Submit, pack
 from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats, TokenChunk
-from msgspec import structs
 
 DEADLINE_GRACE_S = 1.0
 """How long the engine may be late with its own answer to an expired deadline before it is given here."""

@@ -6,16 +6,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from dataclasses import replace
 from typing import Protocol
 
-from edgewise.core import errors
-from edgewise.core.errors import Cancelled, EdgewiseError, EngineFault
+from edgewise.core.errors import Cancelled, EdgewiseError, EngineFault, error_class
+from edgewise.core.log import get_logger
 from edgewise.engine.api import TokenStream
 from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk
 from edgewise.pipeline.plan import Plan, Planner
@@ -26,7 +24,7 @@ from edgewise.pipeline.spec import stages_of
 from edgewise.pipeline.task import Task
 from edgewise.pipeline.text import TextAssembler, TextChunk
 
-logger = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class RunObserver(Protocol):
@@ -243,7 +241,7 @@ class Run:
         except EdgewiseError as error:
             self._offer(error)
         except Exception as error:  # outermost frame of a task; the caller must hear of it
-            logger.exception("request %s: sequence %d broke", self.task.id, sequence.index)
+            log.exception("sequence_broke", request_id=self.task.id, sequence=sequence.index)
             self._offer(EngineFault(f"The answer broke off by an internal error ({type(error).__name__})."))
         finally:
             await sequence.stream.aclose()
@@ -307,9 +305,6 @@ def _requests(task: Task, prompts: tuple[tuple[int, ...], ...], seed: int) -> li
 def _engine_error(chunk: TokenChunk) -> EdgewiseError:
     """The error that the engine names, as its class in the tree; an unknown code is an engine fault."""
     message = chunk.error_message or f"The engine ended the request: {chunk.error_code or chunk.finish}."
-    kinds = {
-        kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, EdgewiseError)
-    }
     if chunk.finish == "cancelled":
         return Cancelled(message)
-    return kinds.get(chunk.error_code or "", EngineFault)(message)
+    return (error_class(chunk.error_code or "") or EngineFault)(message)
