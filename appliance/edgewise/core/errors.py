@@ -180,3 +180,15 @@ class ConfigError(EdgewiseError):
     """The configuration is refused; the message names the key, its source and the allowed values."""
 
     code = "bad_configuration"
+
+
+# --- by code ---------------------------------------------------------------------------------------------------------------
+
+_BY_CODE = {
+    kind.code: kind for kind in [*globals().values()] if isinstance(kind, type) and issubclass(kind, EdgewiseError)
+}
+
+
+def error_class(code: str) -> type[EdgewiseError] | None:
+    """The class of this module with the stable `code`, for errors that come from another process; None if there is none."""
+    return _BY_CODE.get(code)

@@ -1,17 +1,17 @@
-"""Builds an engine in its own process: read the configuration, see what fits, book it, load, allocate, warm up."""
+"""Builds an engine in its own process: read the configuration, see what fits, book it, load, allocate, check the kernels."""
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections.abc import Callable
 
 import torch
 
 from edgewise.core.errors import OutOfMemory
+from edgewise.core.log import get_logger
 from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
+from edgewise.engine.core import Progress
 from edgewise.engine.engine import Engine
 from edgewise.engine.fit import FitReport, fit
 from edgewise.engine.kv_cache import allocate
@@ -26,9 +26,7 @@ from edgewise.kernels.paging import PAGE_TOKENS
 from edgewise.models.decoder.config import DecoderConfig, read_config
 from edgewise.models.decoder.loading import load_decoder
 
-log = logging.getLogger("edgewise.engine")
-
-Progress = Callable[[str, float], None]
+log = get_logger(__name__)
 
 
 def build(config: EngineConfig, progress: Progress) -> Engine:
@@ -36,7 +34,7 @@ def build(config: EngineConfig, progress: Progress) -> Engine:
 
     Args:
         config: What to build.
-        progress: Called with a phase ("fit", "weights", "warm-up") and its share done in [0, 1].
+        progress: Called with a phase ("fit", "weights", "check") and its share done in [0, 1].
 
     Raises:
         OutOfMemory: It does not fit; nothing has been loaded then.
@@ -61,36 +59,19 @@ def build(config: EngineConfig, progress: Progress) -> Engine:
     decoder = load_decoder(config.model, device=device, dtype=dtype, progress=lambda done: progress("weights", done))
     kv = allocate(network, num_pages=report.num_pages, kv_dtype=numerics.kv_dtype, device=device)
     pacer = Pacer(max_step_tokens=config.max_step_tokens)
-    scheduler = Scheduler(
-        PagePool(report.num_pages, keep_cached=config.prefix_cache),
-        page_tokens=PAGE_TOKENS,
-        max_context=report.max_context,
-        max_running=config.max_running,
-        max_waiting=config.max_waiting,
-        pacer=pacer,
-        now=time.monotonic,
-    )
-    progress("warm-up", 0.0)
-    info = EngineInfo(
-        model=config.model.name,
-        digest=config.model.digest,
+    scheduler = _scheduler(config, report, pacer)
+    progress("check", 0.0)
+    info = _info(
+        config,
+        report,
+        device,
         vocab_size=network.vocab_size,
-        max_context=report.max_context,
-        dtype=numerics.dtype,
-        kv_dtype=numerics.kv_dtype,
-        quantize=numerics.quantize,
-        device=_device_name(device),
-        numeric_class=numeric_class(
-            numerics, torch_version=torch.__version__, device_family=_device_family(device), threads=threads
-        ),
-        batch_invariant=batch_invariant(dtype, device),
-        num_pages=report.num_pages,
-        page_tokens=PAGE_TOKENS,
-        load_s=time.monotonic() - began,
-        pid=os.getpid(),
+        threads=threads,
+        invariant=batch_invariant(dtype, device),
+        began=began,
     )
-    for reason in numerics.why:
-        log.info("chosen: %s", reason)
+    for choice in numerics.why:
+        log.info("numerics_chosen", choice=choice)
     return Engine(info, scheduler=scheduler, runner=Runner(decoder, kv, device), pacer=pacer, ledger=ledger)
 
 
@@ -117,6 +98,49 @@ def _book(report: FitReport, device: torch.device) -> Ledger:
     ledger.book("workspace", report.workspace)
     ledger.book("kv_cache", report.kv)
     return ledger
+
+
+def _scheduler(config: EngineConfig, report: FitReport, pacer: Pacer) -> Scheduler:
+    return Scheduler(
+        PagePool(report.num_pages, keep_cached=config.prefix_cache),
+        page_tokens=PAGE_TOKENS,
+        max_context=report.max_context,
+        max_running=config.max_running,
+        max_waiting=config.max_waiting,
+        pacer=pacer,
+        now=time.monotonic,
+    )
+
+
+def _info(
+    config: EngineConfig,
+    report: FitReport,
+    device: torch.device,
+    *,
+    vocab_size: int,
+    threads: int,
+    invariant: bool,
+    began: float,
+) -> EngineInfo:
+    numerics = report.numerics
+    return EngineInfo(
+        model=config.model.name,
+        digest=config.model.digest,
+        vocab_size=vocab_size,
+        max_context=report.max_context,
+        dtype=numerics.dtype,
+        kv_dtype=numerics.kv_dtype,
+        quantize=numerics.quantize,
+        device=_device_name(device),
+        numeric_class=numeric_class(
+            numerics, torch_version=torch.__version__, device_family=_device_family(device), threads=threads
+        ),
+        batch_invariant=invariant,
+        num_pages=report.num_pages,
+        page_tokens=PAGE_TOKENS,
+        load_s=time.monotonic() - began,
+        pid=os.getpid(),
+    )
 
 
 def _available(device: torch.device) -> int:

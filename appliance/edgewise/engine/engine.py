@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import psutil
 from edgewise.core.errors import InvalidRequest
+from edgewise.core.log import get_logger
 from edgewise.engine.api import EngineInfo, EngineStats, MemoryReport
+from edgewise.engine.heartbeat import resident_bytes
 from edgewise.engine.ledger import Ledger
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats, TokenChunk, TokenLogprobs
@@ -18,11 +18,11 @@ from edgewise.engine.scheduler import Scheduler, StepPlan, Work
 from edgewise.engine.sequence import Sequence
 from edgewise.kernels.sample import Draw
 
-log = logging.getLogger("edgewise.engine")
+log = get_logger(__name__)
 
 
 class Engine:
-    """One model over one page pool. Not thread-safe: one loop calls it.
+    """One model over one page pool: the `engine.core.EngineCore` of a real model. Not thread-safe: one loop calls it.
 
     Args:
         info: What this engine is, for callers.
@@ -49,7 +49,6 @@ class Engine:
         self._live: dict[str, Sequence] = {}
         self._outbox: list[TokenChunk] = []
         self._totals = EngineStats()
-        self._process = psutil.Process()
 
     def __repr__(self) -> str:
         return f"Engine({self.info.model}, {self._scheduler!r})"
@@ -130,7 +129,7 @@ class Engine:
         return self._close(sequence, reason)
 
     def _fail(self, sequence: Sequence, code: str, message: str) -> TokenChunk:
-        log.error("request failed", extra={"request_id": sequence.id, "code": code, "reason": message})
+        log.error("request_failed", request_id=sequence.id, code=code, reason=message)
         return replace(self._finish(sequence, "error"), error_code=code, error_message=message)
 
     def _expire(self, sequence: Sequence) -> TokenChunk:
@@ -174,7 +173,7 @@ class Engine:
             pages_free=pages.free,
             pages_cached=pages.cached,
             preemptions=self._scheduler.preemptions,
-            rss_bytes=self._process.memory_info().rss,
+            rss_bytes=resident_bytes(),
         )
 
     def memory(self) -> MemoryReport:

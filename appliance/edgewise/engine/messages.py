@@ -14,8 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from edgewise.core import errors
-from edgewise.core.errors import EdgewiseError, EngineFault, InvalidRequest
+from edgewise.core.errors import EdgewiseError, EngineFault, InvalidRequest, error_class
 from edgewise.engine.api import EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.request import GenerateRequest, Priority, SamplingParams, TokenChunk
@@ -228,19 +227,11 @@ def unpack(packed: bytes) -> tuple[int, ...]:
 # --- errors ----------------------------------------------------------------------------------------------------------------
 
 
-def _classes_by_code() -> dict[str, type[EdgewiseError]]:
-    kinds = (value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, EdgewiseError))
-    return {kind.code: kind for kind in kinds if "code" in vars(kind)}
-
-
-_CLASSES = _classes_by_code()
-
-
 def error_from(
     code: str, message: str, *, param: str | None = None, retry_after_s: float | None = None
 ) -> EdgewiseError:
     """The error that the engine raised, rebuilt from its code; a code that the tree does not know becomes `EngineFault`."""
-    kind = _CLASSES.get(code)
+    kind = error_class(code)
     if kind is None:
         return EngineFault(f"{message} (engine code '{code}')", param=param, retry_after_s=retry_after_s)
     return kind(message, param=param, retry_after_s=retry_after_s)
