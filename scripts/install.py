@@ -62,8 +62,12 @@ class Pip:
         self._command = [str(python), "-m", "pip", "--disable-pip-version-check"]
 
     def install(self, *args: str) -> None:
-        """Raises SystemExit with pip's code if pip fails; pip has then said why."""
-        code = subprocess.run([*self._command, "install", "--quiet", *args], check=False).returncode
+        """Errors only: warnings are about the user's configuration, and pip repeats them for every package.
+
+        Raises:
+            SystemExit: pip failed; it has said why.
+        """
+        code = subprocess.run([*self._command, "install", "-qq", *args], check=False).returncode
         if code != 0:
             raise SystemExit(f"install: 'pip install {' '.join(args)}' failed with code {code}; its message is above.")
 
