@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,16 +9,8 @@ from pathlib import Path
 import pytest
 
 from edgewise.core.errors import StorageError
-from edgewise.core.files import atomic_write, atomic_writer, file_lock, fsync_dir, translate_os_errors
+from edgewise.core.files import atomic_write, atomic_writer, fsync_dir, translate_os_errors
 
-HOLDER = """
-import sys, time
-from pathlib import Path
-from edgewise.core.files import file_lock
-with file_lock(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
 WRITER = """
 import sys
 from pathlib import Path
@@ -128,46 +119,11 @@ def test_kill_during_writes_leaves_a_whole_file(tmp_path: Path) -> None:
         assert content == content[0] * 200_000
 
 
-def test_the_lock_has_one_holder_and_names_it(tmp_path: Path) -> None:
-    lock = tmp_path / "sub" / "lock"
-    said: list[str] = []
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(lock)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"held\n"
-        for timeout_s in (0, 0.05):
-            waiting = file_lock(lock, timeout_s=timeout_s, on_wait=said.append)
-            with pytest.raises(StorageError, match=f"held by process {process.pid}"):
-                waiting.__enter__()
-        process.send_signal(signal.SIGKILL)
-    assert said == [f"waiting for process {process.pid}, which holds {lock}"] * 2
-    with file_lock(lock, timeout_s=0):  # the kernel freed it with its holder
-        assert lock.read_text() == f"{os.getpid()}\n"
-
-
-def test_a_waiter_gets_the_lock_when_it_is_freed(tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(lock)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        with file_lock(lock, on_wait=lambda _: process.kill()):
-            assert lock.read_text() == f"{os.getpid()}\n"
-
-
-def test_the_lock_is_freed_by_an_exception(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), file_lock(tmp_path / "lock"):
-        raise ZeroDivisionError
-    with file_lock(tmp_path / "lock", timeout_s=0):
-        pass
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_root_hands_new_files_to_the_owner_of_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "service"
     folder.mkdir()
     os.chown(folder, 12345, 12346)
     atomic_write(folder / "file", "x")
-    with file_lock(folder / "lock"):
-        pass
-    for name in ("file", "lock"):
-        status = (folder / name).stat()
-        assert (status.st_uid, status.st_gid) == (12345, 12346)
+    status = (folder / "file").stat()
+    assert (status.st_uid, status.st_gid) == (12345, 12346)

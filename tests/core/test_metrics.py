@@ -18,18 +18,6 @@ def test_counter_gauge_histogram() -> None:
     assert metrics.value("edgewise_unknown") is None
 
 
-def test_values_that_are_read_when_fetched() -> None:
-    metrics = Metrics(process=False)
-    state = {"free": 10.0, "steps": 1.0}
-    metrics.gauge_from("pages_free", "Free pages.", lambda: state["free"])
-    metrics.counter_from("steps", "Engine steps.", lambda: state["steps"])
-    state.update(free=7.0, steps=5.0)
-    body = metrics.render()[0].decode()
-    assert "edgewise_pages_free 7.0" in body
-    assert "# TYPE edgewise_steps_total counter" in body
-    assert metrics.value("edgewise_steps_total") == 5
-
-
 def test_two_services_in_one_process_do_not_collide() -> None:
     first, second = Metrics(), Metrics()
     first.counter("requests", "Requests.").inc()

@@ -192,11 +192,9 @@ def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("device.local", False),
     ],
 )
-def test_keys_are_required_off_loopback(host: str, loopback: bool) -> None:
+def test_which_addresses_are_loopback(host: str, loopback: bool) -> None:
     settings = load(host=host).settings
     assert settings.loopback is loopback
-    assert settings.keys_required is not loopback
-    assert load(env={"EDGEWISE_SECURITY__REQUIRE_KEY": "true"}, host=host).settings.keys_required
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from edgewise.core.errors import OutOfMemory
-from edgewise.engine.ledger import Ledger, available_memory, mib
+from edgewise.core.sizes import mib
+from edgewise.engine.ledger import Ledger, available_memory
 
 GIB = 2**30
 

@@ -7,7 +7,6 @@ cannot reach the service by pointing its own name at 127.0.0.1 (DNS rebinding). 
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Set
 
 from starlette.datastructures import Headers
@@ -16,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from edgewise.api.context import RequestContext, context_of
 from edgewise.api.deps import Access, KeyRecord, KeyVerifier
 from edgewise.api.errors import HostRefused, error_response
+from edgewise.core.addresses import is_loopback
 from edgewise.core.errors import EdgewiseError, NotAuthenticated, NotPermitted
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
@@ -55,7 +55,7 @@ class AuthMiddleware:
             context.key = self._verify(token)
             check_scope(context.key.scopes, scope["path"])
             return
-        if self._require_key or not is_loopback(scope) or any(name in headers for name in PROXY_HEADERS):
+        if self._require_key or not arrived_on_loopback(scope) or any(name in headers for name in PROXY_HEADERS):
             raise NotAuthenticated(
                 "An API key is needed: send 'Authorization: Bearer KEY'. `edgewise keys new` makes one on the device."
             )
@@ -73,7 +73,7 @@ class AuthMiddleware:
     def _check_host(self, headers: Headers) -> None:
         host = headers.get("host", "")
         name = _host_name(host)
-        if host and name not in self._hosts and not _is_loopback_address(name):
+        if host and name not in self._hosts and not is_loopback(name):
             raise HostRefused(
                 f"The host name '{host[:100]}' is not this machine's: call localhost, send a key, or list the name in "
                 "security.allowed_hosts."
@@ -101,22 +101,13 @@ def check_scope(scopes: Set[str], path: str) -> None:
             raise NotPermitted(f"This API key does not have the scope '{needed}' that {prefix} needs.")
 
 
-def is_loopback(scope: Scope) -> bool:
+def arrived_on_loopback(scope: Scope) -> bool:
     """Whether the connection arrived on a loopback address or a Unix socket of this machine."""
     server = scope.get("server")
     if not server:
         return False
     host, port = server
-    return (port is None and host.startswith("/")) or _is_loopback_address(host)
-
-
-def _is_loopback_address(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+    return (port is None and host.startswith("/")) or is_loopback(host)
 
 
 def _host_name(host: str) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from ipaddress import ip_address
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import httpx
 
+from edgewise.core.addresses import is_loopback
 from edgewise.core.errors import EdgewiseError, EngineUnavailable, NotFound
 
 # Generating may pause for long (a queue, an engine restart), while the service sends keep-alive comments every few seconds.
@@ -45,7 +45,6 @@ class Answer:
     finish_reason: str | None = None
     usage: Mapping[str, Any] | None = None
     receipt: Mapping[str, Any] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ChatClient:
@@ -186,10 +185,7 @@ def _error(detail: Any, status: int) -> EdgewiseError:
 
 def _is_local(url: str) -> bool:
     host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost" or is_loopback(host)
 
 
 def _trusting(cert: Path) -> ssl.SSLContext:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from edgewise.cli.install_plan import UNIT
 from edgewise.core.checks import (
     Check,
     check_clock,
@@ -22,10 +23,10 @@ from edgewise.core.checks import (
 from edgewise.core.clock import SystemClock
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.settings import LoadedSettings, Settings, load_settings
+from edgewise.core.sizes import gib
 from edgewise.models.store import Store
 from edgewise.security.tls import check_tls
 
-UNIT = "edgewise-device.service"
 _TORCH_TIMEOUT_S = 180.0
 _NVIDIA_NODES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu")
 
@@ -124,8 +125,8 @@ def _check_cuda(cuda: Mapping[str, Any]) -> Iterator[Check]:
             yield Check("cuda kernel", "ok", detail)
     for device in cuda["devices"]:
         bf16 = "native bfloat16" if device["bf16_native"] else "no native bfloat16"
-        free, total = (f"{device[key] / 2**30:.1f}" for key in ("free_bytes", "total_bytes"))
-        text = f"{device['name']}, capability {device['capability']}, {free} of {total} GiB free, {bf16}"
+        free, total = gib(device["free_bytes"]), gib(device["total_bytes"])
+        text = f"{device['name']}, capability {device['capability']}, {free} of {total} free, {bf16}"
         detail = f"{text}; matmul differs from numpy by {device['error']:.1e}"
         if device["ok"]:
             yield Check("cuda kernel", "ok", detail)

@@ -16,6 +16,7 @@ from edgewise.cli.models_progress import progress_sink
 from edgewise.cli.output import JsonFlag, print_json, print_table, say
 from edgewise.core.errors import InvalidRequest, ModelNotFound
 from edgewise.core.settings import load_settings
+from edgewise.core.sizes import file_size
 from edgewise.models.catalog import SETS, Catalog, describe, load_catalog
 from edgewise.models.intake import How
 from edgewise.models.manifest import ROLES, Manifest, Role
@@ -106,7 +107,7 @@ def remove(
     if as_json:
         print_json(asdict(removed))
     else:
-        say(f"{removed.name or 'Leftovers'} removed, {_bytes(removed.freed)} freed.")
+        say(f"{removed.name or 'Leftovers'} removed, {file_size(removed.freed)} freed.")
 
 
 @app.command("import")
@@ -168,11 +169,11 @@ def _print_list(document: Mapping[str, Any]) -> None:
     rows += [(name, "set", "", "", "", "", ", ".join(members)) for name, members in document["sets"].items()]
     print_table(("name", "state", "role", "format", "size", "context", "licence"), rows)
     if leftover := document["leftover_bytes"]:
-        say(f"{_bytes(leftover)} of unfinished or damaged files; `edgewise models rm --partial` frees them.")
+        say(f"{file_size(leftover)} of unfinished or damaged files; `edgewise models rm --partial` frees them.")
 
 
 def _row(model: Mapping[str, Any], state: str) -> tuple[object, ...]:
-    size, context = _bytes(model["size"]), model["context"]
+    size, context = file_size(model["size"]), model["context"]
     return model["name"], state, model["role"], model["format"], size, context, model["licence_model"]
 
 
@@ -184,13 +185,9 @@ def _print_one(document: Mapping[str, Any]) -> None:
 
 
 def _print_results(models: list[dict[str, Any]]) -> None:
-    print_table(("name", "size", "digest"), [(it["name"], _bytes(it["size"]), it["digest"]) for it in models])
+    print_table(("name", "size", "digest"), [(it["name"], file_size(it["size"]), it["digest"]) for it in models])
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise InvalidRequest(f"{option} {value!r} is not one of {', '.join(allowed)}.")
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.2f} GB"

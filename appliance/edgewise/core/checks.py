@@ -17,9 +17,11 @@ from typing import Literal
 
 import psutil
 
+from edgewise.core.addresses import connectable
 from edgewise.core.clock import EARLIEST_PLAUSIBLE, Clock, plausible
 from edgewise.core.errors import StorageError
 from edgewise.core.files import atomic_write
+from edgewise.core.sizes import gib
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -66,9 +68,9 @@ def check_clock(clock: Clock) -> Check:
 def check_memory() -> Check:
     """Available memory as the kernel estimates it (MemAvailable), which holds on machines with unified memory too."""
     memory = psutil.virtual_memory()
-    detail = f"{_gib(memory.available)} available of {_gib(memory.total)}"
+    detail = f"{gib(memory.available)} available of {gib(memory.total)}"
     if memory.available < MIN_MEMORY:
-        return Check("memory", "fail", detail, f"at least {_gib(MIN_MEMORY)} are needed: end other programs")
+        return Check("memory", "fail", detail, f"at least {gib(MIN_MEMORY)} are needed: end other programs")
     if memory.available < LOW_MEMORY:
         return Check("memory", "warn", detail, "only the smallest models fit: `edgewise models fit NAME --explain`")
     return Check("memory", "ok", detail)
@@ -83,7 +85,7 @@ def check_state_folder(home: Path) -> Check:
             "state folder", "fail", f"{home}: {refusal}", "run as its owner, or set EDGEWISE_HOME to another folder"
         )
     free = shutil.disk_usage(existing).free
-    detail = f"{home}, {_gib(free)} free" + ("" if home.exists() else " (not created yet)")
+    detail = f"{home}, {gib(free)} free" + ("" if home.exists() else " (not created yet)")
     if free < MIN_DISK:
         return Check("state folder", "fail", detail, "free space, or set EDGEWISE_HOME to a larger disk")
     if free < LOW_DISK:
@@ -136,7 +138,7 @@ def _check_taken_port(host: str, port: int, *, tls: bool) -> Check:
 
 def fetch_health(host: str, port: int, *, tls: bool = False) -> str | None:
     """What `/healthz` says in `status`, or None if no Edgewise service answers there."""
-    target = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (read, not bound)
+    target = connectable(host)
     connection: http.client.HTTPConnection
     if tls:
         # Only asks who is there and sends no secret, so the certificate, which may be our own, is not checked.
@@ -165,7 +167,3 @@ def check_systemd(unit: str, *, root: Path = Path("/")) -> Check:
     if not found:
         return Check("systemd", "warn", f"{unit} is not installed", "`sudo edgewise install`")
     return Check("systemd", "ok", str(found[0]))
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"

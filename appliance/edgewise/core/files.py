@@ -1,4 +1,4 @@
-"""Files that survive a power cut: atomic synced writes, locks between processes, disk errors in words.
+"""Files that survive a power cut: atomic synced writes, disk errors in words.
 
 An atomic write goes to a temporary file in the target's folder, is synced, renamed over the target, and the folder is
 synced: after a crash at any point a reader finds the old content or the new one, never a mixture (POSIX rename(2)).
@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -117,58 +115,3 @@ def atomic_write(path: Path, data: bytes | str, *, mode: int = 0o644) -> None:
     """Write `data` (text as UTF-8) to `path` atomically and durably; see `atomic_writer`."""
     with atomic_writer(path, mode=mode) as file:
         file.write(data.encode("utf-8") if isinstance(data, str) else data)
-
-
-@contextlib.contextmanager
-def file_lock(
-    path: Path, *, timeout_s: float | None = None, on_wait: Callable[[str], None] | None = None
-) -> Iterator[None]:
-    """Hold an exclusive lock between processes (flock(2)); the kernel frees it when its holder dies.
-
-    The lock file stays: deleting it would let two processes lock two different files of one name. It holds the process
-    id of its holder, so that a waiting process can say for whom it waits.
-
-    Args:
-        path: Lock file; created with its folder if missing.
-        timeout_s: Longest wait in seconds; None waits without limit, 0 does not wait.
-        on_wait: Called once with a sentence naming the holder, before waiting.
-
-    Raises:
-        StorageError: The lock is still held after `timeout_s`, or the disk refuses the lock file.
-    """
-    with translate_os_errors("lock", path):
-        make_folder(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        if not _try_lock(descriptor):
-            _wait_for_lock(descriptor, path, timeout_s, on_wait)
-        with translate_os_errors("lock", path):
-            own_like_parent(path)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _wait_for_lock(descriptor: int, path: Path, timeout_s: float | None, on_wait: Callable[[str], None] | None) -> None:
-    holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-    if on_wait is not None:
-        on_wait(f"waiting for process {holder}, which holds {path}")
-    if timeout_s is None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        return
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if _try_lock(descriptor):
-            return
-        time.sleep(0.02)
-    raise StorageError(f"{path} is held by process {holder} (waited {timeout_s:g} s); wait for it or end it")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 # Seconds; from one CPU decode step to a long generation.
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -36,16 +34,6 @@ class Metrics:
     ) -> Histogram:
         return Histogram(name, help, labels, namespace="edgewise", registry=self._registry, buckets=buckets)
 
-    def gauge_from(self, name: str, help: str, read: Callable[[], float]) -> None:
-        """A gauge whose value is read when the metrics are fetched."""
-        self._registry.register(_ReadCollector(lambda value: GaugeMetricFamily(f"edgewise_{name}", help, value), read))
-
-    def counter_from(self, name: str, help: str, read: Callable[[], float]) -> None:
-        """A counter that is kept elsewhere (for instance in the engine) and read when the metrics are fetched."""
-        self._registry.register(
-            _ReadCollector(lambda value: CounterMetricFamily(f"edgewise_{name}", help, value), read)
-        )
-
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """All metrics as (body, content type), in the format that an Accept header asks for."""
         encode, content_type = choose_encoder(accept)
@@ -54,12 +42,3 @@ class Metrics:
     def value(self, name: str, labels: dict[str, str] | None = None) -> float | None:
         """Current value of one sample by its full name, e.g. `edgewise_requests_total`; None if there is none."""
         return self._registry.get_sample_value(name, labels)
-
-
-class _ReadCollector(Collector):
-    def __init__(self, family: Callable[[float], Metric], read: Callable[[], float]) -> None:
-        self._family = family
-        self._read = read
-
-    def collect(self) -> Iterable[Metric]:
-        yield self._family(self._read())

@@ -7,10 +7,8 @@ default in force.
 from __future__ import annotations
 
 import difflib
-import importlib
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +19,9 @@ from pydantic.fields import FieldInfo
 
 from edgewise.core.errors import ConfigError
 from edgewise.core.settings_schema import DEFAULT_CONFIG_FILE, Settings
+from edgewise.core.toml import parse_toml
 
 __all__ = ["DEFAULT_CONFIG_FILE", "LoadedSettings", "Settings", "env_name", "load_settings", "settings_fields"]
-
-_toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 ENV_PREFIX = "EDGEWISE_"
 # Variables with our prefix that are no settings: where the file is, and what `edgewise chat` calls.
@@ -106,10 +103,10 @@ def _from_file(file: Path | None, fields: Mapping[str, FieldInfo]) -> dict[str, 
     if file is None:
         return {}
     try:
-        table = _toml.loads(file.read_text("utf-8"))
+        table = parse_toml(file.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror}); check the path and its permissions") from error
-    except (_toml.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{file}: not valid TOML: {error}") from error
     return {
         key: (_checked_type(key, value, fields, file), str(file)) for key, value in _file_items(table, fields, file)

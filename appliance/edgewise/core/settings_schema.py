@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+
+from edgewise.core.addresses import connectable, is_loopback
 
 DEFAULT_CONFIG_FILE = Path("/etc/edgewise/edgewise.toml")
 
@@ -130,7 +131,7 @@ class Settings(Section):
     home: ExpandedPath = Field(
         default=Path("~/.local/share/edgewise"),
         validate_default=True,
-        description="State directory: models, keys, caches; for the systemd service /var/lib/edgewise.",
+        description="State directory: models, keys, own catalog entries; for the systemd service /var/lib/edgewise.",
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on; 0.0.0.0 or :: for all.")
     port: int = Field(default=8400, ge=0, le=65535, description="TCP port; 0 takes a free one.")
@@ -142,7 +143,8 @@ class Settings(Section):
         default="auto", description="Format of the KV cache."
     )
     quantize: Literal["auto", "none"] = Field(
-        default="auto", description='"none" unpacks the weights, "auto" keeps them packed if that is faster.'
+        default="auto",
+        description="How weights are held in memory; so far both choices unpack 4- and 8-bit files at load.",
     )
     drain_s: float = Field(
         default=20.0,
@@ -159,17 +161,7 @@ class Settings(Section):
     @property
     def loopback(self) -> bool:
         """Whether only programs on this machine can reach the service."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-    @property
-    def keys_required(self) -> bool:
-        """Whether a caller needs an API key: always when the service can be reached from another machine."""
-        return self.security.require_key or not self.loopback
+        return self.host == "localhost" or is_loopback(self.host)
 
     @property
     def keys_file(self) -> Path:
@@ -178,6 +170,6 @@ class Settings(Section):
     @property
     def base_url(self) -> str:
         """Where a program on this machine reaches the service."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 (read, not bound)
+        host = connectable(self.host)
         scheme = "https" if self.tls.cert else "http"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"

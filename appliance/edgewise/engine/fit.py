@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgewise.engine.ledger import SHRINK_MARK, mib
+from edgewise.core.sizes import mib
+from edgewise.engine.ledger import SHRINK_MARK
 from edgewise.engine.numerics import Numerics
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.memory import kv_bytes_per_token, weight_bytes, workspace_bytes

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgewise.core.errors import OutOfMemory
+from edgewise.core.sizes import mib
 from edgewise.engine.api import MemoryReport
 
-SHRINK_MARK = 0.80
-REFUSE_MARK = 0.90
+SHRINK_MARK = 0.80  # share of the budget up to which the KV cache is made
+REFUSE_MARK = 0.90  # share of the budget above which nothing is booked
 
 
 class Ledger:
@@ -58,11 +59,6 @@ class Ledger:
 
     def report(self) -> MemoryReport:
         return MemoryReport(budget_bytes=self.budget, available_bytes=self._available(), booked=dict(self._booked))
-
-
-def mib(size: int) -> str:
-    """A size for people, e.g. "512.0 MiB"."""
-    return f"{size / 2**20:,.1f} MiB"
 
 
 def available_memory(

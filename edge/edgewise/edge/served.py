@@ -18,8 +18,6 @@ from edgewise.models.templates import ChatTemplate, load_template
 from edgewise.models.tokenizer import Tokenizer, load_tokenizer
 from edgewise.pipeline.model import ServedModel
 
-ENGINE_FACTORY = "edgewise.engine.build:build"
-
 
 @dataclass(frozen=True, slots=True)
 class OpenModel:
@@ -64,7 +62,7 @@ def open_model(settings: Settings, on_event: Callable[[EngineEvent], None]) -> O
     store = Store(settings.home / "models")
     files = store.resolve(settings.model)
     tokenizer = load_tokenizer(files)
-    client = EngineClient(engine_config(settings, files), factory=ENGINE_FACTORY, on_event=on_event)
+    client = EngineClient(engine_config(settings, files), on_event=on_event)
     template = _template(files, tokenizer)
     served = ServedModel(
         name=files.name,

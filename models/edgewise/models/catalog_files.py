@@ -6,14 +6,13 @@ refused, each with the file and the key.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from edgewise.core.errors import ConfigError, InvalidRequest
+from edgewise.core.toml import parse_toml
 from edgewise.models.catalog_types import CatalogEntry, CatalogFile
 from edgewise.models.manifest import StoredFile, build_info
 from edgewise.models.names import check_file_name, check_name, check_sha256
@@ -22,8 +21,6 @@ from edgewise.models.sources.https import HttpsSource
 from edgewise.models.sources.pypi import REQUIREMENT, PypiSource, WheelPart
 from edgewise.models.sources.source import Source
 from edgewise.security.fetch import FetchPolicy, check_url
-
-_toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 MAX_FILE_BYTES: Final = 1 << 20
 _ENTRY: Final = frozenset({"name", "description", "info", "files"})
@@ -47,7 +44,7 @@ def _read(path: Path) -> list[CatalogEntry]:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ConfigError(f"{path} has more than {MAX_FILE_BYTES} bytes.")
-        raw = _toml.loads(path.read_text(encoding="utf-8"))
+        raw = parse_toml(path.read_text(encoding="utf-8"))
         _known(raw, frozenset({"model"}), "the file")
         return [_entry(_table(model)) for model in _array(raw, "model")]
     except (ValueError, KeyError, TypeError, OSError, InvalidRequest) as error:
