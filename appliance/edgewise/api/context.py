@@ -33,8 +33,8 @@ class RequestContext:
     facts: dict[str, Any] = field(default_factory=dict)
     transcript: dict[int, str] = field(default_factory=dict)
 
-    def hear(self, sequence: int, text: str) -> None:
-        """A piece of an answer passes by."""
+    def keep_text(self, sequence: int, text: str) -> None:
+        """Add a piece of an answer to the transcript, if there is to be one."""
         if "answer" in self.facts:
             self.transcript[sequence] = self.transcript.get(sequence, "") + text
 

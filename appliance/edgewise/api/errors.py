@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from edgewise.api.context import context_of
-from edgewise.api.text import dumps
+from edgewise.api.responses import json_response
 from edgewise.core.errors import EdgewiseError, InvalidRequest, NotFound, NotPermitted
 from edgewise.core.log import get_logger
 
@@ -49,12 +49,7 @@ def error_headers(error: EdgewiseError) -> dict[str, str]:
 
 
 def error_response(error: EdgewiseError) -> Response:
-    return Response(
-        dumps(error_body(error)),
-        status_code=error.http_status,
-        headers=error_headers(error),
-        media_type="application/json",
-    )
+    return json_response(error_body(error), error.http_status, headers=error_headers(error))
 
 
 def internal_error(error: Exception) -> EdgewiseError:

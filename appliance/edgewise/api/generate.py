@@ -13,9 +13,9 @@ from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import error_body, internal_error
 from edgewise.api.parse import AnswerForm, Caller
 from edgewise.api.requests import RequestRecord
+from edgewise.api.responses import json_response
 from edgewise.api.shapes import Gathered, Shape, usage_object
 from edgewise.api.sse import DONE, KEEP_ALIVE, EventStream, attended, sse
-from edgewise.api.text import dumps
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import get_logger
 from edgewise.pipeline.run import Run, RunObserver, start_run
@@ -60,8 +60,7 @@ async def generate(
     if form.stream:
         events = stream_events(run, shape, form, context, keepalive_s=deps.limits.keepalive_s)
         return EventStream(events, send_timeout_s=deps.limits.send_timeout_s)
-    body = await attended(request.receive, _whole_body(run, shape, context))
-    return Response(dumps(body), media_type="application/json")
+    return json_response(await attended(request.receive, _whole_body(run, shape, context)))
 
 
 async def _begin(deps: ApiDependencies, record: RequestRecord, task: Task, observer: RunObserver) -> Run:
@@ -82,7 +81,7 @@ async def _whole_body(run: Run, shape: Shape, context: RequestContext) -> dict[s
     answers = [Gathered() for _ in range(len(run.prompts) * run.task.n)]
     async for chunk in run.chunks():
         answers[chunk.sequence].add(chunk)
-        context.hear(chunk.sequence, chunk.text)
+        context.keep_text(chunk.sequence, chunk.text)
     choices = [shape.choice(index, answer) for index, answer in enumerate(answers)]
     return shape.envelope(choices, chunk=False) | {"usage": usage_object(run), "edgewise": run.receipt().to_dict()}
 
@@ -115,7 +114,7 @@ async def _answer_events(
         if chunk is None:
             yield KEEP_ALIVE
             continue
-        context.hear(chunk.sequence, chunk.text)
+        context.keep_text(chunk.sequence, chunk.text)
         for choice in shape.deltas(chunk):
             event = shape.envelope([choice], chunk=True) | usage
             if run.done and choice["finish_reason"] is not None and not form.include_usage:

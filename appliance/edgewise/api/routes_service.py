@@ -10,8 +10,8 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import Response
 
 from edgewise.api.deps import ApiDependencies
+from edgewise.api.responses import json_response
 from edgewise.api.sse import KEEP_ALIVE, EventStream, sse
-from edgewise.api.text import dumps
 from edgewise.core.errors import EdgewiseError, InvalidRequest
 
 MEMORY_TIMEOUT_S = 2.0
@@ -68,8 +68,7 @@ def service_router(deps: ApiDependencies) -> APIRouter:
 
 
 def _json(value: Any, status: int = 200) -> Response:
-    headers = {"retry-after": "1"} if status == 503 else None
-    return Response(dumps(value), status_code=status, headers=headers, media_type="application/json")
+    return json_response(value, status, headers={"retry-after": "1"} if status == 503 else None)
 
 
 def _event_number(text: str) -> int:

@@ -11,9 +11,9 @@ from edgewise.api.body import read_json
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.generate import admit, caller, generate
 from edgewise.api.parse import chat_task, completion_task
+from edgewise.api.responses import json_response
 from edgewise.api.schemas import ChatBody, CompletionBody, validate
 from edgewise.api.shapes import ChatShape, CompletionShape
-from edgewise.api.text import dumps
 from edgewise.pipeline.model import ServedModel
 
 CHAT = "/v1/chat/completions"
@@ -30,11 +30,11 @@ def v1_router(deps: ApiDependencies) -> APIRouter:
 
     @router.get("/v1/models")
     async def list_models() -> Response:
-        return _json({"object": "list", "data": [_model(model) for model in deps.models.all()]})
+        return json_response({"object": "list", "data": [_model(model) for model in deps.models.all()]})
 
     @router.get("/v1/models/{model_id:path}")
     async def show_model(model_id: str) -> Response:
-        return _json(_model(deps.models.get(model_id)))
+        return json_response(_model(deps.models.get(model_id)))
 
     @router.post(CHAT, openapi_extra=_request_schema(ChatBody))
     async def chat_completions(request: Request) -> Response:
@@ -53,10 +53,6 @@ def v1_router(deps: ApiDependencies) -> APIRouter:
         return await generate(request, deps, task, form, CompletionShape)
 
     return router
-
-
-def _json(value: Any) -> Response:
-    return Response(dumps(value), media_type="application/json")
 
 
 def _model(model: ServedModel) -> dict[str, Any]:

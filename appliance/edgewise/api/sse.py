@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from edgewise.api.context import context_of
-from edgewise.api.text import dumps
+from edgewise.api.responses import dumps
 from edgewise.core.errors import Cancelled
 
 KEEP_ALIVE = b": keep-alive\n\n"

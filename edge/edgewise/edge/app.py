@@ -130,7 +130,7 @@ class DeviceService:
         requests.begin_drain()
         self._deps.events.emit("draining", "The service is shutting down.", limit_s=limit)
         if not await requests.wait_idle(limit):
-            log.warning("cut", open=requests.open)
+            log.warning("requests_cut", open=requests.open)
             requests.cut()
             await requests.wait_idle(_FLUSH_S)
         server.close()
