@@ -73,6 +73,17 @@ def test_the_life_of_a_model_in_json(home: Path, catalogued: bytes) -> None:
     assert as_json(home, "list")["installed"] == []
 
 
+def test_a_set_stands_for_its_models(home: Path, catalogued: bytes, tmp_path: Path) -> None:
+    absent = as_json(home, "show", "starter")
+    assert absent == {"name": "starter", "installed": False, "members": ["smollm2-135m-instruct"]}
+    assert models(home, "rm", "starter").returncode == 5
+    as_json(home, "import", str(tmp_path / "own.gguf"), "--name", "smollm2-135m-instruct")
+    assert as_json(home, "show", "starter")["installed"] is True
+    assert "members    smollm2-135m-instruct" in models(home, "show", "starter").stdout
+    assert as_json(home, "rm", "starter") == {"name": "starter", "freed": len(catalogued)}
+    assert as_json(home, "list")["installed"] == []
+
+
 def test_text_has_plain_progress_lines_and_data_apart(home: Path, catalogued: bytes) -> None:
     done = models(home, "pull", "own")
     assert done.returncode == 0
@@ -113,6 +124,7 @@ def test_a_file_is_imported(home: Path, tmp_path: Path) -> None:
     [
         (["rm", "nope"], 5, "'nope' is not installed (installed: none)"),
         (["pull", "nope"], 5, "The catalog has no model 'nope'"),
+        (["rm", "starter"], 5, "`edgewise models pull starter` installs it"),
         (["show", "nope"], 5, "The catalog has no model 'nope'"),
         (["verify", "nope"], 5, "is not installed"),
         (["pull", "../../x"], 2, "is not allowed"),

@@ -189,13 +189,28 @@ def test_a_fully_cached_prompt_still_computes_its_last_token() -> None:
 
 
 def test_a_full_queue_refuses_with_a_time() -> None:
-    harness = Harness(max_waiting=2)
-    for name in "ab":
+    harness = Harness(max_running=1, max_waiting=2)
+    for name in "abc":
         harness.scheduler.add(request(name, [1]))
-    with pytest.raises(QueueFull, match="limit is 2") as refusal:
-        harness.scheduler.add(request("c", [1]))
+    with pytest.raises(QueueFull, match="2 answers may wait beside 1") as refusal:
+        harness.scheduler.add(request("d", [1]))
     assert refusal.value.retry_after_s is not None
     assert refusal.value.retry_after_s >= 1.0
+    harness.drain()
+    harness.scheduler.add(request("d", [1]))
+
+
+def test_without_a_queue_the_batch_still_fills() -> None:
+    harness = Harness(max_running=2, max_waiting=0)
+    for name in "ab":
+        harness.scheduler.add(request(name, [1]))
+    with pytest.raises(QueueFull):
+        harness.scheduler.add(request("c", [1]))
+    harness.step()
+    with pytest.raises(QueueFull):
+        harness.scheduler.add(request("c", [1]))
+    harness.drain()
+    assert sorted(harness.done) == ["a", "b"]
 
 
 def test_what_can_never_fit_is_refused_naming_both_numbers() -> None:

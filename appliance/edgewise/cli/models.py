@@ -94,12 +94,12 @@ def verify(
 
 @app.command("rm")
 def remove(
-    name: Annotated[str | None, typer.Argument(help="The model.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A model or set.")] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Give up unfinished downloads and damaged files.")] = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Remove a model and the files that no other model uses."""
+    """Remove a model, or all models of a set, and the files that no other model uses."""
     if (name is None) != partial:
         raise InvalidRequest("Give either the NAME of a model or --partial.")
     store, _ = _open(config)
@@ -141,11 +141,11 @@ def _open(config: Path | None) -> tuple[Store, Catalog]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Says on Ctrl-C that nothing is lost."""
+    """Says on Ctrl-C what is kept: whole files, and parts of those that a server can continue."""
     try:
         yield
     except KeyboardInterrupt:
-        say("Interrupted. What has arrived is kept; the same command continues from there.")
+        say("Interrupted. The store is as it was; the same command continues, a package that pip was fetching from its start.")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
@@ -156,7 +156,8 @@ def _installed(manifest: Manifest) -> dict[str, Any]:
 
 def _describe_one(store: Store, catalog: Catalog, name: str) -> dict[str, Any]:
     if name in SETS:
-        return {"name": name, "installed": False, "members": list(SETS[name])}
+        installed = {manifest.name for manifest in store.manifests()}
+        return {"name": name, "installed": installed.issuperset(SETS[name]), "members": list(SETS[name])}
     try:
         return {"installed": True, **_installed(store.manifest(name))}
     except ModelNotFound:
@@ -178,7 +179,8 @@ def _row(model: Mapping[str, Any], state: str) -> tuple[object, ...]:
 
 
 def _print_one(document: Mapping[str, Any]) -> None:
-    rows = [(key, value) for key, value in document.items() if key != "files" and value not in (None, "")]
+    plain = {key: value for key, value in document.items() if key != "files" and value not in (None, "")}
+    rows = [(key, ", ".join(value) if isinstance(value, list) else value) for key, value in plain.items()]
     for file in document.get("files", []):
         rows += [("file", file["name"]), ("  bytes", file["size"]), ("  sha256", file["sha256"])]
     print_table(("field", "value"), rows)

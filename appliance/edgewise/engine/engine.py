@@ -135,7 +135,10 @@ class Engine:
     def _expire(self, sequence: Sequence) -> TokenChunk:
         """The scheduler has taken it out already."""
         waited = self._now() - sequence.added_at
-        message = f"The deadline of {sequence.request.deadline_s} s passed after {waited:.1f} s."
+        message = (
+            f"The answer was not complete within its time limit: {waited:.3g} s have passed and {sequence.generated} tokens "
+            "are made. Allow more time ('timeout', or the service's limits.request_timeout_s) or ask for fewer tokens."
+        )
         return replace(self._close(sequence, "error"), error_code="deadline_exceeded", error_message=message)
 
     def _close(self, sequence: Sequence, reason: FinishReason) -> TokenChunk:

@@ -58,7 +58,7 @@ class Scheduler:
         pages: The pool; the scheduler is its only user.
         page_tokens: Tokens per page.
         max_context: Largest prompt + answer.
-        max_running, max_waiting: Sequences in the batch / in the queue.
+        max_running, max_waiting: Sequences in the batch / that may wait for a place in it.
         pacer: Budget of prompt tokens per step.
         now: Monotonic seconds.
     """
@@ -97,12 +97,14 @@ class Scheduler:
         Raises:
             InvalidRequest: Empty prompt, id already in flight, or nothing left to generate.
             ContextLengthExceeded: It can never fit.
-            QueueFull: The queue is at its limit.
+            QueueFull: As many wait as may, those for whom a place in the batch is free not counted: that many answers can
+                always be asked of an idle engine at once.
         """
         self._check(request)
-        if len(self.waiting) >= self._max_waiting:
+        if len(self.running) + len(self.waiting) >= self._max_running + self._max_waiting:
             raise QueueFull(
-                f"{len(self.waiting)} requests are waiting, the limit is {self._max_waiting}: try again later.",
+                f"{self._max_waiting} answers may wait beside {self._max_running} in the making, which is this service's "
+                "limit: try again later.",
                 retry_after_s=self._estimate_wait(),
             )
         sequence = Sequence.of(request, arrival=self._arrivals, now=self._now())

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from edgewise.core.errors import BadModelFile, InvalidRequest
 from edgewise.models.manifest import ChatTemplate, ModelInfo, Role
 from edgewise.models.names import check_file_name, check_name, suggest_name
-
-GGUF_MAGIC: Final = b"GGUF"
-MAX_JSON_BYTES: Final = 64 << 20
+from edgewise.models.small_files import read_object
+from edgewise.models.weights.gguf_types import MAGIC as GGUF_MAGIC
 
 # What readers of Hugging Face folders look for. Everything else in a folder is left out, and reported.
 _COMPANIONS: Final = frozenset(
@@ -137,7 +135,7 @@ def _require_shards(paths: Mapping[str, Path]) -> None:
     index = paths.get("model.safetensors.index.json")
     if index is None:
         return
-    weight_map = _json_object(index).get("weight_map")
+    weight_map = read_object(index, str(index)).get("weight_map")
     if not isinstance(weight_map, dict):
         raise BadModelFile(f"{index} has no object 'weight_map'.")
     missing = sorted({str(shard) for shard in weight_map.values()} - set(paths))
@@ -146,7 +144,7 @@ def _require_shards(paths: Mapping[str, Path]) -> None:
 
 
 def _folder_info(paths: Mapping[str, Path], role: Role) -> ModelInfo:
-    config = _json_object(paths["config.json"])
+    config = read_object(paths["config.json"], str(paths["config.json"]))
     context = config.get("max_position_embeddings")
     return ModelInfo(
         role=role,
@@ -160,20 +158,8 @@ def _folder_info(paths: Mapping[str, Path], role: Role) -> ModelInfo:
 def _template(paths: Mapping[str, Path]) -> ChatTemplate:
     if "chat_template.jinja" in paths or "chat_template.json" in paths:
         return "in-file"
-    configuration = paths.get("tokenizer_config.json")
-    return "in-file" if configuration is not None and "chat_template" in _json_object(configuration) else "none"
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise BadModelFile(f"{path} has more than {MAX_JSON_BYTES} bytes.")
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise BadModelFile(f"{path} is not JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise BadModelFile(f"{path} is not a JSON object.")
-    return value
+    path = paths.get("tokenizer_config.json")
+    return "in-file" if path is not None and "chat_template" in read_object(path, str(path)) else "none"
 
 
 def _is_file_name(name: str) -> bool:

@@ -22,7 +22,7 @@ from typing import Final, Literal, TypeAlias
 
 from edgewise.core.errors import BadModelFile, ConfigError, EdgewiseError, InvalidRequest, ModelNotFound, StorageError
 from edgewise.models.blobs import Blobs, hash_file
-from edgewise.models.catalog import Catalog, CatalogEntry, load_catalog, member_for_role, reject_set_name
+from edgewise.models.catalog import SETS, Catalog, CatalogEntry, load_catalog, member_for_role, reject_set_name
 from edgewise.models.disk import make_dirs, require_space, storage_errors
 from edgewise.models.files import ModelFiles
 from edgewise.models.importing import inspect
@@ -246,20 +246,22 @@ class Store:
         return self._set_aside(reports)
 
     def remove(self, name: str) -> Removed:
-        """Removes a model, and every blob that no other model uses. Works on a full disk.
+        """Removes a model, or what is installed of a set, and every blob that no other model uses. Works on a full disk.
 
         Raises:
             InvalidRequest: No valid name.
-            ModelNotFound: Not installed.
+            ModelNotFound: Nothing of it is installed.
             StorageError: Read-only or faulty disk.
             StoreBusy: Another process is changing the store.
             BadModelFile: Another model's manifest is damaged, so that its blobs cannot be told from unused ones; `name`
                 is removed, no blob is.
         """
-        if not self._manifests.has(name):
+        installed = [member for member in SETS.get(name, (name,)) if self._manifests.has(member)]
+        if not installed:
             raise self._not_installed(name)
         with self._changing():
-            self._manifests.remove(name)
+            for member in installed:
+                self._manifests.remove(member)
             return Removed(name=name, freed=self._collect())
 
     def clear_partial(self) -> Removed:
@@ -282,7 +284,7 @@ class Store:
     def _not_installed(self, name: str) -> ModelNotFound:
         installed = ", ".join(self._manifests.names()) or "none"
         try:
-            known = name in self._catalog().entries
+            known = name in SETS or name in self._catalog().entries
         except ConfigError as error:
             remedy = f"the catalog cannot be read ({error.message})"
         else:

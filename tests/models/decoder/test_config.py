@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgewise.core.errors import BadModelFile, UnsupportedModel
+from edgewise.core.errors import BadModelFile, StorageError, UnsupportedModel
 from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.models.decoder.config import DecoderConfig, read_config
 from edgewise.models.files import ModelFiles
@@ -217,7 +217,7 @@ def test_read_config_refuses_what_is_no_object(text: str, tmp_path: Path) -> Non
 def test_read_config_without_a_file(tmp_path: Path) -> None:
     files = folder(tmp_path, "{}")
     (tmp_path / "config.json").unlink()
-    with pytest.raises(BadModelFile, match="cannot be read"):
+    with pytest.raises(StorageError, match=r"config\.json: cannot be read"):
         read_config(files)
     with pytest.raises(BadModelFile, match="is missing"):
         read_config(ModelFiles(name="m", digest="", format="safetensors", paths={}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from edgewise.core.errors import BadModelFile
 from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.models.decoder import gguf_fields, hf_fields
 from edgewise.models.files import ModelFiles
+from edgewise.models.small_files import read_object
 from edgewise.models.weights.gguf import GGUFArray, GGUFHeader, header_of
 from edgewise.models.weights.gguf_types import STRING
 
@@ -98,7 +98,7 @@ def read_config(files: ModelFiles) -> DecoderConfig:
 
     Raises:
         UnsupportedModel, BadModelFile: As `DecoderConfig.from_hf`; also when config.json is missing or no JSON object.
-        StorageError: The GGUF file cannot be read.
+        StorageError: The file cannot be read.
     """
     if files.format == "gguf":
         header = header_of(files)
@@ -122,17 +122,4 @@ def _read_json(files: ModelFiles) -> dict[str, Any]:
     path = files.paths.get(CONFIG_NAME)
     if path is None:
         raise BadModelFile(f"{files.name}: {CONFIG_NAME} is missing.")
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise BadModelFile(f"{files.name}: {CONFIG_NAME} cannot be read: {error.strerror}.") from error
-    if len(data) > MAX_CONFIG_BYTES:
-        raise BadModelFile(f"{files.name}: {CONFIG_NAME} is larger than {MAX_CONFIG_BYTES >> 20} MiB.")
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise BadModelFile(f"{files.name}: {CONFIG_NAME} is not JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise BadModelFile(f"{files.name}: {CONFIG_NAME} must hold an object.")
-    return value
+    return read_object(path, CONFIG_NAME, most=MAX_CONFIG_BYTES)

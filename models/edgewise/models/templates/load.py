@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgewise.core.errors import BadModelFile, StorageError, TemplateFailed
+from edgewise.core.errors import BadModelFile, TemplateFailed
 from edgewise.models.files import ModelFiles
+from edgewise.models.small_files import read_bytes
 from edgewise.models.templates.template import DEFAULT, ChatTemplate
 from edgewise.models.tokenizer.from_folder import read_json
 from edgewise.models.tokenizer.tokenizer import Tokenizer
@@ -74,10 +75,6 @@ def _read_text(files: ModelFiles, name: str) -> str | None:
     if path is None:
         return None
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_TEMPLATE_BYTES + 1)
-        return raw.decode()
-    except OSError as error:
-        raise StorageError(f"{name}: cannot be read: {error.strerror}") from error
+        return read_bytes(path, name, most=MAX_TEMPLATE_BYTES).decode()
     except UnicodeDecodeError as error:
         raise BadModelFile(f"{name}, byte {error.start}: not UTF-8") from error

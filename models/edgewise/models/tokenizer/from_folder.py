@@ -8,12 +8,12 @@ from typing import Any
 
 import tokenizers
 
-from edgewise.core.errors import BadModelFile, StorageError, UnsupportedModel
+from edgewise.core.errors import BadModelFile, UnsupportedModel
 from edgewise.models.files import ModelFiles
+from edgewise.models.small_files import read_bytes, read_object
 from edgewise.models.tokenizer.ends import end_ids
 from edgewise.models.tokenizer.tokenizer import Spelling, Tokenizer
 
-MAX_JSON_BYTES = 64 << 20
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -25,19 +25,7 @@ def read_json(files: ModelFiles, name: str) -> dict[str, Any]:
         StorageError: It cannot be read.
     """
     path = files.paths.get(name)
-    if path is None:
-        return {}
-    try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise BadModelFile(f"{name}, byte {MAX_JSON_BYTES}: larger than the {MAX_JSON_BYTES >> 20} MiB allowed")
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise StorageError(f"{name}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadModelFile(f"{name}, byte {getattr(error, 'pos', 0)}: not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise BadModelFile(f"{name}, byte 0: must hold a JSON object")
-    return value
+    return {} if path is None else read_object(path, name)
 
 
 def tokenizer_from_folder(files: ModelFiles) -> Tokenizer:
@@ -75,16 +63,10 @@ def tokenizer_from_folder(files: ModelFiles) -> Tokenizer:
 
 
 def _load_backend(files: ModelFiles) -> tokenizers.Tokenizer:
-    path = files.paths["tokenizer.json"]
-    try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise BadModelFile(f"tokenizer.json, byte {MAX_JSON_BYTES}: larger than {MAX_JSON_BYTES >> 20} MiB")
-        raw = path.read_bytes()
-    except OSError as error:
-        raise StorageError(f"tokenizer.json: cannot be read: {error.strerror}") from error
+    raw = read_bytes(files.paths["tokenizer.json"], "tokenizer.json")
     try:
         backend = tokenizers.Tokenizer.from_buffer(raw)
-    except Exception as error:
+    except Exception as error:  # the library raises nothing more special for a file that it refuses
         raise BadModelFile(f"tokenizer.json, byte 0: not a tokenizer: {error}") from error
     backend.no_truncation()
     backend.no_padding()

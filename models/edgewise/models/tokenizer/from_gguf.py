@@ -184,5 +184,5 @@ def _bpe(
     options = {"ignore_merges": ignore_merges, "byte_fallback": byte_fallback, "fuse_unk": fuse_unk}
     try:
         return models.BPE(vocab=vocab, merges=merges, unk_token=unk_token, **options)
-    except Exception as error:
+    except Exception as error:  # the library raises nothing more special for parts that do not fit
         raise BadModelFile(f"{header.name}: the vocabulary and its merges do not fit together: {error}") from error

@@ -17,7 +17,7 @@ from pathlib import Path
 from edgewise.core.errors import BadModelFile
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights.file import RangeFile
-from edgewise.models.weights.gguf_types import ARRAY, BOOL, ENCODINGS, SCALARS, STRING
+from edgewise.models.weights.gguf_types import ARRAY, BOOL, ENCODINGS, MAGIC, SCALARS, STRING
 
 MAX_HEADER_BYTES = 64 << 20  # the largest real vocabularies (256k tokens, 500k merges) need about 16 MiB
 MAX_METADATA = 1 << 16
@@ -28,7 +28,6 @@ MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 1 << 20
 DEFAULT_ALIGNMENT = 32
 
-_MAGIC = b"GGUF"
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _MIN_METADATA_BYTES = 8 + 1 + 4 + 1  # key length, key, type, value
@@ -240,7 +239,7 @@ class _HeaderParser:
 
     def _preamble(self) -> tuple[int, int, int]:
         start = self._need(4, "the magic number")
-        if self.raw[start : start + 4] != _MAGIC:
+        if self.raw[start : start + 4] != MAGIC:
             raise self.file.bad(0, "not a GGUF file (it does not start with 'GGUF')")
         version = self._u32("the version")
         if version not in (2, 3):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 
+MAGIC = b"GGUF"  # the first bytes of every file
+
 STRING, ARRAY = 8, 9
 BOOL = 7
 

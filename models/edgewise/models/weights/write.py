@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgewise.models.weights.gguf_types import ENCODINGS, MAGIC
+
 GGUF_ALIGNMENT = 32
-_GGML_TYPE_IDS = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "BF16": 30}
+_TYPE_CODES = {name: code for code, (name, _, _) in ENCODINGS.items()}
 
 # A metadata value: str, bool, int (written as u32), float (f32), or a non-empty list of str, int (i32) or float (f32).
 GGUFValue = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
@@ -45,13 +47,13 @@ def write_safetensors(path: Path, tensors: Iterable[StoredTensor], metadata: Map
 
 def write_gguf(path: Path, metadata: Mapping[str, GGUFValue], tensors: Sequence[StoredTensor]) -> None:
     """Write one GGUF v3 file (little-endian, alignment 32)."""
-    parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(metadata))]
+    parts = [MAGIC, struct.pack("<IQQ", 3, len(tensors), len(metadata))]
     parts += [_gguf_string(key) + _gguf_value(value) for key, value in metadata.items()]
     offset = 0
     for tensor in tensors:
         dims = tuple(reversed(tensor.shape))  # GGUF counts dimensions from the fastest one
         parts.append(_gguf_string(tensor.name))
-        parts.append(struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, _GGML_TYPE_IDS[tensor.type], offset))
+        parts.append(struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, _TYPE_CODES[tensor.type], offset))
         offset += len(tensor.data) + -len(tensor.data) % GGUF_ALIGNMENT
     header = b"".join(parts)
     body = [header, bytes(-len(header) % GGUF_ALIGNMENT)]
