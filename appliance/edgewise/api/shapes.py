@@ -175,7 +175,7 @@ def fingerprint(run: Run) -> str:
 
 
 def usage_object(run: Run) -> dict[str, Any]:
-    """OpenAI's `usage`; without `prompt_tokens_details` when the engine did not say (an answer that ended at a stop string)."""
+    """OpenAI's `usage`; without `prompt_tokens_details` where the engine gave no account."""
     usage = run.usage()
     counts: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,

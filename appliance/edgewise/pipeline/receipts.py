@@ -19,7 +19,7 @@ class Precision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReceipt:
-    """What one stage did. Times in milliseconds; None where the engine did not say, as after a stop string.
+    """What one stage did. Times in milliseconds; None where the engine gave no account.
 
     `queued_ms`, `prefill_ms` and `decode_ms` are the largest of the stage's sequences, which run side by side; `restarts`
     likewise, `preemptions` are summed, `cached_tokens` counts each prompt once.
