@@ -218,6 +218,8 @@ def test_a_deadline_ends_a_request_with_its_reason(engine: Engine) -> None:
     tokens, end = run(core, request)["late"]
     assert tokens == []
     assert (end.finish, end.error_code) == ("error", "deadline_exceeded")
+    assert end.error_message is not None
+    assert "0 tokens are made. Allow more time ('timeout'" in end.error_message
 
 
 def test_a_broken_network_fails_the_request_not_the_engine(tiny_model: ModelFiles) -> None:
