@@ -145,7 +145,9 @@ def _interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say("Interrupted. The store is as it was; the same command continues, a package that pip was fetching from its start.")
+        say(
+            "Interrupted. The store is as it was; the same command continues, a package that pip was fetching from its start."
+        )
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
