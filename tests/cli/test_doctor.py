@@ -13,7 +13,6 @@ import pytest
 
 from edgewise.cli import doctor_checks
 from edgewise.cli.doctor_checks import check_certificate, check_torch, probe_torch
-from edgewise.cli.torch_probe import cpu_has_bf16
 from edgewise.core.settings import Settings, load_settings
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -110,21 +109,6 @@ def test_back_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_checks, "_NVIDIA_NODES", ("/dev/null",))
     assert statuses(CPU, ABSENT)[-1] == ("cuda kernel", "warn")
-
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "native"),
-    [
-        ("flags\t\t: fpu avx512f avx512_bf16 sse\n", True),
-        ("flags\t\t: fpu amx_bf16\n", True),
-        ("Features\t: fp asimd i8mm bf16\n", True),
-        ("Features\t: fp asimd\n", False),
-        ("model name: bf16\n", False),
-        ("", False),
-    ],
-)
-def test_bf16_in_cpuinfo(cpuinfo: str, native: bool) -> None:
-    assert cpu_has_bf16(cpuinfo) is native
 
 
 def test_certificates() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from edgewise.core.errors import ConfigError
-from edgewise.engine.numerics import numeric_class, resolve
+from edgewise.engine.numerics import native_bfloat16, numeric_class, parse_cpu_flags, resolve
 
 
 def test_auto_is_definite_and_explained() -> None:
@@ -32,3 +32,18 @@ def test_the_numeric_class_names_all_that_matters() -> None:
     numerics = resolve(device="cpu", dtype="float32", kv_dtype="int8", quantize="none", cuda=False)
     name = numeric_class(numerics, torch_version="2.13.0+cpu", device_family="avx2", threads=2)
     assert name == "torch-2.13.0+cpu/cpu-avx2-t2/w-float32-none/kv-int8"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "native"),
+    [
+        ("flags\t\t: fpu avx512f avx512_bf16 sse\n", True),
+        ("flags\t\t: fpu amx_bf16\n", True),
+        ("Features\t: fp asimd i8mm bf16\n", True),
+        ("Features\t: fp asimd\n", False),
+        ("model name: bf16\n", False),
+        ("", False),
+    ],
+)
+def test_bf16_in_cpuinfo(cpuinfo: str, native: bool) -> None:
+    assert bool(native_bfloat16(parse_cpu_flags(cpuinfo))) is native

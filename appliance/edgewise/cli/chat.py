@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgewise.cli.output import JsonFlag, print_json, say
+from edgewise.cli.options import AsJson, ConfigFile
+from edgewise.cli.output import print_json, say
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.settings import load_settings
 
@@ -29,8 +29,8 @@ def chat(
         float, typer.Option(min=0.0, max=2.0, help="0 always takes the likeliest; small models ramble at 1.")
     ] = 0.2,
     seed: Annotated[int | None, typer.Option(help="Makes an answer repeatable.")] = None,
-    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
-    as_json: Annotated[bool, JsonFlag] = False,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Chat with the running service. A question may also come through a pipe."""
     from edgewise.cli.chat_client import ChatClient

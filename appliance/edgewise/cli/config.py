@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from edgewise.cli.output import JsonFlag, print_json, print_table
+from edgewise.cli.options import AsJson, ConfigFile
+from edgewise.cli.output import print_json, print_table
 from edgewise.core.settings import load_settings
 
 app = typer.Typer(help="Show the configuration.", no_args_is_help=True)
@@ -16,8 +15,8 @@ app = typer.Typer(help="Show the configuration.", no_args_is_help=True)
 
 @app.command("show")
 def show(
-    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
-    as_json: Annotated[bool, JsonFlag] = False,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print every effective value and where it came from."""
     loaded = load_settings(config)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from edgewise.cli.exit_codes import ExitCode
-from edgewise.cli.output import JsonFlag, print_json, say
+from edgewise.cli.options import AsJson, ConfigFile
+from edgewise.cli.output import print_json, say
 from edgewise.core.checks import Check
 
 _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red")}
 
 
 def doctor(
-    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
-    as_json: Annotated[bool, JsonFlag] = False,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check this machine, the configuration and every back end. Exit code 1 if a check fails."""
     from edgewise.cli.doctor_checks import run_checks

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgewise.cli.output import JsonFlag, print_json, say
+from edgewise.cli.options import AsJson
+from edgewise.cli.output import print_json, say
 from edgewise.core.errors import NotPermitted
 from edgewise.core.settings import load_settings
 
@@ -29,7 +30,7 @@ def install(
         Path | None, typer.Option("--exec", help="The `edgewise` to start; default: this one.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Configuration file whose drain_s sets TimeoutStopSec.")] = None,
-    as_json: Annotated[bool, JsonFlag] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the systemd unit, its user, folders and an example configuration, and enable the service."""
     from edgewise.cli.install_plan import carry_out, plan_system, plan_user, this_command

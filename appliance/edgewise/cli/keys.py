@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgewise.cli.output import JsonFlag, date_text, print_json, print_table, say
+from edgewise.cli.options import AsJson, ConfigFile
+from edgewise.cli.output import date_text, print_json, print_table, say
 from edgewise.core.clock import parse_duration
 from edgewise.core.settings import load_settings
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from edgewise.security.keys import KeyRecord, KeyStore
 
 app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
-Config = Annotated[Path | None, typer.Option(help="Configuration file.")]
-Json = Annotated[bool, JsonFlag]
 
 
 @app.command("new")
@@ -27,8 +26,8 @@ def new(
     scope: Annotated[list[str] | None, typer.Option(help="inference (default), metrics or admin; repeatable.")] = None,
     expires_in: Annotated[str | None, typer.Option(help="Life, e.g. 90d or 12h; default: for ever.")] = None,
     expires_at: Annotated[datetime | None, typer.Option(help="Date of expiry (UTC).", formats=["%Y-%m-%d"])] = None,
-    config: Config = None,
-    as_json: Json = False,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make a key and print it: this once, it cannot be shown again."""
     moment = expires_at.replace(tzinfo=timezone.utc).timestamp() if expires_at else None
@@ -43,7 +42,7 @@ def new(
 
 
 @app.command("list")
-def list_keys(config: Config = None, as_json: Json = False) -> None:
+def list_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """List all keys, also expired and revoked ones."""
     from edgewise.core.clock import SystemClock
 
@@ -62,7 +61,7 @@ def list_keys(config: Config = None, as_json: Json = False) -> None:
 
 @app.command("revoke")
 def revoke(
-    key: Annotated[str, typer.Argument(help="Id or name.")], config: Config = None, as_json: Json = False
+    key: Annotated[str, typer.Argument(help="Id or name.")], config: ConfigFile = None, as_json: AsJson = False
 ) -> None:
     """End a key at once; a running service refuses it from the next request on."""
     with _store(config) as store:

@@ -13,7 +13,8 @@ import typer
 from edgewise.cli.exit_codes import ExitCode
 from edgewise.cli.models_fit import fit_command
 from edgewise.cli.models_progress import progress_sink
-from edgewise.cli.output import JsonFlag, print_json, print_table, say
+from edgewise.cli.options import AsJson, ConfigFile
+from edgewise.cli.output import print_json, print_table, say
 from edgewise.core.errors import InvalidRequest, ModelNotFound
 from edgewise.core.settings import load_settings
 from edgewise.core.sizes import file_size
@@ -24,9 +25,6 @@ from edgewise.models.store import Store
 
 app = typer.Typer(name="models", help="List, pull, show, verify, fit, remove and import models.", no_args_is_help=True)
 app.command("fit")(fit_command)
-
-AsJson = Annotated[bool, JsonFlag]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file.")]
 
 
 @app.command("list")

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from edgewise.cli.exit_codes import ExitCode
-from edgewise.cli.output import JsonFlag, print_json
+from edgewise.cli.options import AsJson, ConfigFile
+from edgewise.cli.output import print_json
 from edgewise.core.settings import load_settings
 from edgewise.engine.fit import FitReport, fit
 from edgewise.engine.ledger import available_memory
@@ -46,8 +47,8 @@ def fit_command(
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16 or int8.")] = None,
     context: Annotated[int | None, typer.Option(help="Largest prompt + answer wanted.", min=1)] = None,
-    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
-    as_json: Annotated[bool, JsonFlag] = False,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Say whether a model fits in memory, and why. Exit code 1 if it does not."""
     result = report(name, config, dtype, kv_dtype, context)

@@ -11,7 +11,6 @@ from typing import Any
 import typer
 
 _WIDE = 4096
-JsonFlag = typer.Option("--json", help="Print JSON.")
 
 
 def print_json(data: Any) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from edgewise.cli.options import ConfigFile
 from edgewise.core.settings import load_settings
 
 
@@ -17,7 +17,7 @@ def serve(
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16 or int8.")] = None,
     quantize: Annotated[str | None, typer.Option(help="auto or none.")] = None,
-    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+    config: ConfigFile = None,
 ) -> None:
     """Serve the API until Ctrl-C or SIGTERM; running requests are finished first."""
     from edgewise.edge.app import serve as run

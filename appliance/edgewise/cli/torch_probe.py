@@ -7,10 +7,10 @@ must live to say so.
 from __future__ import annotations
 
 import json
-import re
 import time
-from pathlib import Path
 from typing import Any
+
+from edgewise.engine.numerics import cpu_flags, native_bfloat16
 
 _SIZE = 256
 # float32 products of 256 terms of size 1 differ from float64 by some 1e-5; a tenth of that table's spread is a wrong result.
@@ -39,17 +39,11 @@ def cpu_report() -> dict[str, Any]:
     return {
         "ok": error < _TOLERANCE,
         "error": error,
-        "bf16_native": cpu_has_bf16(Path("/proc/cpuinfo").read_text("ascii", errors="replace")),
+        "bf16_native": bool(native_bfloat16(cpu_flags())),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "seconds": time.perf_counter() - begin,
     }
-
-
-def cpu_has_bf16(cpuinfo: str) -> bool:
-    """Whether the processor multiplies bfloat16 itself: AVX512-BF16 or AMX on x86, FEAT_BF16 on Arm."""
-    flags = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
-    return flags is not None and bool({"avx512_bf16", "amx_bf16", "bf16"} & set(flags[1].split()))
 
 
 def cuda_report() -> dict[str, Any]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 from edgewise.core.errors import ConfigError
+from edgewise.engine.config import DtypeName, KVDtypeName
 
 # Processors with native bfloat16 arithmetic, by the flag the kernel lists: x86 AVX512-BF16 and AMX, Arm BF16.
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _ISA_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "bf16", "asimd")
 
-WEIGHT_DTYPES = ("float32", "bfloat16", "float16")
-KV_DTYPES = (*WEIGHT_DTYPES, "int8")
+WEIGHT_DTYPES = tuple(name for name in get_args(DtypeName) if name != "auto")
+KV_DTYPES = tuple(name for name in get_args(KVDtypeName) if name != "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +80,29 @@ def cpu_family() -> str:
 def cpu_flags() -> frozenset[str]:
     """Feature flags of the first processor as the kernel lists them; empty where /proc/cpuinfo does not exist."""
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        return parse_cpu_flags(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return frozenset()
-    for line in text.splitlines():
+
+
+def parse_cpu_flags(cpuinfo: str) -> frozenset[str]:
+    """The flags in a text of the form of /proc/cpuinfo (proc(5)), x86's or Arm's."""
+    for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features"):
             return frozenset(value.split())
     return frozenset()
 
 
+def native_bfloat16(flags: frozenset[str]) -> frozenset[str]:
+    """Those of a processor's flags that say that it computes with bfloat16 itself."""
+    return _BF16_FLAGS & flags
+
+
 def _auto_dtype(device: str) -> tuple[str, str]:
     if device == "cuda":
         return "bfloat16", "CUDA device"
-    native = _BF16_FLAGS & cpu_flags()
+    native = native_bfloat16(cpu_flags())
     if native:
         return "bfloat16", f"the processor has {', '.join(sorted(native))}"
     return "float32", "the processor has no native bfloat16 arithmetic"
