@@ -23,13 +23,13 @@ _REAP_REPORT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Death:
+class LifeEnd:
     """How a life ended.
 
     Attributes:
         reason: One clause for the log.
         status: Exit code, or minus the signal's number; None if no process could be started.
-        fault: The engine's last words, if it had any.
+        fault: What the engine itself reported, if it could.
         ready_s: For how long it was ready; None if it never was.
     """
 
@@ -92,7 +92,7 @@ class Life:
         if self._channel is not None:
             self._channel.send(message)
 
-    async def run(self, factory: str, config: EngineConfig, started: Callable[[Life], None]) -> Death:
+    async def run(self, factory: str, config: EngineConfig, started: Callable[[Life], None]) -> LifeEnd:
         """Spawn, watch, kill, reap. `started` is called when there is a process.
 
         Raises:
@@ -111,7 +111,7 @@ class Life:
             status = await self._reap(process)
             channel.read_rest()
             ready_s = None if self._ready_at is None else time.monotonic() - self._ready_at
-            return Death(reason=reason, status=status, fault=self._fault, ready_s=ready_s)
+            return LifeEnd(reason=reason, status=status, fault=self._fault, ready_s=ready_s)
         finally:
             self._channel = None
             channel.close()

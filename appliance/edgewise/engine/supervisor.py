@@ -15,7 +15,7 @@ from edgewise.core.log import Logger
 from edgewise.engine.api import EngineInfo, EngineState
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.events import EngineEvent, EventKind
-from edgewise.engine.life import Death, Life
+from edgewise.engine.life import Life, LifeEnd
 from edgewise.engine.messages import Message, Progress, Ready, ToService, error_from
 from edgewise.engine.restart import Decision, RestartPolicy
 from edgewise.engine.timings import Timings
@@ -127,14 +127,14 @@ class EngineSupervisor:
         self.epoch += 1
         self._progressed = False
         try:
-            death = await self._live()
+            end = await self._live()
         finally:
             self._life = None
             self._listener.engine_down()
         if not self._stopping.is_set():
-            await self._pause(self._mourn(death).pause_s)
+            await self._pause(self._after_crash(end).pause_s)
 
-    async def _live(self) -> Death:
+    async def _live(self) -> LifeEnd:
         self._life = Life(
             self.epoch,
             timings=self._timings,
@@ -146,7 +146,7 @@ class EngineSupervisor:
         try:
             return await self._life.run(self._factory, self._config, self._started)
         except OSError as error:
-            return Death(reason=f"no engine process could be started: {error}")
+            return LifeEnd(reason=f"no engine process could be started: {error}")
 
     def _started(self, life: Life) -> None:
         self._tell("starting", f"Engine process {life.pid} has been started.", pid=life.pid)
@@ -161,12 +161,12 @@ class EngineSupervisor:
         else:
             self._listener.engine_message(message)
 
-    def _mourn(self, death: Death) -> Decision:
+    def _after_crash(self, end: LifeEnd) -> Decision:
         """Decide what follows a crash, and tell."""
-        fault = death.fault
-        self.failure = EngineUnavailable(str(death)) if fault is None else error_from(fault.code, fault.message)
-        achieved = self._progressed or (death.ready_s or 0.0) >= self._timings.restart.healthy_s
-        hopeless = death.ready_s is None and isinstance(self.failure, _PERMANENT)
+        fault = end.fault
+        self.failure = EngineUnavailable(str(end)) if fault is None else error_from(fault.code, fault.message)
+        achieved = self._progressed or (end.ready_s or 0.0) >= self._timings.restart.healthy_s
+        hopeless = end.ready_s is None and isinstance(self.failure, _PERMANENT)
         now = time.monotonic()
         decision = self._policy.crashed(now, achieved=achieved, hopeless=hopeless)
         self._retry_at = now + decision.pause_s
@@ -174,11 +174,11 @@ class EngineSupervisor:
         self._log.error(
             "engine_crashed",
             epoch=self.epoch,
-            reason=str(death),
+            reason=str(end),
             traceback=None if fault is None else fault.traceback,
             restart_in_s=round(decision.pause_s, 2),
         )
-        self._tell("crashed", f"The engine crashed: {death}.", status=death.status)
+        self._tell("crashed", f"The engine crashed: {end}.", status=end.status)
         self._tell(
             "failed" if decision.failed else "restarting",
             f"The engine is started again in {decision.pause_s:.1f} s.",
