@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.gguf import gguf_bytes
+
 RUN = (
     "import sys\n"
     "from edgewise.cli.models import app\n"
@@ -33,7 +35,7 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def catalogued(home: Path, tmp_path: Path) -> bytes:
     """A catalog entry `own` whose bytes lie on this disk."""
-    body = b"GGUF" + os.urandom(50_000)
+    body = gguf_bytes(os.urandom(50_000))
     (tmp_path / "own.gguf").write_bytes(body)
     folder = home / "catalog.d"
     folder.mkdir(parents=True)
@@ -111,7 +113,7 @@ def test_verify_tells_damage_by_its_exit_code(home: Path, catalogued: bytes) -> 
 
 
 def test_a_file_is_imported(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "Mine.gguf").write_bytes(b"GGUF mine")
+    (tmp_path / "Mine.gguf").write_bytes(gguf_bytes(b"mine"))
     done = as_json(home, "import", str(tmp_path / "Mine.gguf"), "--name", "mine", "--link", "hardlink")
     assert done["imported"]["name"] == "mine"
     assert done["left_out"] == []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,7 +16,11 @@ from edgewise.core.errors import BadModelFile, InvalidRequest
 from edgewise.models.manifest import ChatTemplate, ModelInfo, Role
 from edgewise.models.names import check_file_name, check_name, suggest_name
 from edgewise.models.small_files import read_object
-from edgewise.models.weights.gguf_types import MAGIC as GGUF_MAGIC
+from edgewise.models.weights.file import RangeFile
+from edgewise.models.weights.gguf import GGUFHeader, read_gguf_header
+from edgewise.models.weights.safetensors_header import parse_safetensors_header
+
+_LICENCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .()+-]{0,99}")  # an SPDX expression or a short name
 
 # What readers of Hugging Face folders look for. Everything else in a folder is left out, and reported.
 _COMPANIONS: Final = frozenset(
@@ -44,7 +51,7 @@ class Candidate:
     Attributes:
         name: Proposed name.
         paths: Logical file name -> file, links resolved.
-        info: What could be learnt cheaply.
+        info: What the headers say.
         left_out: Names in the folder that are not part of the model.
     """
 
@@ -86,15 +93,22 @@ def _derive_name(path: Path) -> str:
 
 def _inspect_gguf(path: Path, name: str, role: Role) -> Candidate:
     _require_readable(path)
-    with path.open("rb") as file:
-        magic = file.read(4)
-    if magic != GGUF_MAGIC:
-        raise BadModelFile(f"{path} is not GGUF: byte 0 begins {magic!r}, not {GGUF_MAGIC!r}.")
     if "-of-" in path.stem and path.stem.rsplit("-of-", 1)[1].isdigit():
         raise InvalidRequest(f"{path.name} is one part of a split GGUF: merge the parts into one file first.")
     file_name = f"{name}.gguf" if not _is_file_name(path.name) else path.name
-    info = ModelInfo(role=role, format="gguf", licence_model="unknown")
-    return Candidate(name=name, paths={file_name: path}, info=info)
+    return Candidate(name=name, paths={file_name: path}, info=_gguf_info(read_gguf_header(path), role))
+
+
+def _gguf_info(header: GGUFHeader, role: Role) -> ModelInfo:
+    architecture, licence = header.get_str("general.architecture"), header.get_str("general.license")
+    return ModelInfo(
+        role=role,
+        format="gguf",
+        licence_model=licence if licence is not None and _LICENCE.fullmatch(licence) else "unknown",
+        context=_context(header.get_int(f"{architecture}.context_length")),
+        parameters=_elements(tensor.shape for tensor in header.tensors.values()),
+        chat_template="none" if header.get_str("tokenizer.chat_template") is None else "in-file",
+    )
 
 
 def _inspect_folder(folder: Path, name: str, role: Role) -> Candidate:
@@ -108,7 +122,8 @@ def _inspect_folder(folder: Path, name: str, role: Role) -> Candidate:
     shards = [file for file in paths if file.endswith(".safetensors")]
     if "config.json" not in paths or not shards:
         missing = "config.json" if "config.json" not in paths else "a *.safetensors file"
-        raise InvalidRequest(f"{folder} has no {missing}: a Hugging Face model folder has both.")
+        remedy = "give the .gguf file itself" if any(folder.glob("*.gguf")) else "a Hugging Face model folder has both"
+        raise InvalidRequest(f"{folder} has no {missing}: {remedy}.")
     _require_shards(paths)
     return Candidate(name=name, paths=paths, info=_folder_info(paths, role), left_out=tuple(left_out))
 
@@ -145,14 +160,27 @@ def _require_shards(paths: Mapping[str, Path]) -> None:
 
 def _folder_info(paths: Mapping[str, Path], role: Role) -> ModelInfo:
     config = read_object(paths["config.json"], str(paths["config.json"]))
-    context = config.get("max_position_embeddings")
     return ModelInfo(
         role=role,
         format="safetensors",
         licence_model="unknown",
-        context=context if type(context) is int and 0 < context < 1 << 40 else None,
+        context=_context(config.get("max_position_embeddings")),
+        parameters=sum(_shard_elements(path) for name, path in paths.items() if name.endswith(".safetensors")),
         chat_template=_template(paths),
     )
+
+
+def _shard_elements(path: Path) -> int:
+    with closing(RangeFile(path, str(path))) as file:
+        return _elements(tensor.shape for tensor in parse_safetensors_header(file).values())
+
+
+def _elements(shapes: Iterable[tuple[int, ...]]) -> int:
+    return sum(math.prod(shape) for shape in shapes)
+
+
+def _context(value: object) -> int | None:
+    return value if type(value) is int and 0 < value < 1 << 40 else None
 
 
 def _template(paths: Mapping[str, Path]) -> ChatTemplate:

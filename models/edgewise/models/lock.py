@@ -18,7 +18,7 @@ from edgewise.core.files import own_like_parent
 from edgewise.models.disk import is_full, translate
 
 
-class StoreBusy(EdgewiseError):  # noqa: N818 - named like its tree
+class StoreBusy(EdgewiseError):
     """Another process is changing the model store; the message names its process id."""
 
     code: ClassVar[str] = "store_busy"

@@ -16,6 +16,7 @@ import pytest
 from edgewise.models.catalog import CatalogEntry, CatalogFile
 from edgewise.models.manifest import ModelInfo, StoredFile
 from edgewise.models.store import Store
+from tests.fakes.gguf import gguf_bytes
 
 FAKES = Path(__file__).parents[2] / "fakes"
 
@@ -49,8 +50,8 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def payload() -> bytes:
-    """300,000 bytes that do not repeat, beginning like a GGUF file."""
-    return b"GGUF" + random.Random(7).randbytes(299_996)
+    """300,000 bytes that do not repeat: a GGUF file."""
+    return gguf_bytes(random.Random(7).randbytes(299_936))
 
 
 @pytest.fixture

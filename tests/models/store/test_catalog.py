@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from edgewise.core.errors import ConfigError, InvalidRequest, ModelNotFound
-from edgewise.models.catalog import BUILT_IN, SETS, Catalog, find, load_catalog, member_for_role
+from edgewise.models.catalog import BUILT_IN, SETS, Catalog, load_catalog, member_for_role
 from edgewise.models.names import check_file_name, check_name, check_sha256
 from edgewise.models.sources.file import FileSource
 from edgewise.models.sources.https import HttpsSource
@@ -47,7 +47,7 @@ def load(tmp_path: Path, text: str) -> Catalog:
 
 
 def test_the_starter_is_pinned_in_full() -> None:
-    entry = find("smollm2-135m-instruct")
+    entry = load_catalog().find("smollm2-135m-instruct")
     (item,) = entry.files
     (source,) = item.sources
     assert isinstance(source, PypiSource)
@@ -85,9 +85,9 @@ def test_the_set_means_its_member_of_the_role() -> None:
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ModelNotFound, match="smollm2-135m-instruct, starter"):
-        find("nope")
+        load_catalog().find("nope")
     with pytest.raises(InvalidRequest):
-        find("../x")
+        load_catalog().find("../x")
 
 
 def test_an_operators_entry_is_read_with_all_kinds_of_sources(tmp_path: Path) -> None:

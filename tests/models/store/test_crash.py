@@ -23,6 +23,7 @@ from edgewise.models.catalog import CatalogEntry
 from edgewise.models.sources.file import FileSource
 from edgewise.models.sources.https import HttpsSource
 from edgewise.models.store import Store
+from tests.fakes.gguf import gguf_bytes
 
 EntryFor = Callable[..., CatalogEntry]
 
@@ -81,7 +82,7 @@ def run_child(store: Store, task: str, argument: object, *, at_change: int = 0, 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
     path = tmp_path / "old.gguf"
-    path.write_bytes(b"GGUF the model that was there before")
+    path.write_bytes(gguf_bytes(b"the model that was there before"))
     return path
 
 

@@ -22,6 +22,8 @@ from edgewise.models.sources.file import FileSource
 from edgewise.models.sources.https import HttpsSource
 from edgewise.models.sources.pypi import PypiSource, WheelPart
 from edgewise.models.store import Store
+from edgewise.models.weights.write import StoredTensor, write_safetensors
+from tests.fakes.gguf import gguf_bytes
 
 EntryFor = Callable[..., CatalogEntry]
 Tree = Callable[[Path], dict[str, int]]
@@ -95,7 +97,7 @@ def test_a_disk_that_fills_in_mid_pull_recovers(
 ) -> None:
     """Reading goes on, nothing is left behind, and the pull succeeds once there is room."""
     store = Store(small_disk / "models", reserve_bytes=0)
-    (old := small_disk / "old.gguf").write_bytes(b"GGUF old")
+    (old := small_disk / "old.gguf").write_bytes(gguf_bytes(b"old"))
     store.import_path(old, "old")
     before = tree(store.root)
     body = payload * 2
@@ -110,8 +112,8 @@ def test_a_disk_that_fills_in_mid_pull_recovers(
     assert tree(store.root) == before
     assert [report.state for report in store.verify()] == ["ok"]
     fill(small_disk, leave=0)
-    assert store.resolve("old").paths["old.gguf"].read_bytes() == b"GGUF old"
-    assert store.remove("old").freed == 8, "removing needs no room"
+    assert store.resolve("old").paths["old.gguf"].read_bytes() == gguf_bytes(b"old")
+    assert store.remove("old").freed == len(gguf_bytes(b"old")), "removing needs no room"
     (small_disk / "filler").unlink()
     store.pull(entry)
     assert store.resolve("made-up").paths["made-up.gguf"].read_bytes() == body
@@ -122,7 +124,7 @@ def test_a_disk_that_fills_in_mid_import_keeps_nothing(small_disk: Path, tmp_pat
     folder = tmp_path / "hf"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes(bytes(500_000))
+    write_safetensors(folder / "model.safetensors", [StoredTensor("t", (125_000,), "F32", bytes(500_000))])
 
     def neighbour(report: Progress) -> None:  # after the first of the two files
         fill(small_disk, leave=0)

@@ -12,6 +12,8 @@ from edgewise.core.errors import BadModelFile, EdgewiseError, InvalidRequest, St
 from edgewise.models.intake import How
 from edgewise.models.progress import Progress
 from edgewise.models.store import Store
+from edgewise.models.weights.write import StoredTensor, write_gguf, write_safetensors
+from tests.fakes.gguf import gguf_bytes
 
 Tree = Callable[[Path], dict[str, int]]
 
@@ -28,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     index = {"weight_map": {f"t{number}": shard for number, shard in enumerate(shards)}}
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
     for number, shard in enumerate(shards):
-        (path / shard).write_bytes(bytes([number]) * 1000)
+        write_safetensors(path / shard, [StoredTensor(f"t{number}", (10, 25), "F32", bytes([number]) * 1000)])
     (path / "README.md").write_text("hello")
     (path / "pytorch_model.bin").write_text("pickle")
     (path / "onnx").mkdir()
@@ -46,7 +48,8 @@ def test_a_folder_is_imported_and_what_is_left_out_is_named(store: Store, folder
     done = store.import_path(folder)
     assert done.left_out == ("README.md", "onnx", "pytorch_model.bin")
     assert done.manifest.name == "my-model-v2"
-    assert (done.manifest.info.context, done.manifest.info.chat_template) == (4096, "in-file")
+    info = done.manifest.info
+    assert (info.context, info.parameters, info.chat_template) == (4096, 500, "in-file")
     files = store.resolve("my-model-v2")
     assert files.format == "safetensors"
     shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -112,7 +115,7 @@ def test_a_taken_name_is_kept_and_the_copy_given_back(store: Store, gguf: Path, 
     store.import_path(gguf, "m")
     before = tree(store.root)
     other = tmp_path / "other.gguf"
-    other.write_bytes(b"GGUF other")
+    other.write_bytes(gguf_bytes(b"other"))
     with pytest.raises(InvalidRequest, match="'m' is taken"):
         store.import_path(other, "m")
     assert tree(store.root) == before
@@ -128,13 +131,54 @@ def no_model(path: Path) -> Path:
     return path
 
 
+def gguf_in_folder(path: Path) -> Path:
+    (path / "x.gguf").write_bytes(gguf_bytes(b"x"))
+    return path
+
+
+def test_what_a_gguf_header_says_is_kept(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    metadata: dict[str, str | int] = {
+        "general.architecture": "llama",
+        "general.license": "apache-2.0",
+        "llama.context_length": 2048,
+        "tokenizer.chat_template": "{{ messages }}",
+    }
+    write_gguf(path, metadata, [StoredTensor("a", (3, 8), "F32", bytes(96)), StoredTensor("b", (4,), "F16", bytes(8))])
+    info = store.import_path(path).manifest.info
+    assert (info.context, info.parameters, info.chat_template) == (2048, 28, "in-file")
+    assert info.licence_model == "apache-2.0"
+    path.write_bytes(gguf_bytes(b"bare"))
+    bare = store.import_path(path, "bare").manifest.info
+    assert (bare.context, bare.parameters, bare.chat_template, bare.licence_model) == (None, 4, "none", "unknown")
+
+
+@pytest.mark.parametrize("licence", ["x" * 101, "\x1b[31mred", "a\nb", ""])
+def test_a_licence_that_is_no_name_is_unknown(licence: str, store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    write_gguf(path, {"general.license": licence}, [StoredTensor("b", (4,), "F16", bytes(8))])
+    assert store.import_path(path).manifest.info.licence_model == "unknown"
+
+
+def test_a_cut_gguf_is_refused_before_anything_is_copied(store: Store, gguf: Path) -> None:
+    gguf.write_bytes(gguf.read_bytes()[:-1])
+    with pytest.raises(BadModelFile, match=r"\.gguf, byte 299999: "):
+        store.import_path(gguf)
+    assert not store.root.exists()
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
         (lambda f: f / "none", InvalidRequest, "is not there"),
         (lambda f: no_model(f / "x.bin"), InvalidRequest, "neither a .gguf file nor a folder"),
-        (lambda f: no_model(f / "x.gguf"), BadModelFile, "is not GGUF: byte 0"),
-        (lambda f: f.parent / "empty", InvalidRequest, "has no config.json"),
+        (lambda f: no_model(f / "x.gguf"), BadModelFile, r"x\.gguf, byte 0: not a GGUF file"),
+        (lambda f: f.parent / "empty", InvalidRequest, "has no config.json: a Hugging Face model folder has both"),
+        (
+            lambda f: gguf_in_folder(f.parent / "empty"),
+            InvalidRequest,
+            "has no config.json: give the .gguf file itself",
+        ),
         (lambda f: f / "x-00001-of-00002.gguf", InvalidRequest, "one part of a split GGUF"),
         (lambda f: f / "模型.gguf", InvalidRequest, "choose one with --name"),
     ],
@@ -168,6 +212,11 @@ def pipe(folder: Path) -> None:
     os.mkfifo(folder / "model-00002-of-00002.safetensors")
 
 
+def cut_shard(folder: Path) -> None:
+    shard = folder / "model-00002-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+
+
 def break_config(folder: Path) -> None:
     (folder / "config.json").write_text("[" * 100_000)
 
@@ -187,6 +236,7 @@ def break_index(folder: Path) -> None:
         (break_link, "leads nowhere"),
         (loop_link, "leads nowhere"),
         (pipe, "not a regular file"),
+        (cut_shard, r"model-00002-of-00002\.safetensors, byte \d+: "),
         (break_config, "is not JSON"),
         (list_config, "not a JSON object"),
         (break_index, "no object 'weight_map'"),

@@ -70,7 +70,8 @@ def test_no_cut_or_flipped_manifest_passes_as_another(data: st.DataObject) -> No
         parsed = parse_manifest(damaged, where="m.json")
     except BadModelFile:
         return
-    assert parsed.files == MANIFEST.files
+    # Not the sizes, which the digest does not cover: a blob of another size counts as cut.
+    assert [(file.name, file.sha256) for file in parsed.files] == [(file.name, file.sha256) for file in MANIFEST.files]
 
 
 @given(st.binary(max_size=200))

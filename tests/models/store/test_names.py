@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from edgewise.core.errors import EdgewiseError, InvalidRequest
 from edgewise.models.names import MAX_NAME, check_file_name, check_name, suggest_name
 from edgewise.models.store import Store
+from tests.fakes.gguf import gguf_bytes
 
 HOSTILE = [
     "",
@@ -92,7 +93,7 @@ def test_no_name_leads_out_of_the_store(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "models"
         gguf = Path(folder) / "x.gguf"
-        gguf.write_bytes(b"GGUF")
+        gguf.write_bytes(gguf_bytes(b"x"))
         store = Store(root, reserve_bytes=0)
         try:
             store.import_path(gguf, name)

@@ -18,6 +18,7 @@ from edgewise.models.catalog import Catalog, CatalogEntry
 from edgewise.models.lock import StoreBusy
 from edgewise.models.sources.file import FileSource
 from edgewise.models.store import Store
+from tests.fakes.gguf import gguf_bytes
 
 EntryFor = Callable[..., CatalogEntry]
 Tree = Callable[[Path], dict[str, int]]
@@ -269,11 +270,11 @@ def test_an_imported_model_is_not_replaced_by_a_pull_of_its_name(
     store: Store, entry: CatalogEntry, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.gguf"
-    other.write_bytes(b"GGUF other")
+    other.write_bytes(gguf_bytes(b"other"))
     store.import_path(other, "made-up")
     with pytest.raises(InvalidRequest, match="taken by another model"):
         store.pull(entry)
-    assert store.resolve("made-up").paths["other.gguf"].read_bytes() == b"GGUF other"
+    assert store.resolve("made-up").paths["other.gguf"].read_bytes() == gguf_bytes(b"other")
 
 
 def test_the_catalog_and_the_clock_can_be_given(tmp_path: Path, entry: CatalogEntry) -> None:

@@ -24,7 +24,7 @@ _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 
 
-class _TryAgain(Exception):  # noqa: N818 - a signal within this module, no error
+class _TryAgain(Exception):
     """The attempt ended early in a way that the next one may mend."""
 
     def __init__(self, reason: str, pause_s: float = 0.0) -> None:
