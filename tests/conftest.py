@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edgewise.models.catalog import find
+from edgewise.models.catalog import load_catalog
 from edgewise.models.files import ModelFiles
 from edgewise.models.store import Store
 from edgewise.models.tiny import local_files, make_tiny_model
@@ -39,7 +39,7 @@ def starter_files() -> ModelFiles:
         "w"
     ) as lock:  # several test processes may ask at once; the store itself never waits
         fcntl.flock(lock, fcntl.LOCK_EX)
-        store.pull(find(STARTER))
+        store.pull(load_catalog().find(STARTER))
     return store.resolve(STARTER)
 
 

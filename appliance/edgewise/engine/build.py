@@ -7,11 +7,11 @@ import time
 
 import torch
 
-from edgewise.core.errors import OutOfMemory
+from edgewise.core.errors import ConfigError, OutOfMemory
 from edgewise.core.log import get_logger
 from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
-from edgewise.engine.core import Progress
+from edgewise.engine.core import ProgressSink
 from edgewise.engine.engine import Engine
 from edgewise.engine.fit import FitReport, fit
 from edgewise.engine.kv_cache import allocate
@@ -29,7 +29,7 @@ from edgewise.models.decoder.loading import load_decoder
 log = get_logger(__name__)
 
 
-def build(config: EngineConfig, progress: Progress) -> Engine:
+def build(config: EngineConfig, progress: ProgressSink) -> Engine:
     """Load the model of `config` and return an engine that can answer.
 
     Args:
@@ -88,7 +88,9 @@ def _fit(config: EngineConfig, network: DecoderConfig, numerics: Numerics, devic
         page_tokens=PAGE_TOKENS,
     )
     if not report.fits:
-        raise OutOfMemory(f"{config.model.name} does not fit: {report.reason}.")
+        # A cache that is asked for and too small is a mistake that no freed memory mends.
+        mistake = config.kv_memory_bytes is not None and report.cache_too_small
+        raise (ConfigError if mistake else OutOfMemory)(f"{config.model.name} does not fit: {report.reason}.")
     return report
 
 

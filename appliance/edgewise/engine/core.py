@@ -21,7 +21,7 @@ from edgewise.engine.request import GenerateRequest, TokenChunk
 
 DEFAULT_FACTORY = "edgewise.engine.build:build"
 
-Progress = Callable[[str, float], None]
+ProgressSink = Callable[[str, float], None]
 """Called while the core is built with the stage's name and the fraction done, 0 to 1."""
 
 
@@ -55,7 +55,7 @@ class EngineCore(Protocol):
     def close(self) -> None: ...
 
 
-EngineFactory = Callable[[EngineConfig, Progress], EngineCore]
+EngineFactory = Callable[[EngineConfig, ProgressSink], EngineCore]
 
 
 def load_factory(spec: str) -> EngineFactory:

