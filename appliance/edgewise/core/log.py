@@ -90,6 +90,14 @@ def configure_logging(
     root.setLevel(level.upper())
 
 
+def logging_in_force() -> tuple[str, LogFormat]:
+    """Level and format as `configure_logging` set them, for a child process that is to log alike."""
+    root = logging.getLogger()
+    kinds = {type(handler.formatter) for handler in root.handlers}
+    form: LogFormat = "console" if ConsoleFormatter in kinds else "json" if JsonFormatter in kinds else "auto"
+    return logging.getLevelName(root.level).lower(), form
+
+
 class LineFormatter(logging.Formatter):
     """Common part of both formats: collects a record's fields and withholds content and secrets."""
 

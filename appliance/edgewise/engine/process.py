@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 
-from edgewise.core.log import ConsoleFormatter, JsonFormatter
+from edgewise.core.log import logging_in_force
 
 STDERR = 2
 _KILL_S = 5.0
@@ -42,8 +41,10 @@ class EngineProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
+            level, form = logging_in_force()
             command = [sys.executable, "-m", "edgewise.engine.worker", "--fd", str(theirs.fileno())]
-            command += ["--parent", str(os.getpid()), "--factory", factory, *_log_options()]
+            command += ["--parent", str(os.getpid()), "--factory", factory]
+            command += ["--log-level", level, "--log-format", form]
             popen = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -102,14 +103,6 @@ async def _readable(descriptor: int) -> None:
         await ready
     finally:
         loop.remove_reader(descriptor)
-
-
-def _log_options() -> list[str]:
-    """The child logs as this process does: same level, same format."""
-    root = logging.getLogger()
-    kinds = {type(handler.formatter) for handler in root.handlers}
-    form = "console" if ConsoleFormatter in kinds else "json" if JsonFormatter in kinds else "auto"
-    return ["--log-level", logging.getLevelName(root.level).lower(), "--log-format", form]
 
 
 def describe_status(status: int) -> str:
