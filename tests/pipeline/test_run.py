@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+
 from edgewise.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -20,7 +21,6 @@ from edgewise.pipeline.run import Run, start_run
 from edgewise.pipeline.seeds import sequence_seed
 from edgewise.pipeline.spec import StageSpec
 from edgewise.pipeline.task import Sampling, Task, TextInput
-
 from tests.fakes.engine import FakeEngine, FakeStream, Fault
 from tests.fakes.serving import DIGEST, fake_model, says
 from tests.fakes.text import EOS
