@@ -10,9 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+from scripts.check_style import OTHER_ROOTS, SOURCE_ROOTS
+
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE_ROOTS = ("appliance", "edge", "models", "kernels")
-CHECKED = (*SOURCE_ROOTS, "tests", "scripts")
+CHECKED = (*SOURCE_ROOTS, *OTHER_ROOTS)
 
 
 def checks() -> dict[str, list[str]]:
