@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from edgewise.core.errors import ContextLengthExceeded, InvalidRequest
+
+from edgewise.core.errors import ConfigError, ContextLengthExceeded, InvalidRequest, OutOfMemory
 from edgewise.engine.build import build
 from edgewise.engine.config import EngineConfig, KVDtypeName
 from edgewise.engine.engine import Engine
@@ -220,6 +221,13 @@ def test_a_deadline_ends_a_request_with_its_reason(engine: Engine) -> None:
     assert (end.finish, end.error_code) == ("error", "deadline_exceeded")
     assert end.error_message is not None
     assert "0 tokens are made. Allow more time ('timeout'" in end.error_message
+
+
+def test_a_cache_that_is_asked_for_and_too_small_is_a_mistake_in_the_configuration(tiny_model: ModelFiles) -> None:
+    with pytest.raises(ConfigError, match=r"at least \d+ are needed; raise engine\.kv_memory_bytes"):
+        build(config_of(tiny_model, kv_memory_bytes=100), lambda phase, done: None)
+    with pytest.raises(OutOfMemory, match=r"free memory, raise engine\.memory_fraction"):
+        build(config_of(tiny_model, kv_memory_bytes=None, memory_fraction=1e-6), lambda phase, done: None)
 
 
 def test_a_broken_network_fails_the_request_not_the_engine(tiny_model: ModelFiles) -> None:

@@ -33,6 +33,11 @@ class FitReport:
     fits: bool
     reason: str
 
+    @property
+    def cache_too_small(self) -> bool:
+        """Whether the cache holds too few tokens for any use."""
+        return self.max_context < MIN_CONTEXT and self.full_contexts < 1
+
     def explain(self) -> list[str]:
         """The sum, line by line, for people."""
         lines = [
@@ -61,7 +66,7 @@ def fit(
     max_step_tokens: int,
     page_tokens: int,
 ) -> FitReport:
-    """Divide the budget: weights and workspace first, the rest below the 80 % mark to the KV cache.
+    """Divide the budget: weights and workspace first, the rest below `SHRINK_MARK` to the KV cache.
 
     The cache is never larger than `max_running` full contexts can use, and exactly `kv_memory_bytes` when that is given.
     """
@@ -94,6 +99,12 @@ def fit(
 
 
 def _verdict(weights: int, workspace: int, kv: int, room: int, usable: int, context: int) -> tuple[bool, str]:
+    if kv > 0 and usable < min(context, MIN_CONTEXT):
+        remedy = "free memory, raise engine.memory_fraction or take a smaller model"
+        return False, (
+            f"the KV cache would hold {usable} tokens, at least {min(context, MIN_CONTEXT)} are needed; "
+            f"{remedy if kv == room else 'raise engine.kv_memory_bytes'}"
+        )
     if room < 0:
         return False, (
             f"weights and workspace need {mib(weights + workspace)}, {mib(-room)} more than the budget's 80 % mark allows; "
@@ -101,8 +112,6 @@ def _verdict(weights: int, workspace: int, kv: int, room: int, usable: int, cont
         )
     if kv > room:
         return False, f"a KV cache of {mib(kv)} is asked for, {mib(room)} are left; lower engine.kv_memory_bytes"
-    if usable < min(context, MIN_CONTEXT):
-        return False, f"the KV cache would hold {usable} tokens, at least {min(context, MIN_CONTEXT)} are needed"
     if usable < context:
         return True, f"with a context of {usable:,} tokens instead of {context:,}"
     return True, "with its whole context"
