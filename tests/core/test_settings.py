@@ -104,6 +104,14 @@ def test_unknown_environment_variable() -> None:
         load(env={"EDGEWISE_PROT": "1"})
 
 
+@pytest.mark.parametrize("name", ["EDGEWISE_FOO", "EDGEWISE_ENGINE__FOO"])
+def test_what_resembles_nothing_is_not_guessed_at(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="config show"):
+        load(env={name: "1"})
+    with pytest.raises(ConfigError, match=r"`engine\.foo`; `edgewise config show`"):
+        load("[engine]\nfoo = 1", tmp=tmp_path)
+
+
 def test_unknown_flag() -> None:
     with pytest.raises(ConfigError, match="`prot`"):
         load(prot=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ __all__ = ["DEFAULT_CONFIG_FILE", "LoadedSettings", "Settings", "env_name", "loa
 ENV_PREFIX = "EDGEWISE_"
 # Variables with our prefix that are no settings: where the file is, and what `edgewise chat` calls.
 RESERVED_ENV = frozenset({"EDGEWISE_CONFIG", "EDGEWISE_URL", "EDGEWISE_API_KEY"})
+_SHARED = re.compile(rf"({ENV_PREFIX})?(.*(__|\.))?", re.DOTALL)
 TEST_ENV_PREFIX = "EDGEWISE_TEST_"  # read by the test suite, whose child processes inherit it
 
 
@@ -179,7 +181,11 @@ def _from_flags(flags: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> di
 
 
 def _suggestion(key: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
+    """The known name that was meant, if they differ by a slip; the section or prefix that both have proves nothing."""
+    prefix = _SHARED.match(key)
+    shared = prefix[0] if prefix and any(name.startswith(prefix[0]) for name in known) else ""
+    names = {name.removeprefix(shared): name for name in known}
+    close = [names[name] for name in difflib.get_close_matches(key.removeprefix(shared), names, n=1)]
     return f"; did you mean `{close[0]}`?" if close else "; `edgewise config show` lists the known ones"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -11,6 +12,12 @@ import uvicorn
 from edgewise.core.errors import ConfigError
 
 _BACKLOG = 2048
+_REMEDIES = {
+    errno.EADDRINUSE: "Is the service running already? Choose another port with --port.",
+    errno.EACCES: "Ports below 1024 belong to root: choose another with --port.",
+    errno.EADDRNOTAVAIL: "This machine has no such address: choose one of its own, 127.0.0.1 or 0.0.0.0 with --host.",
+}
+_NO_NAME = "The name is unknown: choose an address of this machine with --host."
 
 
 class DrainingServer(uvicorn.Server):
@@ -54,9 +61,9 @@ def listen(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for bound in sockets:
             bound.close()
+        remedy = _NO_NAME if isinstance(error, socket.gaierror) else _REMEDIES.get(error.errno or 0, "")
         raise ConfigError(
-            f"Cannot listen on {host} port {port}: {error.strerror or error}. "
-            "Is the service running already? Choose another address with --host or --port.",
+            f"Cannot listen on {host} port {port}: {error.strerror or error}. {remedy}".rstrip(),
             param="port",
         ) from error
     return sockets
