@@ -130,6 +130,12 @@ async def test_a_stop_string_across_token_borders_ends_the_answer(stream: bool) 
     assert engine.pages_used == 0
 
 
+async def test_more_answers_than_the_service_can_hold_are_no_matter_of_trying_again() -> None:
+    error = await make_api(limits=Limits(max_sequences=4)).refusal(CHAT, hello(n=5))
+    assert (error["param"], error["code"]) == ("n", "invalid_value")
+    assert "at most 4" in error["message"]
+
+
 async def test_several_answers_are_told_apart_in_body_and_stream() -> None:
     api = make_api()
     body = await api.answer(CHAT, hello(n=3, seed=5))

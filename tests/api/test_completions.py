@@ -77,6 +77,8 @@ async def test_too_many_answers_in_one_request_are_refused() -> None:
     error = await make_api(limits=Limits(max_sequences=8)).refusal(COMPLETIONS, prompt(prompt=["a", "b", "c"], n=3))
     assert error["param"] == "prompt"
     assert "9" in error["message"]
+    error = await make_api(limits=Limits(max_sequences=8)).refusal(COMPLETIONS, prompt(n=9))
+    assert (error["param"], error["code"]) == ("n", "invalid_value")
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -75,6 +75,10 @@ async def test_while_draining_new_requests_are_refused_and_running_ones_end_well
     assert whole.json()["choices"][0]["message"]["content"] == "hello"
 
 
+async def test_with_nothing_open_a_drain_needs_no_time() -> None:
+    assert await make_api().deps.requests.wait_idle(0.0)
+
+
 async def test_what_does_not_end_in_time_is_cut_with_an_error() -> None:
     engine = held(text="hello", chunk_tokens=1)
     api = make_api(engine)

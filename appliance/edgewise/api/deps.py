@@ -44,7 +44,7 @@ class Limits:
         max_body_bytes: Larger bodies are answered 413 while they arrive.
         body_timeout_s: A body that takes longer to arrive is answered 408.
         max_concurrent_requests: Generation requests in flight; one more is answered 429.
-        max_sequences: Answers (prompts x n) in one request.
+        max_sequences: Answers (prompts x n) in one request; no more than the engine's queue and batch hold.
         request_timeout_s: Longest time for one answer; None for no limit.
         keepalive_s: Silence after which a stream sends a comment.
         send_timeout_s: A client that takes nothing of its stream for so long is given up.

@@ -35,7 +35,13 @@ def admit(request: Request, deps: ApiDependencies, route: str) -> RequestContext
 
 
 def caller(context: RequestContext, deps: ApiDependencies) -> Caller:
-    return Caller(request_id=context.id, salt=context.salt, timeout_s=deps.limits.request_timeout_s)
+    limits = deps.limits
+    return Caller(
+        request_id=context.id,
+        salt=context.salt,
+        timeout_s=limits.request_timeout_s,
+        max_sequences=limits.max_sequences,
+    )
 
 
 async def generate(

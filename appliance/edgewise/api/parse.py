@@ -43,11 +43,12 @@ class AnswerForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """What of the request's circumstances goes into a task."""
+    """What of the request's circumstances goes into a task, and how many answers it may ask for at once."""
 
     request_id: str
     salt: str
     timeout_s: float | None
+    max_sequences: int
 
 
 def chat_task(body: ChatBody, model: ServedModel, caller: Caller) -> tuple[Task, AnswerForm]:
@@ -67,7 +68,7 @@ def chat_task(body: ChatBody, model: ServedModel, caller: Caller) -> tuple[Task,
         input=conversation,
         sampling=sampling,
         stop=body.stop,
-        n=body.n or 1,
+        n=_answers(body, 1, caller.max_sequences),
         salt=caller.salt,
         deadline_s=_deadline(body, caller),
         ignored=(*_ignored(body, CHAT_IGNORED), *message_ignored),
@@ -75,19 +76,11 @@ def chat_task(body: ChatBody, model: ServedModel, caller: Caller) -> tuple[Task,
     return task, _form(body, logprobs=bool(body.logprobs))
 
 
-def completion_task(
-    body: CompletionBody, model: ServedModel, caller: Caller, *, max_sequences: int
-) -> tuple[Task, AnswerForm]:
+def completion_task(body: CompletionBody, model: ServedModel, caller: Caller) -> tuple[Task, AnswerForm]:
     """Raises `InvalidRequest` or a subclass, naming the field."""
     _refuse(body, COMPLETION_REFUSED, allowed={"best_of": body.n})
     _check_stream_options(body)
-    n = body.n or 1
-    if len(body.prompt) * n > max_sequences:
-        raise InvalidRequest(
-            f"{len(body.prompt)} prompts with n = {n} are {len(body.prompt) * n} answers: "
-            f"at most {max_sequences} in one request.",
-            param="prompt",
-        )
+    n = _answers(body, len(body.prompt), caller.max_sequences)
     if body.echo and body.logprobs is not None:
         raise UnsupportedField(
             "'echo' together with 'logprobs' is not supported here: a prompt has no log probabilities.", param="echo"
@@ -104,6 +97,18 @@ def completion_task(
         ignored=_ignored(body, COMPLETION_IGNORED),
     )
     return task, _form(body, logprobs=body.logprobs is not None, echo=bool(body.echo))
+
+
+def _answers(body: Generation, prompts: int, limit: int) -> int:
+    """Answers to each prompt; more than the service could ever hold are refused, since trying again would not help."""
+    n = body.n or 1
+    if prompts * n <= limit:
+        return n
+    if prompts == 1:
+        raise InvalidRequest(f"'n' is {n}: this service makes at most {limit} answers in one request.", param="n")
+    raise InvalidRequest(
+        f"{prompts} prompts with n = {n} are {prompts * n} answers: at most {limit} in one request.", param="prompt"
+    )
 
 
 def _refuse(body: Generation, table: Mapping[str, Refusal], allowed: Mapping[str, Any] | None = None) -> None:

@@ -47,9 +47,7 @@ def v1_router(deps: ApiDependencies) -> APIRouter:
     async def completions(request: Request) -> Response:
         context = admit(request, deps, COMPLETIONS)
         body = validate(CompletionBody, await read(request))
-        task, form = completion_task(
-            body, deps.models.get(body.model), caller(context, deps), max_sequences=deps.limits.max_sequences
-        )
+        task, form = completion_task(body, deps.models.get(body.model), caller(context, deps))
         return await generate(request, deps, task, form, CompletionShape)
 
     return router

@@ -152,13 +152,14 @@ class DeviceService:
 
 
 def _dependencies(settings: Settings, models: Models, keys: KeyStore) -> ApiDependencies:
-    limits, security = settings.limits, settings.security
+    limits, security, engine = settings.limits, settings.security, settings.engine
     return ApiDependencies(
         models=models,
         keys=keys,
         limits=Limits(
             max_body_bytes=limits.max_body_bytes,
             max_concurrent_requests=limits.max_concurrent_requests,
+            max_sequences=min(Limits().max_sequences, engine.max_running + engine.max_waiting),
             request_timeout_s=limits.request_timeout_s,
             keepalive_s=limits.keepalive_s,
         ),
