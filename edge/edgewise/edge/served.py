@@ -16,6 +16,7 @@ from edgewise.models.files import ModelFiles
 from edgewise.models.store import Store
 from edgewise.models.templates import ChatTemplate, load_template
 from edgewise.models.tokenizer import Tokenizer, load_tokenizer
+from edgewise.models.weights.gguf import GGUFHeader, header_of
 from edgewise.pipeline.model import ServedModel
 
 
@@ -61,16 +62,17 @@ def open_model(settings: Settings, on_event: Callable[[EngineEvent], None]) -> O
     """
     store = Store(settings.home / "models")
     files = store.resolve(settings.model)
-    tokenizer = load_tokenizer(files)
+    header = header_of(files) if files.format == "gguf" else None
+    tokenizer = load_tokenizer(files, header)
     client = EngineClient(engine_config(settings, files), on_event=on_event)
-    template = _template(files, tokenizer)
+    template = _template(files, tokenizer, header)
     served = ServedModel(
         name=files.name,
         aliases=_aliases(settings.model, files.name),
         tokenizer=tokenizer,
         template=template,
         engine=client,
-        max_context=read_config(files).max_position,
+        max_context=read_config(files, header).max_position,
         digest=files.digest,
         created=store.manifest(files.name).installed_seconds,
     )
@@ -82,9 +84,9 @@ def _aliases(asked: str, name: str) -> tuple[str, ...]:
     return (asked,) if asked in SETS and asked != name else ()
 
 
-def _template(files: ModelFiles, tokenizer: Tokenizer) -> ChatTemplate | None:
+def _template(files: ModelFiles, tokenizer: Tokenizer, header: GGUFHeader | None) -> ChatTemplate | None:
     """None for a model without a chat template: it serves completions, and chat is refused by name."""
     try:
-        return load_template(files, tokenizer)
+        return load_template(files, tokenizer, header)
     except TemplateFailed:
         return None

@@ -93,15 +93,15 @@ class DecoderConfig:
         return cls(**gguf_fields.parse(metadata, tensors, name))
 
 
-def read_config(files: ModelFiles) -> DecoderConfig:
-    """The configuration of a model on disk.
+def read_config(files: ModelFiles, header: GGUFHeader | None = None) -> DecoderConfig:
+    """The configuration of a model on disk; `header` is that of a GGUF model where it has been read already.
 
     Raises:
         UnsupportedModel, BadModelFile: As `DecoderConfig.from_hf`; also when config.json is missing or no JSON object.
         StorageError: The file cannot be read.
     """
     if files.format == "gguf":
-        header = header_of(files)
+        header = header or header_of(files)
         shapes = {tensor.name: tensor.shape for tensor in header.tensors.values()}
         return DecoderConfig.from_gguf(_plain(header), tensors=shapes, name=header.name)
     return DecoderConfig.from_hf(_read_json(files), name=CONFIG_NAME)

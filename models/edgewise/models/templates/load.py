@@ -17,14 +17,16 @@ MAX_TEMPLATE_BYTES = 1 << 20
 _GGUF_KEY = "tokenizer.chat_template"
 
 
-def load_template(files: ModelFiles, tokenizer: Tokenizer) -> ChatTemplate:
+def load_template(files: ModelFiles, tokenizer: Tokenizer, header: GGUFHeader | None = None) -> ChatTemplate:
     """The model's chat template; its render process is being started when this returns.
+
+    `header` is that of a GGUF model where it has been read already.
 
     Raises:
         TemplateFailed: The model has none; it can serve completions.
         BadModelFile: A damaged file.
     """
-    sources = _from_header(header_of(files)) if files.format == "gguf" else _from_folder(files)
+    sources = _from_header(header or header_of(files)) if files.format == "gguf" else _from_folder(files)
     if DEFAULT not in sources:
         raise TemplateFailed(f"The model '{files.name}' has no chat template: use /v1/completions with it.")
     template = ChatTemplate(sources, tokenizer.special_tokens)

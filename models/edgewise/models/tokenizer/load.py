@@ -6,11 +6,11 @@ from edgewise.models.files import ModelFiles
 from edgewise.models.tokenizer.from_folder import tokenizer_from_folder
 from edgewise.models.tokenizer.from_gguf import tokenizer_from_header
 from edgewise.models.tokenizer.tokenizer import Tokenizer
-from edgewise.models.weights.gguf import header_of
+from edgewise.models.weights.gguf import GGUFHeader, header_of
 
 
-def load_tokenizer(files: ModelFiles) -> Tokenizer:
-    """The model's tokenizer.
+def load_tokenizer(files: ModelFiles, header: GGUFHeader | None = None) -> Tokenizer:
+    """The model's tokenizer; `header` is that of a GGUF model where it has been read already.
 
     Raises:
         BadModelFile: A damaged file; the message names it.
@@ -18,5 +18,5 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
         StorageError: A file cannot be read.
     """
     if files.format == "gguf":
-        return tokenizer_from_header(header_of(files))
+        return tokenizer_from_header(header or header_of(files))
     return tokenizer_from_folder(files)
