@@ -107,7 +107,7 @@ def _verdict(weights: int, workspace: int, kv: int, room: int, usable: int, cont
         )
     if room < 0:
         return False, (
-            f"weights and workspace need {mib(weights + workspace)}, {mib(-room)} more than the budget's 80 % mark allows; "
+            f"weights and workspace need {mib(weights + workspace)}, {mib(-room)} more than {SHRINK_MARK:.0%} of the budget; "
             "free memory, raise engine.memory_fraction or take a smaller model"
         )
     if kv > room:
