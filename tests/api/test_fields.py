@@ -204,6 +204,21 @@ async def test_wrong_values_are_refused_by_name(route: str, body: Any, name: str
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [
+        ("n", 200, "'n' is 200: it must be at most 128."),
+        ("temperature", -0.5, "'temperature' is -0.5: it must be at least 0."),
+        ("timeout", 0, "'timeout' is 0: it must be above 0."),
+        ("min_p", 1.5, "'min_p' is 1.5: it must be below 1."),
+        ("seed", 2**64, f"'seed' is {2**64}: it must be at most {2**64 - 1}."),
+        ("messages", [], "'messages' is empty: it needs at least one element."),
+    ],
+)
+async def test_a_refused_value_is_named_with_its_limit(field: str, value: Any, rule: str) -> None:
+    assert (await make_api().refusal(CHAT, hello(**{field: value})))["message"] == rule
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"top_logprobs": 1_000_000, "logprobs": True},

@@ -21,6 +21,14 @@ MAX_STOP_CHARS = 4096
 MAX_CHOICES = 128
 MAX_TIMEOUT_S = 86_400.0
 
+_BOUNDS = {
+    "greater_than": ("above", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("below", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+"""pydantic's kinds of a number out of range, in the words that the engine uses for them."""
+
 Body = TypeVar("Body", bound=BaseModel)
 
 
@@ -196,7 +204,14 @@ def _translate(error: ValidationError) -> EdgewiseError:
         return UnknownField(f"Unknown field '{param}': remove it.", param=param)
     if kind == "missing":
         return MissingField(f"The field '{param}' is required.", param=param)
-    text = message if kind in ("wrong_type", "bad_value") else f"is refused: {message[:1].lower()}{message[1:]}"
+    if kind in _BOUNDS:
+        words, name = _BOUNDS[kind]
+        limit = first["ctx"][name]
+        text = f"is {str(first['input'])[:40]}: it must be {words} {int(limit) if limit == int(limit) else limit}"
+    elif kind == "too_short":
+        text = "is empty: it needs at least one element"
+    else:
+        text = message if kind in ("wrong_type", "bad_value") else f"is refused: {message[:1].lower()}{message[1:]}"
     mistyped = kind == "wrong_type" or kind.endswith("_type")
     return (WrongType if mistyped else InvalidRequest)(f"'{param}' {text}.", param=param)
 
