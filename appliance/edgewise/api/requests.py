@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from edgewise.core.clock import Clock
-from edgewise.core.errors import EdgewiseError, QueueFull, ShuttingDown
+from edgewise.core.errors import QueueFull, ShuttingDown
 from edgewise.pipeline.run import Run
 
 RETRY_AFTER_DRAIN_S = 10.0
@@ -169,12 +169,11 @@ class Requests:
             return False
         return True
 
-    def cut(self, error: EdgewiseError | None = None) -> int:
+    def cut(self) -> int:
         """End what still runs: streams get an error event, others an error body. Returns how many were cut."""
         self.begin_drain()
         self._cut.set()
-        running = [record for record in self._open.values() if record.run is not None]
-        for record in running:
-            assert record.run is not None
-            record.run.fail(error or shutting_down())
+        running = [record.run for record in self._open.values() if record.run is not None]
+        for run in running:
+            run.fail(shutting_down())
         return len(running)

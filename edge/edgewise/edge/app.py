@@ -46,6 +46,11 @@ def serve(loaded: LoadedSettings) -> int:
 class DeviceService:
     """One device: an engine process, an API server, and the tasks that keep them."""
 
+    # Made by `run`, before anything that uses them is started.
+    _loop: asyncio.AbstractEventLoop
+    _deps: ApiDependencies
+    _url: str
+
     def __init__(self, settings: Settings, tls: TlsFiles | None, notifier: Notifier) -> None:
         self._settings = settings
         self._tls = tls
