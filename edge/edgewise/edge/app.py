@@ -188,6 +188,7 @@ def _server_config(settings: Settings, app: object, tls: TlsFiles | None) -> uvi
         host=settings.host,
         port=settings.port,
         log_config=None,
+        log_level="warning",  # what it says of its start and stop stands in our own events
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=2,
