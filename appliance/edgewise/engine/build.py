@@ -56,7 +56,13 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
     report = _fit(config, network, numerics, device)
     ledger = _book(report, device)
     dtype: torch.dtype = getattr(torch, numerics.dtype)
-    decoder = load_decoder(config.model, device=device, dtype=dtype, progress=lambda done: progress("weights", done))
+    decoder = load_decoder(
+        config.model,
+        device=device,
+        dtype=dtype,
+        progress=lambda done: progress("weights", done),
+        config=network,
+    )
     kv = allocate(network, num_pages=report.num_pages, kv_dtype=numerics.kv_dtype, device=device)
     pacer = Pacer(max_step_tokens=config.max_step_tokens)
     scheduler = _scheduler(config, report, pacer)

@@ -20,7 +20,6 @@ from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence as EngineSequence
 from edgewise.kernels.paging import PAGE_TOKENS
-from edgewise.models.decoder.config import read_config
 from edgewise.models.decoder.loading import load_decoder
 from edgewise.models.decoder.memory import kv_bytes_per_token
 from edgewise.models.files import ModelFiles
@@ -59,9 +58,9 @@ def kv_divergence(
         context: Length of a stretch; every position from the second on counts.
         progress: Share done, [0, 1].
     """
-    config = read_config(files)
     device = torch.device("cpu")
-    decoder = load_decoder(files, device=device, dtype=torch.float32, progress=None)
+    decoder = load_decoder(files, device=device, dtype=torch.float32)
+    config = decoder.config
     context = min(context, config.max_position)
     pages = -(-context // PAGE_TOKENS)
     runners = [

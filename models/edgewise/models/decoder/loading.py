@@ -23,7 +23,12 @@ ProgressSink = Callable[[float], None]
 
 
 def load_decoder(
-    files: ModelFiles, *, device: torch.device, dtype: torch.dtype, progress: ProgressSink | None = None
+    files: ModelFiles,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: ProgressSink | None = None,
+    config: DecoderConfig | None = None,
 ) -> Decoder:
     """Load a model; at the peak 1.15 x its resident bytes are used at most.
 
@@ -32,13 +37,14 @@ def load_decoder(
         device: Where its tensors shall lie.
         dtype: float32, bfloat16 or float16, for matrices and activations.
         progress: Called with the share done, from 0 to 1.
+        config: What `read_config` says of the files, where it has been read already.
 
     Raises:
         UnsupportedModel: Another architecture, or a feature that is not implemented, by name.
         BadModelFile: A file is damaged, or a tensor is missing, left over or of another shape, by name.
         StorageError: A file cannot be read.
     """
-    config = read_config(files)
+    config = config or read_config(files)
     with closing(open_weights(files)) as reader:
         return fill_decoder(config, reader, files, device=device, dtype=dtype, progress=progress)
 
