@@ -22,10 +22,13 @@ async def test_alive() -> None:
     assert (response.status_code, response.json()) == (200, {"status": "ok", "version": "1.2.3"})
 
 
-async def test_an_engine_that_failed_for_good_is_not_health() -> None:
-    response = await make_api(FakeEngine(state="failed")).get("/healthz")
-    assert response.status_code == 503
-    assert "tiny" in response.json()["reason"]
+async def test_an_engine_that_keeps_failing_is_not_health() -> None:
+    api = make_api(FakeEngine(state="failed"))
+    for path in ("/healthz", "/readyz"):
+        response = await api.get(path)
+        assert response.status_code == 503
+        assert "tiny" in response.json()["reason"]
+        assert "started again about once a minute" in response.json()["reason"]
 
 
 async def test_ready_means_a_real_token() -> None:

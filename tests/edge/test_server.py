@@ -29,6 +29,17 @@ def test_a_name_with_several_addresses_has_one_port_on_all() -> None:
         assert len({one.getsockname()[1] for one in sockets}) == 1
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+def test_all_addresses_means_both_protocols() -> None:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(one) for one in listen("::", 0)]
+        port = sockets[0].getsockname()[1]
+        for address in ("127.0.0.1", "::1"):
+            with socket.create_connection((address, port)):
+                peer, _ = sockets[0].accept()
+                peer.close()
+
+
 def test_a_port_that_is_taken_asks_whether_the_service_runs() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

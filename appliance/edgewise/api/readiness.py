@@ -12,6 +12,7 @@ from edgewise.engine.request import GenerateRequest, SamplingParams
 from edgewise.pipeline.model import Models, ServedModel
 
 PROBE_TEXT = "Hello"
+FAILING = "it is started again about once a minute, and the log says why it ends"
 RECHECK_S = 1.0
 """A failed probe is not repeated sooner: anyone may ask /readyz."""
 
@@ -69,6 +70,8 @@ class Readiness:
 
     async def _verify(self, model: ServedModel) -> str | None:
         """Why the model is not ready; None if it is."""
+        if model.engine.state == "failed":
+            return f"the engine keeps failing: {FAILING}"
         if model.engine.state != "ready":
             return f"the engine is {model.engine.state}"
         now = self._clock.monotonic()

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import Response
 
 from edgewise.api.deps import ApiDependencies
+from edgewise.api.readiness import FAILING
 from edgewise.api.responses import json_response
 from edgewise.api.sse import KEEP_ALIVE, EventStream, sse
 from edgewise.core.errors import EdgewiseError, InvalidRequest
@@ -23,10 +24,11 @@ def service_router(deps: ApiDependencies) -> APIRouter:
     @router.head("/healthz", include_in_schema=False)
     @router.get("/healthz")
     async def healthz() -> Response:
-        """Alive: the service answers and no engine has failed for good."""
+        """Alive: the service answers and no engine keeps failing."""
         failed = [model.name for model in deps.models.all() if model.engine.state == "failed"]
         if failed:
-            return _json({"status": "failed", "reason": f"the engine of {', '.join(failed)} has failed for good"}, 503)
+            reason = f"the engine of {', '.join(failed)} keeps failing: {FAILING}"
+            return _json({"status": "failed", "reason": reason}, 503)
         return _json({"status": "ok", "version": deps.version})
 
     @router.head("/readyz", include_in_schema=False)

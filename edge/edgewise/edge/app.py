@@ -70,6 +70,8 @@ class DeviceService:
         )
         sockets = listen(self._settings.host, self._settings.port)
         self._url = _url(self._settings, sockets[0].getsockname()[1])
+        if self._tls is None and not self._settings.loopback:
+            log.warning("plain_http", host=self._settings.host, risk="keys and texts cross the network in the clear")
         await model.engine.start()
         tasks = [
             asyncio.create_task(self._announce(model.engine), name="announce"),

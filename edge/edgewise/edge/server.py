@@ -48,6 +48,8 @@ class DrainingServer(uvicorn.Server):
 def listen(host: str, port: int) -> list[socket.socket]:
     """Bound, listening sockets, one for each address that `host` stands for; port 0 takes the same free port on all.
 
+    "::" takes IPv4 callers too, whatever the system's default is.
+
     Raises:
         ConfigError: The name is unknown, or the port is taken or not permitted; says what to do.
     """
@@ -57,7 +59,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
             socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         ):
             bound_port = sockets[0].getsockname()[1] if sockets else port
-            sockets.append(_bind(family, (address[0], bound_port, *address[2:])))
+            sockets.append(_bind(family, (address[0], bound_port, *address[2:]), both=host == "::"))
     except OSError as error:
         for bound in sockets:
             bound.close()
@@ -69,12 +71,12 @@ def listen(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def _bind(family: int, address: tuple[object, ...]) -> socket.socket:
+def _bind(family: int, address: tuple[object, ...], *, both: bool) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if both else 1)
         listener.bind(address)
         listener.listen(_BACKLOG)
     except OSError:
