@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import importlib
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,17 @@ def tiny_model_factory(tmp_path_factory: pytest.TempPathFactory) -> TinyModelFac
 def tiny_model(tiny_model_factory: TinyModelFactory) -> ModelFiles:
     """A tiny llama: 2 layers, hidden size 64, 512 tokens of vocabulary and of context, float32."""
     return tiny_model_factory()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    point = tmp_path / "disk"
+    point.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(point)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("this user may not mount a file system")
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", str(point)], check=True)

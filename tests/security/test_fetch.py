@@ -1,36 +1,22 @@
 from __future__ import annotations
 
-import importlib.util
 import ipaddress
 import socket
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgewise.core.errors import SourceUnavailable
 from edgewise.security.fetch import FetchPolicy, UrlRefused, check_url, is_public, open_url
+from tests.fakes.model_server import ModelServer, Page, serving
 
 LOOPBACK = FetchPolicy(allow_http=True, private_hosts=frozenset({"127.0.0.1"}), timeout_s=5)
 
 
-@pytest.fixture(scope="module")
-def fake() -> Any:
-    path = Path(__file__).parents[1] / "fakes" / "model_server.py"
-    spec = importlib.util.spec_from_file_location("edgewise_fake_model_server", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
-def server(fake: Any) -> Iterator[Any]:
-    with fake.serving() as running:
+def server() -> Iterator[ModelServer]:
+    with serving() as running:
         yield running
 
 
@@ -108,18 +94,18 @@ def test_urls_that_are_never_opened(url: str) -> None:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "localhost", "127.1", "0x7f.1", "2130706433", "0177.0.0.1", "[::1]", "[::ffff:7f00:1]", "0"]
 )
-def test_no_spelling_of_loopback_is_opened(host: str, server: Any) -> None:
+def test_no_spelling_of_loopback_is_opened(host: str, server: ModelServer) -> None:
     with pytest.raises(UrlRefused, match="not a public address"):
         open_url(f"http://{host}:{server.port}/", FetchPolicy(allow_http=True))
     assert server.requests == []
 
 
-def test_an_allowed_host_allows_no_other_spelling(server: Any) -> None:
+def test_an_allowed_host_allows_no_other_spelling(server: ModelServer) -> None:
     with pytest.raises(UrlRefused):
         open_url(f"http://localhost:{server.port}/", LOOPBACK)
 
 
-def test_a_name_that_changes_its_answer_gains_nothing(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_changes_its_answer_gains_nothing(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """DNS rebinding: public when asked first, loopback when asked again. There is no second question."""
     asked = []
 
@@ -153,8 +139,8 @@ def test_one_private_answer_among_public_ones_is_refused(monkeypatch: pytest.Mon
         open_url("https://mixed.example/", FetchPolicy())
 
 
-def test_an_answer_is_read(server: Any, fake: Any) -> None:
-    server.pages["/x"] = fake.Page(body=b"hello")
+def test_an_answer_is_read(server: ModelServer) -> None:
+    server.pages["/x"] = Page(body=b"hello")
     with open_url(server.url("/x?a=b#c"), LOOPBACK, {"X-Own": "1"}) as response:
         assert (response.status, response.read(100), response.read(100)) == (200, b"hello", b"")
     path, headers = server.requests[0]
@@ -163,13 +149,13 @@ def test_an_answer_is_read(server: Any, fake: Any) -> None:
     assert headers["Host"] == f"127.0.0.1:{server.port}"
 
 
-def test_error_statuses_are_returned(server: Any) -> None:
+def test_error_statuses_are_returned(server: ModelServer) -> None:
     with open_url(server.url("/none"), LOOPBACK) as response:
         assert response.status == 404
 
 
-def test_redirects_are_counted(server: Any, fake: Any) -> None:
-    server.pages["/loop"] = fake.Page(location="/loop")
+def test_redirects_are_counted(server: ModelServer) -> None:
+    server.pages["/loop"] = Page(location="/loop")
     with pytest.raises(SourceUnavailable, match="more than 5 times"):
         open_url(server.url("/loop"), LOOPBACK)
     assert len(server.requests) == 6
@@ -184,16 +170,16 @@ def test_redirects_are_counted(server: Any, fake: Any) -> None:
         ("/\xe9", "ASCII"),
     ],
 )
-def test_a_redirect_is_checked_like_the_first_url(location: str, message: str, server: Any, fake: Any) -> None:
-    server.pages["/x"] = fake.Page(location=location)
+def test_a_redirect_is_checked_like_the_first_url(location: str, message: str, server: ModelServer) -> None:
+    server.pages["/x"] = Page(location=location)
     with pytest.raises(UrlRefused, match=message):
         open_url(server.url("/x"), LOOPBACK)
 
 
-def test_credentials_stay_with_their_origin(server: Any, fake: Any) -> None:
-    with fake.serving() as other:
-        other.pages["/y"] = fake.Page(body=b"y")
-        server.pages["/x"] = fake.Page(location=other.url("/y"))
+def test_credentials_stay_with_their_origin(server: ModelServer) -> None:
+    with serving() as other:
+        other.pages["/y"] = Page(body=b"y")
+        server.pages["/x"] = Page(location=other.url("/y"))
         with open_url(server.url("/x"), LOOPBACK, {"Authorization": "Bearer secret", "X-Own": "1"}) as response:
             assert response.read(10) == b"y"
         assert server.requests[0][1]["Authorization"] == "Bearer secret"
@@ -201,7 +187,7 @@ def test_credentials_stay_with_their_origin(server: Any, fake: Any) -> None:
         assert other.requests[0][1]["X-Own"] == "1"
 
 
-def test_tls_is_checked_against_the_host(server: Any) -> None:
+def test_tls_is_checked_against_the_host(server: ModelServer) -> None:
     policy = FetchPolicy(private_hosts=frozenset({"127.0.0.1"}), timeout_s=5)
     with pytest.raises(SourceUnavailable, match="cannot be reached"):
         open_url(f"https://127.0.0.1:{server.port}/", policy)

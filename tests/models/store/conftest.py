@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import random
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,29 +14,12 @@ from edgewise.models.catalog import CatalogEntry, CatalogFile
 from edgewise.models.manifest import ModelInfo, StoredFile
 from edgewise.models.store import Store
 from tests.fakes.gguf import gguf_bytes
-
-FAKES = Path(__file__).parents[2] / "fakes"
-
-
-def load_fake(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"edgewise_fake_{name}", FAKES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def fake_server() -> ModuleType:
-    """The module of the hostile server."""
-    return load_fake("model_server")
+from tests.fakes.model_server import ModelServer, serving
 
 
 @pytest.fixture
-def server(fake_server: ModuleType) -> Iterator[Any]:
-    with fake_server.serving() as running:
+def server() -> Iterator[ModelServer]:
+    with serving() as running:
         yield running
 
 

@@ -24,6 +24,7 @@ from edgewise.models.sources.file import FileSource
 from edgewise.models.sources.https import HttpsSource
 from edgewise.models.store import Store
 from tests.fakes.gguf import gguf_bytes
+from tests.fakes.model_server import Page
 
 EntryFor = Callable[..., CatalogEntry]
 
@@ -162,11 +163,11 @@ def test_a_removal_killed_at_any_change_leaves_the_model_or_nothing(tmp_path: Pa
 
 
 def test_a_download_killed_at_random_bytes_goes_on_from_there(
-    tmp_path: Path, old: Path, payload: bytes, entry_for: EntryFor, server: Any, fake_server: Any
+    tmp_path: Path, old: Path, payload: bytes, entry_for: EntryFor, server: Any
 ) -> None:
     rng = random.Random(11)
     payload = payload * 30
-    server.pages["/m"] = fake_server.Page(body=payload)
+    server.pages["/m"] = Page(body=payload)
     source = HttpsSource(url=server.url("/m"), allow_http=True, allow_private=True)
     entry = entry_for(payload, source, name="new", file="new.gguf")
     partial = tmp_path / "models" / "partial" / hashlib.sha256(payload).hexdigest()

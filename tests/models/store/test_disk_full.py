@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 from collections.abc import Callable, Iterator
@@ -24,23 +23,10 @@ from edgewise.models.sources.pypi import PypiSource, WheelPart
 from edgewise.models.store import Store
 from edgewise.models.weights.write import StoredTensor, write_safetensors
 from tests.fakes.gguf import gguf_bytes
+from tests.fakes.model_server import Page
 
 EntryFor = Callable[..., CatalogEntry]
 Tree = Callable[[Path], dict[str, int]]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
-    point = tmp_path / "disk"
-    point.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(point)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("this user may not mount a file system")
-    try:
-        yield point
-    finally:
-        subprocess.run(["umount", str(point)], check=True)
 
 
 @pytest.fixture
@@ -58,9 +44,9 @@ def fill(disk: Path, leave: int) -> Path:
 
 
 def test_too_little_room_is_said_before_the_download(
-    small_disk: Path, payload: bytes, entry_for: EntryFor, server: Any, fake_server: Any, tree: Tree
+    small_disk: Path, payload: bytes, entry_for: EntryFor, server: Any, tree: Tree
 ) -> None:
-    server.pages["/m"] = fake_server.Page(body=payload)
+    server.pages["/m"] = Page(body=payload)
     store = Store(small_disk / "models", reserve_bytes=0)
     fill(small_disk, leave=200_000)
     source = HttpsSource(url=server.url("/m"), allow_http=True, allow_private=True)
@@ -93,7 +79,7 @@ def test_what_an_earlier_pull_left_counts_as_there(
 
 
 def test_a_disk_that_fills_in_mid_pull_recovers(
-    small_disk: Path, payload: bytes, original: Path, entry_for: EntryFor, tree: Tree, server: Any, fake_server: Any
+    small_disk: Path, payload: bytes, original: Path, entry_for: EntryFor, tree: Tree, server: Any
 ) -> None:
     """Reading goes on, nothing is left behind, and the pull succeeds once there is room."""
     store = Store(small_disk / "models", reserve_bytes=0)
@@ -101,7 +87,7 @@ def test_a_disk_that_fills_in_mid_pull_recovers(
     store.import_path(old, "old")
     before = tree(store.root)
     body = payload * 2
-    server.pages["/m"] = fake_server.Page(body=body)
+    server.pages["/m"] = Page(body=body)
     entry = entry_for(body, HttpsSource(url=server.url("/m"), allow_http=True, allow_private=True))
 
     def neighbour(report: Progress) -> None:

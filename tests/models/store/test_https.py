@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from edgewise.models.progress import Progress
 from edgewise.models.sources.https import MAX_ATTEMPTS, HttpsSource
 from edgewise.models.store import Store
 from edgewise.security.fetch import UrlRefused
+from tests.fakes.model_server import Page
 
 EntryFor = Callable[..., CatalogEntry]
 
@@ -31,8 +31,8 @@ def source(server: Any, pauses: list[float]) -> HttpsSource:
 
 
 @pytest.fixture
-def page(server: Any, fake_server: ModuleType, payload: bytes) -> Any:
-    server.pages["/m.gguf"] = fake_server.Page(body=payload)
+def page(server: Any, payload: bytes) -> Any:
+    server.pages["/m.gguf"] = Page(body=payload)
     return server.pages["/m.gguf"]
 
 
@@ -273,9 +273,8 @@ def test_the_second_source_continues_what_the_first_began(
     payload: bytes,
     entry_for: EntryFor,
     server: Any,
-    fake_server: ModuleType,
 ) -> None:
-    server.pages["/mirror"] = fake_server.Page(body=payload, etag='"mirror"')
+    server.pages["/mirror"] = Page(body=payload, etag='"mirror"')
     page.cuts = [120_000] + [0] * MAX_ATTEMPTS
     mirror = HttpsSource(url=server.url("/mirror"), allow_http=True, allow_private=True)
     store.pull(entry_for(payload, source, mirror))
@@ -302,9 +301,8 @@ def test_a_redirect_on_the_allowed_host_is_followed(
     payload: bytes,
     entry_for: EntryFor,
     server: Any,
-    fake_server: ModuleType,
 ) -> None:
-    server.pages["/moved"] = fake_server.Page(body=payload, cuts=[1000])
+    server.pages["/moved"] = Page(body=payload, cuts=[1000])
     page.location = "/moved"
     store.pull(entry_for(payload, source))
     assert installed_bytes(store) == payload

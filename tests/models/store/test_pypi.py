@@ -217,9 +217,7 @@ def test_a_laid_wheel_of_another_digest_is_thrown_away(store: Store, payload: by
     assert store.leftovers() == 0
 
 
-def test_pip_ends_when_we_are_killed(
-    index: Any, store: Store, payload: bytes, fake_server: Any, tmp_path: Path
-) -> None:
+def test_pip_ends_when_we_are_killed(index: Any, store: Store, payload: bytes, tmp_path: Path) -> None:
     """A child that outlives us finds nobody to report to, and stops."""
     body = payload * 200
     wheel = wheel_bytes("pkg", {"pkg/m.gguf": body}, zipfile.ZIP_STORED)
