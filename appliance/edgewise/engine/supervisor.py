@@ -108,7 +108,8 @@ class EngineSupervisor:
         """The error for a caller who cannot wait for the next life."""
         left = max(1.0, self._retry_at - time.monotonic())
         cause = "" if self.failure is None else f" Last failure: {self.failure.message}"
-        return EngineUnavailable(f"The engine is {self.state}; try again in {left:.0f} s.{cause}", retry_after_s=left)
+        state = "keeps failing" if self.state == "failed" else f"is {self.state}"
+        return EngineUnavailable(f"The engine {state}; try again in {left:.0f} s.{cause}", retry_after_s=left)
 
     async def _supervise(self) -> None:
         try:

@@ -16,7 +16,7 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import configure_logging, get_logger
 from edgewise.core.sdnotify import Notifier
 from edgewise.core.settings import LoadedSettings, Settings
-from edgewise.edge.served import open_model
+from edgewise.edge.served import open_model, with_remedy
 from edgewise.edge.server import DrainingServer, listen
 from edgewise.engine.client import EngineClient
 from edgewise.engine.events import EngineEvent
@@ -106,7 +106,7 @@ class DeviceService:
         try:
             info = waiting.result()
         except EdgewiseError as error:
-            self._failure = error
+            self._failure = with_remedy(error, self._settings.model)
             self._stop.set()
             return
         self._notifier.ready(f"serving {info.model} on {self._url}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edgewise.core.errors import TemplateFailed
+from edgewise.core.errors import BadModelFile, EdgewiseError, TemplateFailed
+from edgewise.core.log import get_logger
 from edgewise.core.settings import Settings
 from edgewise.engine.client import EngineClient
 from edgewise.engine.config import EngineConfig
@@ -18,6 +19,8 @@ from edgewise.models.templates import ChatTemplate, load_template
 from edgewise.models.tokenizer import Tokenizer, load_tokenizer
 from edgewise.models.weights.gguf import GGUFHeader, header_of
 from edgewise.pipeline.model import ServedModel
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,21 @@ def open_model(settings: Settings, on_event: Callable[[EngineEvent], None]) -> O
     """
     store = Store(settings.home / "models")
     files = store.resolve(settings.model)
+    try:
+        return _open(settings, store, files, on_event)
+    except BadModelFile as error:
+        raise with_remedy(error, files.name) from error
+
+
+def with_remedy(error: EdgewiseError, model: str) -> EdgewiseError:
+    """The same error; if a file is damaged, with what mends it."""
+    if not isinstance(error, BadModelFile) or "`edgewise models" in error.message:
+        return error
+    remedy = f"`edgewise models verify {model}` checks every file; pull or import the model again if one is damaged."
+    return type(error)(f"{error.message.rstrip('.')}. {remedy}", param=error.param)
+
+
+def _open(settings: Settings, store: Store, files: ModelFiles, on_event: Callable[[EngineEvent], None]) -> OpenModel:
     header = header_of(files) if files.format == "gguf" else None
     tokenizer = load_tokenizer(files, header)
     client = EngineClient(engine_config(settings, files), on_event=on_event)
@@ -88,5 +106,6 @@ def _template(files: ModelFiles, tokenizer: Tokenizer, header: GGUFHeader | None
     """None for a model without a chat template: it serves completions, and chat is refused by name."""
     try:
         return load_template(files, tokenizer, header)
-    except TemplateFailed:
+    except TemplateFailed as error:
+        log.warning("no_chat_template", model=files.name, reason=error.message, effect="it answers completions only")
         return None
