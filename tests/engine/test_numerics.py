@@ -3,7 +3,8 @@
 import pytest
 
 from edgewise.core.errors import ConfigError
-from edgewise.engine.numerics import native_bfloat16, numeric_class, parse_cpu_flags, resolve
+from edgewise.engine import numerics as module
+from edgewise.engine.numerics import cpu_family, native_bfloat16, numeric_class, parse_cpu_flags, resolve
 
 
 def test_auto_is_definite_and_explained() -> None:
@@ -47,3 +48,20 @@ def test_the_numeric_class_names_all_that_matters() -> None:
 )
 def test_bf16_in_cpuinfo(cpuinfo: str, native: bool) -> None:
     assert bool(native_bfloat16(parse_cpu_flags(cpuinfo))) is native
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "family"),
+    [
+        ("flags\t\t: fpu avx2 avx512f avx512_bf16\n", "avx512_bf16"),
+        ("flags\t\t: fpu sse2\n", "generic"),
+        ("Features\t: fp asimd aes crc32\n", "asimd"),  # Cortex-A78AE
+        ("Features\t: fp asimd sve i8mm bf16\n", "sve"),  # Neoverse V1: vectors of 256 bits, other kernels than V2's
+        ("Features\t: fp asimd sve sve2 i8mm bf16\n", "sve2"),  # Neoverse V2, V3AE
+    ],
+)
+def test_families_that_compute_differently_have_names_of_their_own(
+    cpuinfo: str, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "cpu_flags", lambda: parse_cpu_flags(cpuinfo))
+    assert cpu_family() == family

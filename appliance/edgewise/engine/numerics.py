@@ -12,7 +12,7 @@ from edgewise.engine.config import DtypeName, KVDtypeName
 
 # Processors with native bfloat16 arithmetic, by the flag the kernel lists: x86 AVX512-BF16 and AMX, Arm BF16.
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-_ISA_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "bf16", "asimd")
+_ISA_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve2", "sve", "bf16", "asimd")
 
 WEIGHT_DTYPES = tuple(name for name in get_args(DtypeName) if name != "auto")
 KV_DTYPES = tuple(name for name in get_args(KVDtypeName) if name != "auto")
