@@ -84,6 +84,6 @@ def make_dirs(path: Path) -> None:
 
 
 def _full_message(path: Path, needed: int | None, free: int, reserve: int) -> str:
-    kept = f" ({reserve} of them stay reserved)" if reserve else ""
+    kept = f", and {reserve} must stay free" if reserve else ""
     want = f"{needed} bytes are needed" if needed is not None else "More bytes are needed than there are"
     return f"The disk of {path} is full: {want}, {free} are free{kept}. Free some space, then try again."

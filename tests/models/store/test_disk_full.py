@@ -59,9 +59,9 @@ def test_too_little_room_is_said_before_the_download(
 
 def test_the_reserve_is_kept(small_disk: Path, payload: bytes, original: Path, entry_for: EntryFor) -> None:
     store = Store(small_disk / "models", reserve_bytes=900_000)
-    with pytest.raises(StorageError, match="900000 of them stay reserved"):
+    with pytest.raises(StorageError, match="and 900000 must stay free"):
         store.pull(entry_for(payload, FileSource(original)))
-    with pytest.raises(StorageError, match="900000 of them stay reserved"):
+    with pytest.raises(StorageError, match="and 900000 must stay free"):
         store.import_path(original)
 
 
