@@ -152,8 +152,9 @@ async def test_a_hang_in_a_step_is_found_and_ended(
 
 async def test_a_long_step_is_not_a_hang(start_engine: StartEngine, quick: Timings) -> None:
     events: list[EngineEvent] = []
-    limits = Limits(silence_s=0.5, step_s=20.0, load_silence_s=20.0, load_s=20.0)
-    engine = await start_engine(events=events, timings=replace(quick, limits=limits), settings={"step_s": 1.2})
+    # A silence long enough that a busy machine does not make one, and a step that is longer.
+    limits = Limits(silence_s=2.5, step_s=20.0, load_silence_s=20.0, load_s=20.0)
+    engine = await start_engine(events=events, timings=replace(quick, limits=limits), settings={"step_s": 4.0})
     assert len(await read(engine, ask("a", 1))) == 1
     assert kinds(events) == ["starting", "ready"]
 
