@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from edgewise.kernels.linear import batch_invariant, linear, padded_rows
+from edgewise.kernels.linear import linear, measure, tiles_invariant
+from edgewise.kernels.rows import Rows, default_rows
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -28,28 +29,55 @@ def test_matches_float64(dtype: torch.dtype, bias: bool) -> None:
 @pytest.mark.parametrize(("n", "k"), [(64, 64), (257, 80), (320, 576), (96, 2048)])
 def test_a_row_does_not_depend_on_its_neighbours(dtype: torch.dtype, n: int, k: int) -> None:
     x, weight, bias = random(128, k).to(dtype), random(n, k, seed=1).to(dtype), random(n, seed=2).to(dtype)
-    whole = linear(x, weight, bias)
-    for rows in (1, 2, 3, 5, 7, 8, 9, 16, 31, 64, 100):
-        assert torch.equal(linear(x[:rows], weight, bias), whole[:rows]), rows
-        assert torch.equal(linear(x[-rows:], weight, bias), whole[-rows:]), rows
+    rows = measure([weight])
+    assert rows.proven
+    whole = linear(x, weight, bias, rows)
+    for count in (1, 2, 3, 5, 7, 8, 9, 16, 31, 64, 100):
+        assert torch.equal(linear(x[:count], weight, bias, rows), whole[:count]), count
+        assert torch.equal(linear(x[-count:], weight, bias, rows), whole[-count:]), count
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_this_machine_is_found_invariant(dtype: torch.dtype) -> None:
-    assert batch_invariant(dtype, CPU)
+def test_tiles_of_one_shape_agree_with_the_whole(dtype: torch.dtype) -> None:
+    x, weight, bias = random(40, 96).to(dtype), random(33, 96, seed=1).to(dtype), random(33, seed=2).to(dtype)
+    tiled = linear(x, weight, bias, Rows(16, tile=16))
+    assert tiled.shape == (40, 33)
+    torch.testing.assert_close(tiled, linear(x, weight, bias), rtol=2e-2, atol=2e-2)
+    assert torch.equal(linear(x[:3], weight, bias, Rows(16, tile=16)), tiled[:3])
 
 
-def test_a_library_that_is_not_invariant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shaky(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> torch.Tensor:
-        return x @ weight.T * (1 + 1e-6 * (rows > 8))
+def shaky_above(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library whose products change in their last bits when more than `limit` rows are computed at once."""
+
+    def shaky(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rows: Rows) -> torch.Tensor:
+        at_once = rows.tile or rows.padded(x.shape[0])
+        return ((x.double() @ weight.double().T) * (1 + 1e-6 * (at_once > limit))).float()
 
     monkeypatch.setattr("edgewise.kernels.reference.linear.linear", shaky)
-    assert not batch_invariant(torch.float32, CPU)
+
+
+def test_a_library_that_varies_is_pinned_to_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    shaky_above(16, monkeypatch)
+    assert measure([random(64, 64)]) == Rows(16, tile=16, proven=True)
+
+
+def test_a_library_that_cannot_be_pinned_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = iter(range(10_000))
+    monkeypatch.setattr(
+        "edgewise.kernels.reference.linear.linear",
+        lambda x, weight, bias, rows: x @ weight.T + next(counter),
+    )
+    assert measure([random(64, 64)]) == default_rows(torch.float32)
+    assert not default_rows(torch.float32).proven
+
+
+def test_attention_tiles_are_measured_too() -> None:
+    assert tiles_invariant(CPU)
 
 
 def test_padded_rows() -> None:
-    assert [padded_rows(rows, torch.float32) for rows in (1, 8, 9)] == [8, 8, 16]
-    assert [padded_rows(rows, torch.bfloat16) for rows in (1, 2, 3)] == [2, 2, 4]
+    assert [default_rows(torch.float32).padded(count) for count in (1, 8, 9)] == [8, 8, 16]
+    assert [default_rows(torch.bfloat16).padded(count) for count in (1, 2, 3, 17, 64, 65)] == [2, 2, 4, 24, 64, 96]
 
 
 def test_wrong_arguments_are_named() -> None:

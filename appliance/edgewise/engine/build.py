@@ -21,7 +21,7 @@ from edgewise.engine.pacing import Pacer
 from edgewise.engine.pages import PagePool
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Scheduler
-from edgewise.kernels.linear import batch_invariant
+from edgewise.kernels.linear import tiles_invariant
 from edgewise.kernels.paging import PAGE_TOKENS
 from edgewise.models.decoder.config import DecoderConfig, read_config
 from edgewise.models.decoder.loading import load_decoder
@@ -73,7 +73,7 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
         device,
         vocab_size=network.vocab_size,
         threads=threads,
-        invariant=batch_invariant(dtype, device),
+        invariant=decoder.prove_rows() and tiles_invariant(device),
         began=began,
     )
     for choice in numerics.why:

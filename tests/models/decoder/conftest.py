@@ -74,7 +74,9 @@ class Driver:
 
 
 def load(files: ModelFiles, dtype: torch.dtype = torch.float32) -> Decoder:
-    return load_decoder(files, device=torch.device("cpu"), dtype=dtype)
+    decoder = load_decoder(files, device=torch.device("cpu"), dtype=dtype)
+    assert decoder.prove_rows()
+    return decoder
 
 
 @pytest.fixture

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from edgewise.kernels.limits import GATHER_BYTES, ROW_MULTIPLE, SCORE_BYTES, round_up
+from edgewise.kernels.limits import GATHER_BYTES, PRODUCT_CACHE_BYTES, PRODUCT_ROW_MULTIPLE, SCORE_BYTES, round_up
 from edgewise.models.decoder.config import DecoderConfig
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 _FLOAT_BYTES = 4
-_ROW_MULTIPLE = max(ROW_MULTIPLE.values())
 
 
 def weight_bytes(config: DecoderConfig, dtype: str) -> int:
@@ -30,13 +29,14 @@ def kv_bytes_per_token(config: DecoderConfig, kv_dtype: str) -> int:
 
 
 def workspace_bytes(config: DecoderConfig, max_step_tokens: int, max_running: int) -> int:
-    """Upper bound of what one step allocates: activations, attention scratch and the logits of `max_running` rows."""
+    """Upper bound of what one step allocates: activations, attention scratch, the logits of `max_running` rows,
+    and what math libraries keep for the shapes they meet."""
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    rows = round_up(max_step_tokens + max_running, _ROW_MULTIPLE)
+    rows = round_up(max_step_tokens + max_running, PRODUCT_ROW_MULTIPLE)
     # residual, norm and its copy, product; projections, their rotation in four parts and the result; gate, up and act
     activations = 4 * config.hidden_size + 6 * (queries + 2 * keys) + 5 * config.ffn_size
     # scores; keys or values as stored and as float32; queries copied for each tile
     attention = SCORE_BYTES + 3 * GATHER_BYTES
     # as the product leaves them, as float32, and one row in float64 with its sort
-    logits = 2 * round_up(max_running, _ROW_MULTIPLE) * config.vocab_size + 6 * config.vocab_size
-    return (rows * activations + logits) * _FLOAT_BYTES + attention
+    logits = 2 * round_up(max_running, PRODUCT_ROW_MULTIPLE) * config.vocab_size + 6 * config.vocab_size
+    return (rows * activations + logits) * _FLOAT_BYTES + attention + PRODUCT_CACHE_BYTES

@@ -10,10 +10,11 @@ import torch
 from edgewise.kernels.attention import AttentionPlan, Scratch, paged_attention, plan_attention
 from edgewise.kernels.embedding import embedding
 from edgewise.kernels.kv_write import kv_rows, write_kv
-from edgewise.kernels.linear import linear, padded_rows
+from edgewise.kernels.linear import linear, measure
 from edgewise.kernels.paging import AttentionMeta, KVLayer
 from edgewise.kernels.rms_norm import rms_norm
 from edgewise.kernels.rope import RopeRows, RopeTable, apply_rope, rope_rows
+from edgewise.kernels.rows import default_rows
 from edgewise.kernels.silu_mul import silu_mul
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.parameters import DecoderParameters, LayerParameters
@@ -35,7 +36,7 @@ class Decoder:
 
     The residual stream, norms, rotation and attention are float32; products are in the weights' dtype. A token's result has
     the same bits whatever else is in the batch, however its prompt was cut into chunks, and after a prefix-cache hit
-    (`kernels.linear.batch_invariant` says whether this machine's libraries keep that promise).
+    once `prove_rows` has found how (`rows.proven`).
 
     Not for two threads at once: calls share scratch memory.
     """
@@ -43,6 +44,7 @@ class Decoder:
     def __init__(self, config: DecoderConfig, parameters: DecoderParameters, rope: RopeTable) -> None:
         self.config = config
         self.parameters = parameters
+        self.rows = default_rows(self.dtype)
         self._rope = rope
         self._scratch = Scratch()
 
@@ -56,6 +58,12 @@ class Decoder:
     @property
     def device(self) -> torch.device:
         return self.parameters.embedding.device
+
+    def prove_rows(self) -> bool:
+        """Find the cheapest way of computing products here that keeps a row's bits whatever the batch; False if none does."""
+        layer = self.parameters.layers[0]
+        self.rows = measure([layer.qkv, layer.output, layer.gate_up, layer.down, self.parameters.head])
+        return self.rows.proven
 
     @torch.inference_mode()
     def forward(self, tokens: torch.Tensor, kv: Sequence[KVLayer], meta: AttentionMeta) -> torch.Tensor:
@@ -78,7 +86,7 @@ class Decoder:
                 f"{count} tokens and {self.config.num_layers} layers expected, got tokens {tuple(tokens.shape)}, "
                 f"positions {tuple(meta.positions.shape)} and {len(kv)} layers"
             )
-        padding = (0, padded_rows(count, self.dtype) - count)
+        padding = (0, self.rows.padded(count) - count)
         positions = torch.nn.functional.pad(meta.positions, padding)
         step = _Step(
             tokens=count,
@@ -96,7 +104,7 @@ class Decoder:
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] of `forward` -> [R, vocab] float32, rounded to the weights' dtype on the way."""
-        return linear(hidden, self.parameters.head).float()
+        return linear(hidden, self.parameters.head, None, self.rows).float()
 
     def _plan(self, meta: AttentionMeta, window: int | None) -> AttentionPlan:
         return plan_attention(
@@ -114,7 +122,7 @@ class Decoder:
         config = self.config
         queries, turned = config.num_heads, config.num_heads + config.num_kv_heads
         normed = rms_norm(x, layer.attention_norm, config.rms_eps, self.dtype)
-        heads = linear(normed, layer.qkv, layer.qkv_bias).view(x.shape[0], -1, config.head_dim)
+        heads = linear(normed, layer.qkv, layer.qkv_bias, self.rows).view(x.shape[0], -1, config.head_dim)
         qk = heads[:, :turned]
         if layer.qk_norm is not None:
             qk = rms_norm(qk, layer.qk_norm, config.rms_eps)
@@ -129,8 +137,9 @@ class Decoder:
             window=window,
             plan=step.plans[window],
         )
-        return linear(mixed.flatten(1).to(self.dtype), layer.output, layer.output_bias)
+        return linear(mixed.flatten(1).to(self.dtype), layer.output, layer.output_bias, self.rows)
 
     def _feed_forward(self, x: torch.Tensor, layer: LayerParameters) -> torch.Tensor:
         normed = rms_norm(x, layer.ffn_norm, self.config.rms_eps, self.dtype)
-        return linear(silu_mul(linear(normed, layer.gate_up, layer.gate_up_bias)), layer.down, layer.down_bias)
+        active = silu_mul(linear(normed, layer.gate_up, layer.gate_up_bias, self.rows))
+        return linear(active, layer.down, layer.down_bias, self.rows)
