@@ -7,8 +7,24 @@ def test_an_idle_engine_prefills_at_full_width() -> None:
     assert Pacer(max_step_tokens=512).budget(0) == 512
 
 
-def test_before_anything_is_learned_the_budget_is_careful() -> None:
-    assert Pacer(max_step_tokens=512).budget(4) == 16
+def test_a_batch_size_that_is_new_is_measured_alone() -> None:
+    pacer = Pacer(max_step_tokens=512)
+    assert pacer.budget(4) == 0
+    pacer.observe(decoding=4, prefilling=0, seconds=0.04)
+    assert pacer.budget(4) == 16
+    assert pacer.budget(3) == 16
+    assert pacer.budget(5) == 0
+
+
+def test_a_long_prefill_makes_room_for_measuring_again() -> None:
+    pacer = Pacer(max_step_tokens=512)
+    pacer.observe(decoding=2, prefilling=0, seconds=0.04)
+    budgets = []
+    for _ in range(200):
+        budgets.append(pacer.budget(2))
+        pacer.observe(decoding=2, prefilling=budgets[-1], seconds=0.05 if budgets[-1] else 0.04)
+    assert budgets.count(0) == 200 // 65
+    assert all(budget >= 16 for budget in budgets if budget)
 
 
 def test_the_budget_keeps_the_bound() -> None:
@@ -24,7 +40,7 @@ def test_it_follows_a_growing_context() -> None:
     pacer = Pacer(max_step_tokens=512)
     pacer.observe(decoding=1, prefilling=0, seconds=0.02)
     for cost in (0.0001, 0.001):
-        for _ in range(50):
+        for _ in range(30):
             pacer.observe(decoding=1, prefilling=64, seconds=0.02 + 64 * cost)
         assert pacer.budget(1) == max(16, int(0.01 / cost) // 16 * 16)
 

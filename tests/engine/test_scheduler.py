@@ -67,6 +67,8 @@ class Harness:
             for position in range(work.start, work.start + work.count):
                 page = sequence.pages[position // PAGE]
                 self.memory.setdefault(page, {})[position % PAGE] = sequence.tokens[position]
+        if plan.work:
+            self.pacer.observe(decoding=plan.decoding, prefilling=plan.prefilling, seconds=1.0 + plan.prefilling)
         for work in plan.work:
             self._check_cache(work.sequence, work.start + work.count)
             self.scheduler.commit(work)
@@ -151,7 +153,8 @@ def test_removing_requests_at_any_time_leaks_no_page(
 def test_decoding_streams_come_before_prompts() -> None:
     harness = Harness(pages=64, step_tokens=8)
     harness.scheduler.add(request("a", [1], 30))
-    harness.step()
+    for _ in range(2):
+        harness.step()
     harness.scheduler.add(request("b", list(range(40)), 2))
     plan = harness.step()
     assert [(work.sequence.id, work.count) for work in plan.work] == [("a", 1), ("b", 2)]
