@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,6 +58,7 @@ async def test_the_answer_comes_in_pieces_and_the_stage_is_accounted_for() -> No
         "model": "tiny",
         "digest": DIGEST,
         "seed": 5,
+        "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0},
         "ignored": ("user",),
         "warnings": (),
     }
@@ -328,3 +330,18 @@ async def test_pace_is_observed_per_sequence() -> None:
     assert len(observer.first) == 1
     assert observer.later == [2, 2]
     assert repr(run) == "Run(req_1, sequences=1, unfinished=0)"
+
+
+def test_what_a_model_recommends_holds_where_the_caller_says_nothing() -> None:
+    model = replace(fake_model(FakeEngine()), sampling={"temperature": 0.2, "top_p": 0.9, "top_k": 50})
+    asked = Sampling(top_p=1.0, min_p=0.1)
+    assert asked.effective(model) == {
+        "temperature": 0.2,
+        "top_k": 50,
+        "top_p": 1.0,
+        "min_p": 0.1,
+        "repetition_penalty": 1.0,
+    }
+    drawn = asked.resolve(model, max_tokens=3, seed=1)
+    assert (drawn.temperature, drawn.top_k, drawn.top_p, drawn.min_p) == (0.2, 50, 1.0, 0.1)
+    assert Sampling(temperature=0.0).resolve(model, max_tokens=3, seed=1).temperature == 0.0

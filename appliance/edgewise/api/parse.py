@@ -138,11 +138,11 @@ def _ignored(body: Generation, names: Iterable[str]) -> tuple[str, ...]:
 def _sampling(body: Generation, max_tokens: int | None, top_logprobs: int | None) -> Sampling:
     return Sampling(
         max_tokens=max_tokens,
-        temperature=_or(body.temperature, 1.0),
-        top_k=body.top_k or 0,
-        top_p=max(_or(body.top_p, 1.0), SMALLEST_TOP_P),
-        min_p=body.min_p or 0.0,
-        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=None if body.top_p is None else max(body.top_p, SMALLEST_TOP_P),
+        min_p=body.min_p,
+        repetition_penalty=body.repetition_penalty,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         logit_bias=body.logit_bias,
@@ -152,10 +152,6 @@ def _sampling(body: Generation, max_tokens: int | None, top_logprobs: int | None
         ignore_eos=bool(body.ignore_eos),
         top_logprobs=top_logprobs,
     )
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
 
 
 def _deadline(body: Generation, caller: Caller) -> float | None:

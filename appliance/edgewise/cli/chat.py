@@ -26,8 +26,9 @@ def chat(
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer in tokens.")] = None,
     temperature: Annotated[
-        float, typer.Option(min=0.0, max=2.0, help="0 always takes the likeliest; small models ramble at 1.")
-    ] = 0.2,
+        float | None,
+        typer.Option(min=0.0, max=2.0, help="0 always takes the likeliest; default: what the model recommends."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Makes an answer repeatable.")] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,

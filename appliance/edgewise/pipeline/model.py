@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -66,6 +66,7 @@ class ServedModel:
         max_context: Largest prompt + answer in tokens.
         digest: "sha256:<hex>" of the model's manifest.
         created: Unix seconds, shown by /v1/models.
+        sampling: Recommended values for fields of `pipeline.task.Sampling` that a request leaves out.
     """
 
     name: str
@@ -77,6 +78,7 @@ class ServedModel:
     created: int
     owned_by: str = "edgewise"
     aliases: tuple[str, ...] = ()
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def special_texts(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,12 +42,13 @@ class StageReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The `edgewise` object of an answer."""
+    """The `edgewise` object of an answer. `sampling` holds the values in force, the model's recommendations included."""
 
     request_id: str
     model: str
     digest: str
     seed: int
+    sampling: Mapping[str, float]
     stages: tuple[StageReceipt, ...]
     ignored: tuple[str, ...]
     warnings: tuple[str, ...]

@@ -188,6 +188,7 @@ class Run:
             model=self.task.model.name,
             digest=self.task.model.digest,
             seed=self.seed,
+            sampling=self.task.sampling.effective(self.task.model),
             stages=(stage_receipt(self.plan.decision("generate"), stats, self._cached_tokens(), pace),),
             ignored=self.task.ignored,
             warnings=(*self.task.warnings, *self._warnings()),

@@ -9,6 +9,15 @@ from typing import Any
 from edgewise.engine.request import Priority, SamplingParams
 from edgewise.pipeline.model import ServedModel
 
+DEFAULTS: Mapping[str, float] = {
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""OpenAI's, for models that recommend nothing else; 0 and 1 switch our extensions off."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChatInput:
@@ -28,6 +37,8 @@ class TextInput:
 class Sampling:
     """How to draw, as far as the caller said. Meanings as in `engine.request.SamplingParams`.
 
+    A None of temperature, top_k, top_p, min_p and repetition_penalty takes what the model recommends, else OpenAI's default.
+
     Attributes:
         max_tokens: None for all that is left of the context.
         seed: None lets the pipeline draw one; the receipt names it.
@@ -35,11 +46,11 @@ class Sampling:
     """
 
     max_tokens: int | None = None
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
@@ -49,16 +60,23 @@ class Sampling:
     ignore_eos: bool = False
     top_logprobs: int | None = None
 
+    def effective(self, model: ServedModel) -> dict[str, float]:
+        """The values in force for the fields that a model may recommend."""
+        asked = {name: getattr(self, name) for name in DEFAULTS}
+        given = {name: value for name, value in asked.items() if value is not None}
+        return {**DEFAULTS, **model.sampling, **given}
+
     def resolve(self, model: ServedModel, *, max_tokens: int, seed: int) -> SamplingParams:
         """Parameters for the engine, validated; raises `InvalidRequest` naming the field."""
+        drawn = self.effective(model)
         eos = () if self.ignore_eos else tuple(sorted(model.tokenizer.eos_ids))
         params = SamplingParams(
             max_tokens=max_tokens,
-            temperature=self.temperature,
-            top_k=min(self.top_k, model.tokenizer.vocab_size),
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
+            temperature=drawn["temperature"],
+            top_k=min(int(drawn["top_k"]), model.tokenizer.vocab_size),
+            top_p=drawn["top_p"],
+            min_p=drawn["min_p"],
+            repetition_penalty=drawn["repetition_penalty"],
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             logit_bias=self.logit_bias,

@@ -14,6 +14,7 @@ from edgewise.engine.events import EngineEvent
 from edgewise.models.catalog import SETS
 from edgewise.models.decoder.config import read_config
 from edgewise.models.files import ModelFiles
+from edgewise.models.sampling import recommended_sampling
 from edgewise.models.store import Store
 from edgewise.models.templates import ChatTemplate, load_template
 from edgewise.models.tokenizer import Tokenizer, load_tokenizer
@@ -84,6 +85,7 @@ def _open(settings: Settings, store: Store, files: ModelFiles, on_event: Callabl
     tokenizer = load_tokenizer(files, header)
     client = EngineClient(engine_config(settings, files), on_event=on_event)
     template = _template(files, tokenizer, header)
+    manifest = store.manifest(files.name)
     served = ServedModel(
         name=files.name,
         aliases=_aliases(settings.model, files.name),
@@ -92,7 +94,8 @@ def _open(settings: Settings, store: Store, files: ModelFiles, on_event: Callabl
         engine=client,
         max_context=read_config(files, header).max_position,
         digest=files.digest,
-        created=store.manifest(files.name).installed_seconds,
+        created=manifest.installed_seconds,
+        sampling=manifest.info.sampling or recommended_sampling(files),
     )
     return OpenModel(served, client, template)
 

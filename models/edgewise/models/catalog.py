@@ -31,6 +31,7 @@ _SMOLLM2: Final = CatalogEntry(
         parameters=134_515_008,
         memory_bytes=768 << 20,  # dequantized to float32, and 8,192 tokens of 16-bit KV cache
         chat_template="in-file",
+        sampling={"temperature": 0.2, "top_p": 0.9},  # the model card's own example
     ),
     files=(
         CatalogFile(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from edgewise.core.errors import BadModelFile, InvalidRequest
 from edgewise.models.files import ModelFormat
 from edgewise.models.names import check_file_name, check_name, check_sha256
+from edgewise.models.sampling import check_sampling
 
 Role: TypeAlias = Literal["llm", "embeddings", "speech-to-text", "text-to-speech", "vad", "vision", "ocr", "diffusion"]
 ChatTemplate: TypeAlias = Literal["in-file", "none", "unknown"]
@@ -46,6 +47,7 @@ class ModelInfo:
         parameters: Number of weights, None where unknown.
         memory_bytes: Memory to plan for, weights and a short context together, None where unknown.
         chat_template: Whether the file itself holds a chat template.
+        sampling: What its makers recommend for drawing tokens (`models.sampling`); for fields that a request leaves out.
     """
 
     role: Role
@@ -56,6 +58,7 @@ class ModelInfo:
     parameters: int | None = None
     memory_bytes: int | None = None
     chat_template: ChatTemplate = "unknown"
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +178,7 @@ def build_info(raw: Mapping[str, Any]) -> ModelInfo:
         chat_template=cast(
             "ChatTemplate", _one_of({"chat_template": "unknown", **raw}, "chat_template", CHAT_TEMPLATES)
         ),
+        sampling=check_sampling(raw.get("sampling", {})),
     )
 
 
