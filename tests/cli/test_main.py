@@ -121,6 +121,14 @@ def test_a_reader_that_leaves_early_is_no_crash() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_output_that_cannot_be_written_is_said_in_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "edgewise.cli.main", "config", "show"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == ExitCode.STORAGE
+    assert done.stderr == "edgewise: the output cannot be written: no space left on the device\n"
+
+
 def test_the_manual_lists_the_exit_codes() -> None:
     manual = (Path(__file__).resolve().parents[2] / "docs/operations.md").read_text()
     rows = dict(re.findall(r"^\| (\d+) \| (.+) \|$", manual, re.MULTILINE))

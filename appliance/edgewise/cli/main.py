@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
@@ -10,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from edgewise.cli import chat, config, doctor, install, keys, models, serve
-from edgewise.cli.exit_codes import exit_code
+from edgewise.cli.exit_codes import ExitCode, exit_code
 from edgewise.core.errors import EdgewiseError
 
 
@@ -57,10 +59,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the `edgewise` script; always ends with `SystemExit`."""
     args = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        build()(args=args, prog_name="edgewise")
+        try:
+            build()(args=args, prog_name="edgewise")
+        finally:
+            sys.stdout.flush()  # here, where a full disk can still be reported
     except EdgewiseError as error:
         _report(error, as_json="--json" in args)
         sys.exit(exit_code(error))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush must not fail again
+        print("edgewise: the output cannot be written: no space left on the device", file=sys.stderr)
+        sys.exit(ExitCode.STORAGE)
     sys.exit(0)
 
 
