@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from edgewise.core.errors import ConfigError
-from edgewise.edge.server import listen
+from edgewise.edge.server import AddressUnavailable, listen
 
 
 def test_a_free_port_is_taken_and_listened_on() -> None:
@@ -45,15 +45,16 @@ def test_a_port_that_is_taken_asks_whether_the_service_runs() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1 port {port}.*running already.*--port"):
+        with pytest.raises(AddressUnavailable, match=rf"127\.0\.0\.1 port {port}.*running already.*--port"):
             listen("127.0.0.1", port)
 
 
 @pytest.mark.parametrize(
-    ("host", "remedy"),
-    [("192.0.2.77", "no such address.*--host"), ("no-such-name.invalid", "name is unknown.*--host")],
+    ("host", "remedy", "retryable"),
+    [("192.0.2.77", "no such address.*--host", True), ("no-such-name.invalid", "name is unknown.*--host", False)],
 )
-def test_an_address_that_is_not_ours_is_no_question_of_what_runs(host: str, remedy: str) -> None:
+def test_an_address_that_is_not_ours_is_no_question_of_what_runs(host: str, remedy: str, retryable: bool) -> None:
     with pytest.raises(ConfigError, match=remedy) as refused:
         listen(host, 8400)
     assert "running already" not in refused.value.message
+    assert refused.value.retryable is retryable, "a network may come up after the service"

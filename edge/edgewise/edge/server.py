@@ -20,6 +20,12 @@ _REMEDIES = {
 _NO_NAME = "The name is unknown: choose an address of this machine with --host."
 
 
+class AddressUnavailable(ConfigError):
+    """The port is taken, or the address is not there: another program may end, a network come up, so a retry can help."""
+
+    retryable = True
+
+
 class DrainingServer(uvicorn.Server):
     """uvicorn, except that the first SIGTERM or SIGINT calls `on_stop` instead of closing connections at once.
 
@@ -51,7 +57,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
     "::" takes IPv4 callers too, whatever the system's default is.
 
     Raises:
-        ConfigError: The name is unknown, or the port is taken or not permitted; says what to do.
+        AddressUnavailable: The port is taken, or this machine does not have the address (yet).
+        ConfigError: The name is unknown, or the port is not permitted. All say what to do.
     """
     sockets: list[socket.socket] = []
     try:
@@ -64,7 +71,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
         for bound in sockets:
             bound.close()
         remedy = _NO_NAME if isinstance(error, socket.gaierror) else _REMEDIES.get(error.errno or 0, "")
-        raise ConfigError(
+        kind = AddressUnavailable if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL) else ConfigError
+        raise kind(
             f"Cannot listen on {host} port {port}: {error.strerror or error}. {remedy}".rstrip(),
             param="port",
         ) from error
