@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from edgewise.core.sizes import file_size
 from tests.fakes.gguf import gguf_bytes
 
 RUN = (
@@ -89,9 +91,12 @@ def test_a_set_stands_for_its_models(home: Path, catalogued: bytes, tmp_path: Pa
 def test_text_has_plain_progress_lines_and_data_apart(home: Path, catalogued: bytes) -> None:
     done = models(home, "pull", "own")
     assert done.returncode == 0
-    assert f"copy own.gguf: {len(catalogued)} of {len(catalogued)} bytes" in done.stderr
+    assert f"copy own.gguf: {file_size(len(catalogued))} of {file_size(len(catalogued))}\n" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     assert "sha256:" in done.stdout
+    listed = models(home, "list")
+    assert not any(line.endswith(" ") for line in listed.stdout.splitlines()), "no padding in a pipe"
+    assert "`starter` stands for smollm2-135m-instruct." in listed.stderr
     for arguments, expected in ((["list"], "installed"), (["show", "own"], "licence_model"), (["verify"], "ok")):
         text = models(home, *arguments)
         assert text.returncode == 0
@@ -158,9 +163,10 @@ def test_unfinished_downloads_are_shown_and_given_up(home: Path) -> None:
     assert as_json(home, "rm", "--partial") == {"name": None, "freed": 2_000_000}
 
 
-def test_a_terminal_gets_bars(home: Path, catalogued: bytes) -> None:
+@pytest.mark.parametrize("columns", ["120", "50"])
+def test_a_terminal_gets_bars_with_whole_figures(home: Path, catalogued: bytes, columns: str) -> None:
     script = "import pty, sys; sys.exit(pty.spawn([sys.executable, '-c', sys.argv[1], 'pull', 'own']) >> 8)"
-    environment = {**os.environ, "EDGEWISE_HOME": str(home), "TERM": "xterm", "COLUMNS": "120"}
+    environment = {**os.environ, "EDGEWISE_HOME": str(home), "TERM": "xterm", "COLUMNS": columns}
     command = [sys.executable, "-c", script, RUN]
     done = subprocess.run(
         command, env=environment, timeout=60, check=False, capture_output=True, stdin=subprocess.DEVNULL
@@ -168,3 +174,4 @@ def test_a_terminal_gets_bars(home: Path, catalogued: bytes) -> None:
     assert done.returncode == 0
     assert "copy own.gguf" in done.stdout.decode()
     assert "━" in done.stdout.decode()
+    assert re.search(r"[\d.]+/[\d.]+ (bytes|kB|MB)", done.stdout.decode())

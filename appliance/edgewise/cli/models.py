@@ -166,9 +166,12 @@ def _describe_one(store: Store, catalog: Catalog, name: str) -> dict[str, Any]:
 
 def _print_list(document: Mapping[str, Any]) -> None:
     rows = [_row(it, state) for state in ("installed", "available") for it in document[state]]
-    rows += [(it["name"], "damaged", "", "", "", "", it["reason"]) for it in document["damaged"]]
-    rows += [(name, "set", "", "", "", "", ", ".join(members)) for name, members in document["sets"].items()]
+    rows += [(it["name"], "damaged", "", "", "", "", "") for it in document["damaged"]]
     print_table(("name", "state", "role", "format", "size", "context", "licence"), rows)
+    for name, members in document["sets"].items():
+        say(f"`{name}` stands for {', '.join(members)}.")
+    for it in document["damaged"]:
+        say(f"{it['name']} is damaged: {it['reason']}")
     if leftover := document["leftover_bytes"]:
         say(f"{file_size(leftover)} of unfinished or damaged files; `edgewise models rm --partial` frees them.")
 

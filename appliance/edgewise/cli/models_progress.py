@@ -12,12 +12,15 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     TaskID,
+    TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
 from rich.progress import Progress as Bars
+from rich.table import Column
 
+from edgewise.core.sizes import file_size
 from edgewise.models.progress import Progress, ProgressSink, no_progress
 
 
@@ -34,14 +37,23 @@ def progress_sink(*, show: bool, out: TextIO | None = None) -> Iterator[Progress
         yield _LineSink(stream)
 
 
+_ROOMY = 100  # columns that a whole bar needs beside the longest file name that is common
+
+
 def _bars(stream: TextIO) -> Bars:
+    console = Console(file=stream)
+    if console.width < _ROOMY:  # the name may be cut, the figures not
+        name = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+        text = TextColumn("{task.description}", markup=False, table_column=name)
+        figures = (BarColumn(bar_width=8), TaskProgressColumn(), DownloadColumn(table_column=Column(no_wrap=True)))
+        return Bars(text, *figures, console=console, expand=True)
     return Bars(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
-        console=Console(file=stream),
+        console=console,
     )
 
 
@@ -71,6 +83,6 @@ class _LineSink:
         quarter = 4 * report.done // report.total if report.total else 0
         if self._quarter.get(key, -1) < quarter:
             self._quarter[key] = quarter
-            of = f" of {report.total}" if report.total is not None else ""
-            self._stream.write(f"{report.phase} {report.item}: {report.done}{of} bytes\n")
+            of = f" of {file_size(report.total)}" if report.total is not None else ""
+            self._stream.write(f"{report.phase} {report.item}: {file_size(report.done)}{of}\n")
             self._stream.flush()

@@ -28,7 +28,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         table.add_column(column, no_wrap=number == 0, overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))  # Text: no markup in our data
-    Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
+    if sys.stdout.isatty():
+        Console().print(table)
+        return
+    console = Console(width=_WIDE)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        typer.echo(line.rstrip())
 
 
 def say(message: str) -> None:

@@ -14,5 +14,7 @@ def gib(size: int) -> str:
 
 
 def file_size(size: int) -> str:
-    """A file, e.g. "98.4 MB" or "1.24 GB"."""
+    """A file, e.g. "0.7 kB", "98.4 MB" or "1.24 GB"."""
+    if size < 1e6:
+        return f"{size / 1e3:.1f} kB"
     return f"{size / 1e6:.1f} MB" if size < 1e9 else f"{size / 1e9:.2f} GB"

@@ -41,11 +41,11 @@ class FitReport:
     def explain(self) -> list[str]:
         """The sum, line by line, for people."""
         lines = [
-            f"available now     {mib(self.available)}",
-            f"budget            {mib(self.budget)}   (memory_fraction of it)",
-            f"weights           {mib(self.weights)}   ({self.numerics.dtype}, quantize {self.numerics.quantize})",
-            f"workspace         {mib(self.workspace)}   (activations and logits of the largest step)",
-            f"KV cache          {mib(self.kv)}   ({self.numerics.kv_dtype}, {self.kv_per_token:,} bytes a token, "
+            f"available now     {mib(self.available):>14}",
+            f"budget            {mib(self.budget):>14}   (memory_fraction of it)",
+            f"weights           {mib(self.weights):>14}   ({self.numerics.dtype}, quantize {self.numerics.quantize})",
+            f"workspace         {mib(self.workspace):>14}   (activations and logits of the largest step)",
+            f"KV cache          {mib(self.kv):>14}   ({self.numerics.kv_dtype}, {self.kv_per_token:,} bytes a token, "
             f"{self.num_pages:,} pages of {self.page_tokens} tokens)",
             f"context           {self.max_context:,} of the model's {self.model_context:,} tokens; "
             f"the cache holds {self.full_contexts:.1f} full contexts",
