@@ -200,7 +200,8 @@ def test_a_service_without_models(service: Script, run: Run) -> None:
 
 def test_a_conversation_on_a_terminal(service: Script) -> None:
     service.events = [event({"content": "a\x1b[2Jb"}), event({}, "stop")]
-    shown = converse(service.url, ["one", "two", "/clear", "", "three", "/exit"])
+    shown = converse(service.url, ["one", "two", "/clear", "", "/help", "three", "/exit"])
+    assert shown.count("/exit or Ctrl-D leaves") == 2
     assert "\x1b[2J" not in shown
     assert "a[2Jb" in shown
     sent = [[message["content"] for message in body["messages"]] for body in service.asked]

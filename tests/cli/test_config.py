@@ -29,7 +29,7 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(rows) == set(settings_fields())
     assert rows["port"] == ["9000", "EDGEWISE_PORT"]
     assert rows["log.level"] == ['"debug"', str(file)]
-    assert rows["engine.threads"] == ["default"]
+    assert rows["engine.threads"] == ["unset", "default"]
 
 
 def test_show_json(capsys: pytest.CaptureFixture[str]) -> None:

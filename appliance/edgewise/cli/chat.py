@@ -15,7 +15,7 @@ from edgewise.core.settings import load_settings
 if TYPE_CHECKING:
     from edgewise.cli.chat_client import ChatClient
 
-_HELP = "an empty line does nothing, /clear forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
+_HELP = "/clear forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
 
 
 def chat(
@@ -82,7 +82,7 @@ def _ask(client: ChatClient, messages: list[dict[str, str]], options: dict[str, 
 def _converse(client: ChatClient, messages: list[dict[str, str]], options: dict[str, Any]) -> None:
     import readline  # noqa: F401 (gives `input` line editing and history)
 
-    say(f"{options['model']}: {_HELP}")
+    say(f"Talking to {options['model']}.\n{_HELP}")
     start = len(messages)
     while True:
         try:
@@ -94,6 +94,8 @@ def _converse(client: ChatClient, messages: list[dict[str, str]], options: dict[
             return
         if question == "/clear":
             del messages[start:]
+        elif question == "/help":
+            say(_HELP)
         elif question:
             _turn(client, messages, question, options)
 

@@ -24,7 +24,7 @@ def show(
         values = {key: {"value": value, "origin": origin} for key, value, origin in loaded.rows()}
         print_json({"file": loaded.file, "settings": values})
         return
-    rows = [(key, "" if value is None else json.dumps(value), origin) for key, value, origin in loaded.rows()]
+    rows = [(key, "unset" if value is None else json.dumps(value), origin) for key, value, origin in loaded.rows()]
     print_table(("SETTING", "VALUE", "FROM"), rows)
 
 

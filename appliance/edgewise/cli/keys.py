@@ -36,8 +36,8 @@ def new(
     if as_json:
         print_json({**_json(record), "key": token})
         return
-    say(f"key `{record.name}` ({', '.join(sorted(record.scopes))}), expires {date_text(record.expires_at) or 'never'}")
-    say("keep it: it cannot be shown again")
+    until = f"expires {date_text(record.expires_at)}" if record.expires_at else "never expires"
+    say(f"Key `{record.name}` ({', '.join(sorted(record.scopes))}), {until}. Keep it: it cannot be shown again.")
     typer.echo(token)
 
 
@@ -53,7 +53,14 @@ def list_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
         return
     now = SystemClock().time()
     rows = [
-        (r.id, r.name, " ".join(sorted(r.scopes)), r.state(now), date_text(r.created_at), date_text(r.expires_at))
+        (
+            r.id,
+            r.name,
+            " ".join(sorted(r.scopes)),
+            r.state(now),
+            date_text(r.created_at),
+            date_text(r.expires_at) or "never",
+        )
         for r in records
     ]
     print_table(("ID", "NAME", "SCOPES", "STATE", "CREATED", "EXPIRES"), rows)
@@ -69,7 +76,7 @@ def revoke(
     if as_json:
         print_json(_json(record))
     else:
-        say(f"key `{record.name}` ({record.id}) is revoked")
+        say(f"Key `{record.name}` ({record.id}) is revoked.")
 
 
 def _store(config: Path | None) -> KeyStore:
