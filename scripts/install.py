@@ -55,6 +55,17 @@ def is_jetson() -> bool:
     return Path("/etc/nv_tegra_release").exists()
 
 
+def run_with_signs_of_life(command: Sequence[str], every_s: float = 15.0) -> int:
+    """Run a command that is silent while it works; says from time to time that it still does. Returns its exit code."""
+    began = time.monotonic()
+    with subprocess.Popen(command) as process:
+        while True:
+            try:
+                return process.wait(timeout=every_s)
+            except subprocess.TimeoutExpired:
+                say(f"  still at it after {time.monotonic() - began:.0f} s")
+
+
 class Pip:
     """The environment's own pip, under the user's own configuration."""
 
@@ -67,7 +78,7 @@ class Pip:
         Raises:
             SystemExit: pip failed; it has said why.
         """
-        code = subprocess.run([*self._command, "install", "-qq", *args], check=False).returncode
+        code = run_with_signs_of_life([*self._command, "install", "-qq", *args])
         if code != 0:
             raise SystemExit(f"install: 'pip install {' '.join(args)}' failed with code {code}; its message is above.")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,14 @@ def test_a_gpu_gets_the_default_build_even_beside_a_cpu_build(machine: pytest.Mo
 def test_an_index_that_the_user_names_wins(machine: pytest.MonkeyPatch) -> None:
     arguments = install.torch_arguments(FakePip([f"{VERSION}+cpu"]), "https://example.org/torch")
     assert arguments == [f"torch=={VERSION}", "--index-url", "https://example.org/torch"]
+
+
+def test_a_long_silence_of_pip_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    code = install.run_with_signs_of_life(
+        [sys.executable, "-c", "import time; time.sleep(0.5); raise SystemExit(3)"], 0.1
+    )
+    assert code == 3
+    assert "install:   still at it after" in capsys.readouterr().out
 
 
 def test_nothing_is_done_when_the_stamp_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
