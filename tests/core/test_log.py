@@ -110,6 +110,12 @@ def test_console_lines_cannot_be_forged() -> None:
     assert second.endswith(r"first\n\x1b[31msecond")
 
 
+def test_a_console_line_leaves_out_what_has_no_value() -> None:
+    stream = start("console")
+    get_logger("edgewise.test").info("request", key=None, ms=0)
+    assert stream.getvalue().endswith("request  ms=0\n")
+
+
 def test_console_traceback_comes_last() -> None:
     stream = start("console")
     try:

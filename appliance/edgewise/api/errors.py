@@ -73,7 +73,10 @@ def _told(request: Request, error: EdgewiseError) -> Response:
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return _told(request, NoSuchRoute(f"There is no route {request.method} {request.url.path[:200]}."))
+        route = f"{request.method} {request.url.path[:200]}"
+        return _told(
+            request, NoSuchRoute(f"There is no route {route}: the API is under /v1, /openapi.json lists all of it.")
+        )
     if error.status_code == 405:
         allow = (error.headers or {}).get("Allow", "")
         return _told(

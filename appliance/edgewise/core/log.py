@@ -134,11 +134,11 @@ class JsonFormatter(LineFormatter):
 
 
 class ConsoleFormatter(LineFormatter):
-    """`17:32:42.123 INFO  request_done  request_id=r1 ms=41`; a traceback follows on lines of its own."""
+    """`17:32:42.123 INFO  request_done  request_id=r1 ms=41`, without fields that have no value; a traceback follows."""
 
     def render(self, record: logging.LogRecord, fields: dict[str, Any]) -> str:
         traceback = fields.pop("traceback", None)
-        pairs = " ".join(f"{name}={_console_value(value)}" for name, value in fields.items())
+        pairs = " ".join(f"{name}={_console_value(value)}" for name, value in fields.items() if value is not None)
         event = record.getMessage() if _FIELDS_ATTRIBUTE in record.__dict__ else _one_line(record.getMessage())
         line = f"{_timestamp(record)[11:23]} {record.levelname:<7} {event}{'  ' if pairs else ''}{pairs}"
         return f"{line}\n{traceback}" if traceback else line
