@@ -112,8 +112,8 @@ def report(answer: Answer, first_s: float, total_s: float, times: Times) -> None
 
 def serve_until_interrupted(service: DeviceService) -> int:
     """Wait for Ctrl-C or the service's own end; returns the exit code for this script."""
-    say(f"serving on {service.url}/v1 (log: {service.log}); Ctrl-C ends it")
     try:
+        say(f"serving on {service.url}/v1 (log: {service.log}); Ctrl-C ends it")
         code = service.process.wait()
     except KeyboardInterrupt:
         say("ending the service")
