@@ -2,10 +2,10 @@
 
 A step that also prefills takes longer, and every running stream waits for it. The bound aimed at: a step with prefill takes at
 most `stretch` (1.5) times a step without. Prefill never stops, though: its smallest chunk is one `grain`, and where that alone
-costs more, as over long contexts with the reference kernels, the bound is passed (docs/benchmarks.md has figures). Both costs are learned from the steps themselves, as exponentially
-weighted means, so that the bound holds on any machine and as contexts grow. What a step without prefill costs can only be seen
-in one: a batch size that is new, or has not been seen alone for a while, gets a step to itself. Pure arithmetic on durations
-handed in.
+costs more, as over long contexts with the reference kernels, the bound is passed (docs/benchmarks.md has figures). Both costs
+are learned from the steps themselves, as exponentially weighted means, so that the rule holds on any machine and as contexts
+grow. What a step without prefill costs can only be seen in one: a batch size that is new, or has not been seen alone for a
+while, gets a step to itself. Pure arithmetic on durations handed in.
 """
 
 from __future__ import annotations
