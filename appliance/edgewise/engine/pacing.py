@@ -1,11 +1,11 @@
 """How many prompt tokens may ride along with running streams in one step.
 
 A step that also prefills takes longer, and every running stream waits for it. The bound aimed at: a step with prefill takes at
-most `stretch` (1.5) times a step without. Prefill never stops, though: its smallest chunk is one `grain`, and where that alone
-costs more, as over long contexts with the reference kernels, the bound is passed (docs/benchmarks.md has figures). Both costs
-are learned from the steps themselves, as exponentially weighted means, so that the rule holds on any machine and as contexts
-grow. What a step without prefill costs can only be seen in one: a batch size that is new, or has not been seen alone for a
-while, gets a step to itself. Pure arithmetic on durations handed in.
+most `stretch` (1.5) times a step without. Prefill never stops, though: its smallest chunk is one `grain`, and where even that
+costs more the bound is passed. Chunks need not fill pages; a small grain keeps the bound where a prompt token is dear, as over
+long contexts (docs/benchmarks.md has figures). Both costs are learned from the steps themselves, as exponentially weighted
+means, so that the rule holds on any machine and as contexts grow. What a step without prefill costs can only be seen in one: a
+batch size that is new, or has not been seen alone for a while, gets a step to itself. Pure arithmetic on durations handed in.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Pacer:
 
     max_step_tokens: int
     stretch: float = 1.5
-    grain: int = 16
+    grain: int = 4
     decode_s: dict[int, float] = field(default_factory=dict)
     prefill_token_s: float | None = None
     mixed_steps: dict[int, int] = field(default_factory=dict)
