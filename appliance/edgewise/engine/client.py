@@ -33,7 +33,7 @@ from edgewise.engine.messages import (
 )
 from edgewise.engine.request import GenerateRequest, TokenChunk
 from edgewise.engine.stream import Mailbox, RequestStream
-from edgewise.engine.supervisor import EngineSupervisor
+from edgewise.engine.supervisor import EngineSupervisor, wait_for
 from edgewise.engine.timings import Timings
 
 _CLOCK_S = 0.1
@@ -194,7 +194,7 @@ class EngineClient:
         self._closing = True
         try:
             if drain_s > 0:
-                await _wait_for(self._idle, drain_s)
+                await wait_for(self._idle, drain_s)
         finally:
             error = ShuttingDown("The service is shutting down; the answer was cut.")
             self._do(self._book.fail_all(error, time.monotonic()))
@@ -379,12 +379,3 @@ class EngineClient:
             await self._busy.wait()
             await asyncio.sleep(_CLOCK_S)
             self._do(self._book.tick(time.monotonic()))
-
-
-async def _wait_for(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait until the event is set or the time is over, whichever comes first."""
-    wait = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait({wait}, timeout=timeout_s)
-    finally:
-        wait.cancel()

@@ -118,7 +118,7 @@ class EngineSupervisor:
                     await self._turn()
                 except Exception:  # noqa: BLE001 - outermost frame; logged, and the engine must come back
                     self._log.exception("engine_supervision_failed")
-                    await self._pause(self._timings.restart.slow_s)
+                    await wait_for(self._stopping, self._timings.restart.slow_s)
         finally:
             self.state = "stopped"
             self._tell("stopped", "The engine has been stopped.")
@@ -133,7 +133,7 @@ class EngineSupervisor:
             self._life = None
             self._listener.engine_down()
         if not self._stopping.is_set():
-            await self._pause(self._after_crash(end).pause_s)
+            await wait_for(self._stopping, self._after_crash(end).pause_s)
 
     async def _live(self) -> LifeEnd:
         self._life = Life(
@@ -189,13 +189,6 @@ class EngineSupervisor:
             self._listener.engine_failed(self.unavailable())
         return decision
 
-    async def _pause(self, seconds: float) -> None:
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait({stopping}, timeout=seconds)
-        finally:
-            stopping.cancel()
-
     def _tell(
         self,
         kind: EventKind,
@@ -219,3 +212,12 @@ class EngineSupervisor:
                 delay_s=delay_s,
             )
         )
+
+
+async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait until the event is set or the time is over, whichever comes first; a cancellation of the caller is never lost."""
+    wait = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({wait}, timeout=timeout_s)
+    finally:
+        wait.cancel()
