@@ -40,14 +40,14 @@ def v1_router(deps: ApiDependencies) -> APIRouter:
     async def chat_completions(request: Request) -> Response:
         context = admit(request, deps, CHAT)
         body = validate(ChatBody, await read(request))
-        task, form = chat_task(body, deps.models.get(body.model), caller(context, deps))
+        task, form = chat_task(body, await deps.models.open(body.model), caller(context, deps))
         return await generate(request, deps, task, form, ChatShape)
 
     @router.post(COMPLETIONS, openapi_extra=_request_schema(CompletionBody))
     async def completions(request: Request) -> Response:
         context = admit(request, deps, COMPLETIONS)
         body = validate(CompletionBody, await read(request))
-        task, form = completion_task(body, deps.models.get(body.model), caller(context, deps))
+        task, form = completion_task(body, await deps.models.open(body.model), caller(context, deps))
         return await generate(request, deps, task, form, CompletionShape)
 
     return router

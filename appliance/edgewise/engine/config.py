@@ -27,6 +27,10 @@ class EngineConfig:
         max_step_tokens: Largest number of tokens in one step (upper bound of a prefill chunk).
         threads: CPU threads for kernels; None takes all cores.
         prefix_cache: Share KV pages of equal prefixes.
+        memory_budget_bytes: What this engine may book in all; None takes `memory_fraction` of what is available.
+        host_cache_bytes: Host memory for KV pages that left the device; 0 for none.
+        disk_cache_dir, disk_cache_bytes: Folder and size of the KV tier that survives a restart; None and 0 for none.
+        disk_cache_key: What besides model and KV format the stored pages depend on (digest of tokenizer and template).
     """
 
     model: ModelFiles
@@ -42,3 +46,8 @@ class EngineConfig:
     max_step_tokens: int = 512
     threads: int | None = None
     prefix_cache: bool = True
+    memory_budget_bytes: int | None = None
+    host_cache_bytes: int = 0
+    disk_cache_dir: str | None = None
+    disk_cache_bytes: int = 0
+    disk_cache_key: str = ""

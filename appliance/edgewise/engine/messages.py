@@ -49,8 +49,10 @@ class Submit(Message, frozen=True):
     output: bytes
     sampling: SamplingParams
     salt: str
+    key: str
     priority: Priority
     deadline_s: float | None
+    constraint: str | None
 
     @classmethod
     def of(cls, request: GenerateRequest) -> Submit:
@@ -61,8 +63,10 @@ class Submit(Message, frozen=True):
             output=pack(request.output, "output"),
             sampling=request.sampling,
             salt=request.salt,
+            key=request.key,
             priority=request.priority,
             deadline_s=request.deadline_s,
+            constraint=request.constraint,
         )
 
     def request(self) -> GenerateRequest:
@@ -73,8 +77,10 @@ class Submit(Message, frozen=True):
             output=unpack(self.output),
             sampling=self.sampling,
             salt=self.salt,
+            key=self.key,
             priority=self.priority,
             deadline_s=self.deadline_s,
+            constraint=self.constraint,
         )
 
 

@@ -109,8 +109,10 @@ class GenerateRequest:
         sampling: How to draw.
         output: Tokens already delivered to the caller; the engine continues after them (resume).
         salt: Separates prefix-cache entries of tenants.
+        key: Who asks; requests of one class share the engine fairly by key.
         priority: Deadline class.
         deadline_s: Seconds from submission after which the request fails with `deadline_exceeded`; None for no limit.
+        constraint: Grammar that the answer must follow, as llguidance's JSON text; None for free text.
     """
 
     id: str
@@ -118,8 +120,10 @@ class GenerateRequest:
     sampling: SamplingParams
     output: tuple[int, ...] = ()
     salt: str = ""
+    key: str = ""
     priority: Priority = Priority.INTERACTIVE
     deadline_s: float | None = None
+    constraint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +143,10 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStats:
-    """Facts about a finished request, for usage and receipt. Times in seconds on the engine's monotonic clock."""
+    """Facts about a finished request, for usage and receipt. Times in seconds on the engine's monotonic clock.
+
+    `restored_tokens` are those of `cached_tokens` that came back from a lower cache tier (host memory, disk).
+    """
 
     prompt_tokens: int
     cached_tokens: int
@@ -149,6 +156,7 @@ class RequestStats:
     decode_s: float
     preemptions: int = 0
     restarts: int = 0
+    restored_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

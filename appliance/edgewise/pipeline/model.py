@@ -111,6 +111,10 @@ class Models:
     def all(self) -> tuple[ServedModel, ...]:
         return self._served
 
+    async def open(self, name: str) -> ServedModel:
+        """The model, ready to take a task; may wait for files to be read. Raises what `get` raises."""
+        return self.get(name)
+
     def get(self, name: str) -> ServedModel:
         """Raises `ModelNotFound` (404, `model_not_found`) naming what exists."""
         model = self._by_name.get(name)

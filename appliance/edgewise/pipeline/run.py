@@ -296,6 +296,7 @@ def _requests(task: Task, prompts: tuple[tuple[int, ...], ...], seed: int) -> li
                     prompt=prompt,
                     sampling=task.sampling.resolve(task.model, max_tokens=budget, seed=sequence_seed(seed, answer)),
                     salt=task.salt,
+                    key=task.key,
                     priority=task.priority,
                     deadline_s=task.deadline_s,
                 )

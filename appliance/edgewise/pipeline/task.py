@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from edgewise.engine.request import Priority, SamplingParams
 from edgewise.pipeline.model import ServedModel
@@ -21,9 +21,16 @@ DEFAULTS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class ChatInput:
-    """A conversation, ready for the chat template: each message has `role` and `content` (text)."""
+    """A conversation, ready for the chat template.
+
+    Attributes:
+        messages: Each has `role` and `content` (text); an assistant's may have `tool_calls`, a tool's has `tool_call_id`, both in
+            OpenAI's chat form (arguments as a JSON text).
+        tools: Functions the model may call, in OpenAI's chat form: {"type": "function", "function": {...}}.
+    """
 
     messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,36 @@ class TextInput:
     """Prompts to continue, each as text or as token ids."""
 
     prompts: tuple[str | tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolChoice:
+    """Whether tools are called.
+
+    Attributes:
+        mode: "auto" lets the model decide, "required" makes it call at least one, "none" forbids it.
+        name: The one function that must be called; only with "required".
+        parallel: Several calls in one answer are allowed.
+    """
+
+    mode: Literal["auto", "required", "none"] = "auto"
+    name: str | None = None
+    parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFormat:
+    """What the answer's text must be.
+
+    Attributes:
+        kind: "json_object" (any JSON object), "json_schema", "regex", "choice" (one of several texts) or "grammar" (Lark).
+        value: The schema, the expression, the texts or the grammar; None with "json_object".
+        param: Field of the request that asked for it, for messages.
+    """
+
+    kind: Literal["json_object", "json_schema", "regex", "choice", "grammar"]
+    value: Any = None
+    param: str = "response_format"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +135,11 @@ class Task:
         stop: Strings that end the answer; the answer holds the text before the earliest one.
         n: Answers per prompt.
         salt: Separates prefix-cache entries of tenants.
+        key: Who asks, for fairness among callers.
+        priority: Deadline class.
         deadline_s: Seconds after which the request fails; None for no limit.
+        tool_choice: Only with tools in the input.
+        answer_format: None for free text.
         ignored: Fields of the request that have no effect here.
         warnings: Sentences for the receipt.
     """
@@ -110,7 +151,10 @@ class Task:
     stop: tuple[str, ...] = ()
     n: int = 1
     salt: str = ""
+    key: str = ""
     priority: Priority = Priority.INTERACTIVE
     deadline_s: float | None = None
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
+    answer_format: AnswerFormat | None = None
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

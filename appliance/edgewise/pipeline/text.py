@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from edgewise.engine.request import FinishReason, TokenLogprobs
 from edgewise.pipeline.detokenize import Detokenizer
@@ -26,6 +27,26 @@ class ShownToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallDelta:
+    """A piece of one tool call.
+
+    Attributes:
+        index: Number of the call in its answer, from 0.
+        id, name: Set on the first piece of a call only.
+        arguments: Next characters of the arguments' JSON text; may be empty.
+    """
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+TextFinish = FinishReason | Literal["tool_calls"]
+"""An answer that calls tools ends with "tool_calls" where the engine says "stop"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TextChunk:
     """A piece of one sequence's answer, in order.
 
@@ -38,6 +59,7 @@ class TextChunk:
             string are left out.
         token_ids: Every token consumed since the last piece, stop tokens included.
         finish: Set on the last piece only.
+        tool_calls: Pieces of tool calls, in order; their text is not part of `text`.
     """
 
     sequence: int
@@ -45,7 +67,8 @@ class TextChunk:
     text: str
     shown: tuple[ShownToken, ...] = ()
     token_ids: tuple[int, ...] = ()
-    finish: FinishReason | None = None
+    finish: TextFinish | None = None
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

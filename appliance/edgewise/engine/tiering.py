@@ -1,0 +1,47 @@
+"""KV pages beyond the device, as the scheduler sees them. Implemented by `engine.tiers`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from edgewise.engine.prefix import PageHash
+
+
+class PageMover(Protocol):
+    """Moves whole pages (all layers, keys, values, scales) between the device and host memory, bit for bit."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page in host memory."""
+
+    def export(self, pages: Sequence[int]) -> list[memoryview]:
+        """Copies of the pages' contents, `page_bytes` each; complete when this returns."""
+
+    def restore(self, pages: Sequence[int], contents: Sequence[memoryview]) -> None:
+        """Write contents back, into the same pages or others."""
+
+
+class PageTiers(Protocol):
+    """Named pages in host memory and on disk. Every method returns at once; slow work happens on a thread."""
+
+    def lookup(self, chain: Sequence[PageHash]) -> int:
+        """How many names at the start of `chain` can be loaded now without waiting for a disk."""
+
+    def prefetch(self, chain: Sequence[PageHash]) -> None:
+        """Start bringing what the disk holds of `chain` into host memory; for requests that wait in the queue."""
+
+    def pending(self, chain: Sequence[PageHash]) -> bool:
+        """Whether a prefetch of part of `chain` is under way, so that waiting a little may spare a prefill."""
+
+    def load(self, chain: Sequence[PageHash], pages: Sequence[int]) -> int:
+        """Copy the named contents into device pages, in order; returns how many were good (a damaged one ends it)."""
+
+    def settled(self, page: int, name: PageHash) -> None:
+        """A named page has lost its last user and stays on the device as cached: a good time to write it behind."""
+
+    def evicted(self, page: int, name: PageHash) -> None:
+        """A named, unused page is about to be overwritten: the last chance to keep its contents."""
+
+    def close(self) -> None:
+        """Write what is still to be written, within a bound, and stop."""
