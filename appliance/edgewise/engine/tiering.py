@@ -38,10 +38,14 @@ class PageTiers(Protocol):
         """Copy the named contents into device pages, in order; returns how many were good (a damaged one ends it)."""
 
     def settled(self, page: int, name: PageHash) -> None:
-        """A named page has lost its last user and stays on the device as cached: a good time to write it behind."""
+        """A named page has lost its last user and stays on the device as cached: it is noted, and copied by a later `tick`."""
 
     def evicted(self, page: int, name: PageHash) -> None:
-        """A named, unused page is about to be overwritten: the last chance to keep its contents."""
+        """A named, unused page is about to be overwritten or forgotten: the last chance to keep its contents."""
+
+    def tick(self) -> bool:
+        """Called once a step, after it: copies a bounded number of settled pages out. True while more of them wait, so that
+        an engine without other work goes on calling (`has_work`)."""
 
     def close(self) -> None:
         """Write what is still to be written, within a bound, and stop."""
