@@ -146,7 +146,10 @@ TENSORS = [
     StoredTensor("a.weight", (3, 32), "Q4_1", bytes(range(60))),
     StoredTensor("b.weight", (2, 5), "F32", bytes(40)),
     StoredTensor("c.weight", (4,), "BF16", bytes(8)),
+    StoredTensor("d.weight", (1, 256), "Q5_K", bytes(176)),
+    StoredTensor("e.weight", (1, 256), "Q6_K", bytes(range(210))),
 ]
+GGUF_ONLY = ("Q4_1", "Q5_K", "Q6_K")
 
 
 def test_gguf_headers(tmp_path: Path) -> None:
@@ -175,7 +178,7 @@ def test_gguf_headers(tmp_path: Path) -> None:
 
 def test_safetensors_headers(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    tensors = [tensor for tensor in TENSORS if tensor.type != "Q4_1"]
+    tensors = [tensor for tensor in TENSORS if tensor.type not in GGUF_ONLY]
     write_safetensors(path, [*tensors, StoredTensor("é", (2, 2), "I8", bytes(4))], {"format": "pt", "x": "{}"})
     variants = mutants(path.read_bytes(), 2, 2500 * ROUNDS)
     refused = hunt(path, variants, lambda: read_everything(files_of(path)))
@@ -184,7 +187,7 @@ def test_safetensors_headers(tmp_path: Path) -> None:
 
 def test_shard_indexes(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "x-1.safetensors", TENSORS[1:2])
-    write_safetensors(tmp_path / "x-2.safetensors", TENSORS[2:])
+    write_safetensors(tmp_path / "x-2.safetensors", TENSORS[2:3])
     path = tmp_path / "model.safetensors.index.json"
     weight_map = {"b.weight": "x-1.safetensors", "c.weight": "x-2.safetensors"}
     path.write_text(json.dumps({"metadata": {"total_size": 48}, "weight_map": weight_map}))

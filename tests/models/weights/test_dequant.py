@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import gguf
 import numpy as np
 import pytest
@@ -13,7 +16,8 @@ from edgewise.models.files import ModelFiles
 from edgewise.models.weights.dequant import CODECS
 from edgewise.models.weights.gguf_reader import GGUFReader
 
-GGUF_TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0"]
+GGUF_TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
+GGUF_TYPES += ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]
 
 
 @pytest.mark.parametrize("name", GGUF_TYPES)
@@ -32,8 +36,21 @@ def test_random_bytes_decode_to_the_same_bits(name: str) -> None:
 
 
 def test_starter_tensors_decode_to_the_same_bits(starter_files: ModelFiles) -> None:
-    (path,) = starter_files.paths.values()
-    reader = GGUFReader(starter_files)
+    check_every_tensor(starter_files)
+
+
+def test_tensors_of_a_given_file_decode_to_the_same_bits() -> None:
+    """A file of K-quants, say: EDGEWISE_TEST_GGUF=/path/to/model.gguf (a few seconds per 100 million weights)."""
+    given = os.environ.get("EDGEWISE_TEST_GGUF")
+    if not given:
+        pytest.skip("EDGEWISE_TEST_GGUF names no file")
+    path = Path(given)
+    check_every_tensor(ModelFiles(name=path.stem, digest="", format="gguf", paths={path.name: path}))
+
+
+def check_every_tensor(files: ModelFiles) -> None:
+    (path,) = files.paths.values()
+    reader = GGUFReader(files)
     theirs = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
     assert list(reader.tensors) == list(theirs)
     for name, info in reader.tensors.items():

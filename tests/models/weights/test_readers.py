@@ -116,11 +116,11 @@ def test_encodings_we_lack_are_named_only_when_read(tmp_path: Path) -> None:
     raw = bytearray((tmp_path / "m.gguf").read_bytes())
     at = raw.rindex(b"plain")
     raw[at : at + 5] = b"other"
-    raw[at + 5 : at + 5 + 24] = struct.pack("<IQIQ", 1, 256, 14, 32)  # one block of Q6_K, 210 bytes
-    (tmp_path / "m.gguf").write_bytes(bytes(raw[:-32]) + bytes(210))
+    raw[at + 5 : at + 5 + 24] = struct.pack("<IQIQ", 1, 256, 22, 32)  # one block of IQ2_S, 82 bytes
+    (tmp_path / "m.gguf").write_bytes(bytes(raw[:-32]) + bytes(82))
     with closing(open_weights(local_files(tmp_path))) as reader:
         assert torch.equal(read(reader, "plain"), torch.zeros(8))
-        with pytest.raises(UnsupportedModel, match="'other': Q6_K weights cannot be read"):
+        with pytest.raises(UnsupportedModel, match="'other': IQ2_S weights cannot be read"):
             read(reader, "other")
 
 

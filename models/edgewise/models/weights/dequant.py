@@ -1,4 +1,5 @@
-"""Decoding of stored numbers by NumPy: plain types of both formats, and the block formats of GGUF.
+"""Decoding of stored numbers by NumPy: plain types of both formats, and the block formats of GGUF (the larger ones of which
+are in `ggml_blocks`).
 
 Block layouts are those of ggml: Q4_0 = (d: f16, 16 bytes of nibbles), Q4_1 = (d: f16, m: f16, 16 bytes of nibbles),
 Q8_0 = (d: f16, 32 x i8); the low nibbles hold elements 0 to 15, the high ones 16 to 31. Values are d * (q - 8), d * q + m and
@@ -14,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-Bytes = NDArray[np.uint8]
+from edgewise.models.weights.ggml_blocks import BLOCKS, Bytes, Floats, f16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,6 @@ def _decode_bf16(raw: Bytes) -> Floats:
     return bits.view(np.float32)
 
 
-def _scale(field: Bytes) -> Floats:
-    """[n, 2] bytes of an f16 -> float32 [n, 1]."""
-    return np.ascontiguousarray(field).view("<f2").astype(np.float32)
-
-
 def _nibbles(packed: Bytes) -> Bytes:
     """[n, 16] bytes -> [n, 32] values from 0 to 15."""
     values = np.empty((packed.shape[0], 32), np.uint8)
@@ -62,22 +57,22 @@ def _decode_q4_0(raw: Bytes) -> Floats:
     blocks = raw.reshape(-1, 18)
     values = _nibbles(blocks[:, 2:]).astype(np.float32)
     values -= 8.0
-    values *= _scale(blocks[:, :2])
+    values *= f16(blocks[:, :2])
     return values.reshape(-1)
 
 
 def _decode_q4_1(raw: Bytes) -> Floats:
     blocks = raw.reshape(-1, 20)
     values = _nibbles(blocks[:, 4:]).astype(np.float32)
-    values *= _scale(blocks[:, :2])
-    values += _scale(blocks[:, 2:4])
+    values *= f16(blocks[:, :2])
+    values += f16(blocks[:, 2:4])
     return values.reshape(-1)
 
 
 def _decode_q8_0(raw: Bytes) -> Floats:
     blocks = raw.reshape(-1, 34)
     values = blocks[:, 2:].view(np.int8).astype(np.float32)
-    values *= _scale(blocks[:, :2])
+    values *= f16(blocks[:, :2])
     return values.reshape(-1)
 
 
@@ -99,4 +94,5 @@ CODECS: dict[str, Codec] = {
     "Q4_0": Codec(32, 18, _decode_q4_0),
     "Q4_1": Codec(32, 20, _decode_q4_1),
     "Q8_0": Codec(32, 34, _decode_q8_0),
+    **{name: Codec(*block) for name, block in BLOCKS.items()},
 }
