@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from edgewise.kernels.kv_write import write_kv
-from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
+from edgewise.kernels.paging import PAGE_TOKENS, SCALED_FORMATS, AttentionMeta, KVLayer
 
 
 @dataclass
@@ -63,9 +63,10 @@ class PagedSequences:
 
 def empty_layer(num_pages: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KVLayer:
     shape = (num_pages, kv_heads, PAGE_TOKENS, head_dim)
-    if dtype is not torch.int8:
+    if dtype not in SCALED_FORMATS:
         return KVLayer(*(torch.full(shape, torch.nan, dtype=dtype) for _ in range(2)))
-    values = [torch.full(shape, 77, dtype=dtype) for _ in range(2)]
+    hostile = 77.0 if dtype is torch.int8 else torch.nan
+    values = [torch.full(shape, hostile).to(dtype) for _ in range(2)]
     return KVLayer(*values, *(torch.full(shape[:3], torch.nan) for _ in range(2)))
 
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from edgewise.kernels.attention import Scratch, paged_attention, plan_attention
-from edgewise.kernels.paging import AttentionMeta, KVLayer
+from edgewise.kernels.paging import SCALED_FORMATS, AttentionMeta, KVLayer
 
 Paged = Callable[..., Any]
 SHAPES = [(9, 3, 64), (4, 1, 32), (14, 2, 80), (2, 2, 16), (20, 1, 8)]
-DTYPES = [torch.float32, torch.bfloat16, torch.int8]
+DTYPES = [torch.float32, torch.bfloat16, torch.int8, torch.float8_e4m3fn]
 
 
 def stored(layer: KVLayer, sequences: Any, sequence: int, which: str) -> torch.Tensor:
@@ -138,7 +138,7 @@ def test_padding_rows_come_back_as_zero(paged_sequences: Paged) -> None:
     assert out[:5].isfinite().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.float8_e4m3fn])
 def test_poison_of_one_sequence_stays_there(paged_sequences: Paged, dtype: torch.dtype) -> None:
     sequences = paged_sequences(2, 16, dtype)
     queries = [sequences.random(20, 4, 16) for _ in range(2)]
@@ -146,7 +146,7 @@ def test_poison_of_one_sequence_stays_there(paged_sequences: Paged, dtype: torch
     sequences.add(20)
     clean = attend(sequences, [(1, 19, 1)], queries)
     page = sequences.pages[0][1]
-    if dtype is torch.int8:
+    if dtype in SCALED_FORMATS:
         sequences.layer.k_scale[page] = sequences.layer.v_scale[page] = torch.nan
     else:
         sequences.layer.k[page] = sequences.layer.v[page] = torch.inf

@@ -34,9 +34,13 @@ def test_takes_strided_input_and_given_rows() -> None:
     assert layer.k.count_nonzero() == 24
 
 
-def int8_layer() -> KVLayer:
-    pages = [torch.zeros(1, 1, 16, 4, dtype=torch.int8) for _ in range(2)]
+def scaled_layer(dtype: torch.dtype) -> KVLayer:
+    pages = [torch.zeros(1, 1, 16, 4, dtype=dtype) for _ in range(2)]
     return KVLayer(*pages, *(torch.zeros(1, 1, 16) for _ in range(2)))
+
+
+def int8_layer() -> KVLayer:
+    return scaled_layer(torch.int8)
 
 
 def test_int8_rounds_half_to_even_and_keeps_a_scale_per_token_and_head() -> None:
@@ -59,25 +63,50 @@ def test_int8_error_is_at_most_half_a_step() -> None:
     assert ((restored - k[:, 0]).abs() <= step / 2 * (1 + 1e-5)).all()
 
 
+def test_fp8_rounds_half_to_even_and_reaches_448() -> None:
+    layer = scaled_layer(torch.float8_e4m3fn)
+    # Between 256 and 448 the numbers are 32 apart: 304 and 272 lie half-way, the even mantissa wins.
+    k = torch.tensor([[[448.0, 304.0, 272.0, -300.0]], [[0.0, 0.0, 0.0, 0.0]], [[-896.0, 2.0, 0.0, 448.0]]])
+    write_kv(layer, k, -k, torch.tensor([0, 1, 2]))
+    assert layer.k[0, 0, :3].float().tolist() == [[448, 320, 256, -288], [0, 0, 0, 0], [-448, 1, 0, 224]]
+    assert torch.equal(layer.v.float(), -layer.k.float())
+    assert layer.k_scale is not None
+    assert layer.k_scale[0, 0, :3].tolist() == [1.0, 0.0, 2.0]
+
+
+def test_fp8_error_is_at_most_a_sixteenth_of_the_number_or_half_the_smallest_step() -> None:
+    layer = scaled_layer(torch.float8_e4m3fn)
+    k = torch.randn(16, 1, 4, generator=torch.Generator().manual_seed(0)) * torch.logspace(-8, 8, 16).view(16, 1, 1)
+    write_kv(layer, k, k, torch.arange(16))
+    assert layer.k_scale is not None
+    scale = layer.k_scale[0, 0, :, None]
+    error = (layer.k[0, 0].float() * scale - k[:, 0]).abs()
+    assert (error <= torch.maximum(k[:, 0].abs() / 16, scale * 2**-10) * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
-def test_int8_shows_rows_that_are_not_finite(poison: float) -> None:
-    layer = int8_layer()
+def test_rows_that_are_not_finite_are_shown(poison: float, dtype: torch.dtype) -> None:
+    layer = scaled_layer(dtype)
     k = torch.ones(2, 1, 4)
     k[0, 0, 2] = poison
     write_kv(layer, k, torch.ones(2, 1, 4), torch.tensor([4, 5]))
     assert layer.k_scale is not None
     assert layer.v_scale is not None
     assert layer.k_scale[0, 0, 4].isnan()
+    assert layer.k.float().isfinite().all()
     assert layer.k_scale[0, 0, 5] > 0
     assert layer.v_scale[0, 0, 4] > 0
 
 
-def test_int8_takes_the_smallest_numbers() -> None:
-    layer = int8_layer()
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_the_smallest_numbers_are_taken(dtype: torch.dtype) -> None:
+    layer = scaled_layer(dtype)
     k = torch.full((1, 1, 4), 1e-44)
     write_kv(layer, k, k, torch.tensor([0]))
     assert layer.k_scale is not None
     assert layer.k_scale.isfinite().all()
+    assert layer.k.float().isfinite().all()
 
 
 def test_wrong_arguments_are_named() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from edgewise.kernels.paging import AttentionMeta, KVLayer
+from edgewise.kernels.paging import SCALED_FORMATS, AttentionMeta, KVLayer
 from edgewise.kernels.reference import attention as reference
 from edgewise.kernels.reference.attention_plan import AttentionPlan, Shape
 from edgewise.kernels.reference.attention_plan import plan as build_plan
@@ -74,8 +74,8 @@ def paged_attention(
     kv_heads, head_dim = kv.k.shape[1], kv.k.shape[3]
     if q.dim() != 3 or q.shape[0] < tokens or q.shape[2] != head_dim:
         raise ValueError(f"q must be [>= {tokens}, heads, {head_dim}], got {tuple(q.shape)}")
-    if kv.k.dtype == torch.int8 and (kv.k_scale is None or kv.v_scale is None):
-        raise ValueError("int8 pages need k_scale and v_scale")
+    if kv.k.dtype in SCALED_FORMATS and (kv.k_scale is None or kv.v_scale is None):
+        raise ValueError(f"{kv.k.dtype} pages need k_scale and v_scale")
     if plan is None:
         plan = plan_attention(meta, heads=q.shape[1], kv_heads=kv_heads, head_dim=head_dim, window=window)
     if plan.shape != Shape(heads=q.shape[1], kv_heads=kv_heads, head_dim=head_dim, window=window):

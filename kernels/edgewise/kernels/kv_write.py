@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from edgewise.kernels.paging import KVLayer
+from edgewise.kernels.paging import SCALED_FORMATS, KVLayer
 from edgewise.kernels.reference import kv_write as reference
 
 
@@ -13,8 +13,9 @@ def write_kv(
 ) -> None:
     """Write T tokens' keys and values in place.
 
-    int8 pages: scale = max|row| / 127 per token and head, values rounded half to even; a row of zeros has scale 0, a row
-    with NaN or infinity has scale NaN, so that the fault stays visible.
+    int8 and fp8 pages (e4m3fn: 4 bits of exponent, 3 of mantissa, no infinity; Micikevicius et al. 2022, "FP8 Formats for Deep
+    Learning", table 1): scale = max|row| / 127 or / 448 per token and head, values rounded half to even; a row of zeros has
+    scale 0, a row with NaN or infinity has scale NaN, so that the fault stays visible.
 
     Args:
         kv: The layer's pages; changed.
@@ -33,12 +34,12 @@ def write_kv(
         raise ValueError(f"slots must be [{k.shape[0]}] int64, got {tuple(slots.shape)} {slots.dtype}")
     if rows is None:
         rows = kv_rows(slots, k.shape[1])
-    if kv.k.dtype != torch.int8:
+    if kv.k.dtype not in SCALED_FORMATS:
         reference.write(kv, k, v, rows)
     elif kv.k_scale is None or kv.v_scale is None:
-        raise ValueError("int8 pages need k_scale and v_scale")
+        raise ValueError(f"{kv.k.dtype} pages need k_scale and v_scale")
     else:
-        reference.write_int8(kv, kv.k_scale, kv.v_scale, k, v, rows)
+        reference.write_scaled(kv, kv.k_scale, kv.v_scale, k, v, rows)
 
 
 def kv_rows(slots: torch.Tensor, kv_heads: int) -> torch.Tensor:

@@ -8,7 +8,10 @@ import torch
 
 from edgewise.kernels.limits import PAGE_TOKENS
 
-__all__ = ["PAGE_TOKENS", "AttentionMeta", "KVLayer"]
+__all__ = ["PAGE_TOKENS", "SCALED_FORMATS", "AttentionMeta", "KVLayer"]
+
+SCALED_FORMATS = (torch.int8, torch.float8_e4m3fn)
+"""Formats of 8 bits, which need a scale per token and head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +19,9 @@ class KVLayer:
     """Keys and values of one layer.
 
     Attributes:
-        k, v: [num_pages, kv_heads, PAGE_TOKENS, head_dim]; float32, bfloat16, float16 or int8.
-        k_scale, v_scale: [num_pages, kv_heads, PAGE_TOKENS] float32, one scale per token and head; None unless `k` is int8.
-            A stored value x stands for x * scale; scale = max|row| / 127.
+        k, v: [num_pages, kv_heads, PAGE_TOKENS, head_dim]; float32, bfloat16, float16, int8 or float8_e4m3fn.
+        k_scale, v_scale: [num_pages, kv_heads, PAGE_TOKENS] float32, one scale per token and head; None unless `k` has 8 bits.
+            A stored value x stands for x * scale; scale = max|row| / the format's largest number (127, 448).
     """
 
     k: torch.Tensor

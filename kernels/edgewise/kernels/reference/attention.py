@@ -87,7 +87,7 @@ def _weighted_values(weights: torch.Tensor, kv: KVLayer, group: Group, head: int
         part = weights[segment.first : segment.last]
         if kv.v_scale is not None:
             part.mul_(_gather_scales(kv.v_scale, group, segment, head))
-        elif segment.partial is not None and segment.beyond is not None:
+        if kv.v.is_floating_point() and segment.partial is not None and segment.beyond is not None:
             own = values.index_select(0, segment.partial).masked_fill_(segment.beyond.unsqueeze(-1), 0.0)
             values.index_copy_(0, segment.partial, own)
         sums = torch.bmm(part.view(-1, rows, TILE_TOKENS), values.view(-1, TILE_TOKENS, head_dim))
@@ -104,6 +104,10 @@ def _gather(pages: torch.Tensor, group: Group, segment: Segment, head: int, scra
     values = scratch.take("values", size, torch.float32, pages.device)
     if pages.dtype == torch.float32:
         return torch.index_select(pages.flatten(0, 1), 0, rows, out=values)
+    if pages.dtype.itemsize == 1:  # bytes can be gathered in any version of torch, fp8 numbers not on every device
+        stored = scratch.take("stored", size, torch.uint8, pages.device)
+        torch.index_select(pages.view(torch.uint8).flatten(0, 1), 0, rows, out=stored)
+        return values.copy_(stored.view(pages.dtype))
     stored = scratch.take("stored", size, pages.dtype, pages.device)
     return values.copy_(torch.index_select(pages.flatten(0, 1), 0, rows, out=stored))
 
