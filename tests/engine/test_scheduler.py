@@ -12,8 +12,9 @@ from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, QueueFul
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.pages import PagePool
 from edgewise.engine.request import GenerateRequest, Priority, SamplingParams
-from edgewise.engine.scheduler import Scheduler, StepPlan
+from edgewise.engine.scheduler import HOLD_S, Scheduler, StepPlan
 from edgewise.engine.sequence import Sequence
+from edgewise.engine.tiering import NoTiers
 
 PAGE = 4
 
@@ -42,10 +43,15 @@ class Harness:
     max_waiting: int = 50
     max_context: int = 1000
     step_tokens: int = 8
+    tiered: bool = False
     clock: FakeClock = field(default_factory=FakeClock)
 
     def __post_init__(self) -> None:
-        self.pool = PagePool(self.pages)
+        # What a cache would hold: page -> its tokens. Proves that a shared or reused page has the right content.
+        self.memory: dict[int, dict[int, int]] = {}
+        self.tiers = FakeTiers(self.memory)
+        tiers = self.tiers if self.tiered else None
+        self.pool = PagePool(self.pages, tiers=tiers)
         self.pacer = Pacer(max_step_tokens=self.step_tokens, grain=2)
         self.scheduler = Scheduler(
             self.pool,
@@ -55,9 +61,8 @@ class Harness:
             max_waiting=self.max_waiting,
             pacer=self.pacer,
             now=self.clock.monotonic,
+            tiers=tiers,
         )
-        # What a cache would hold: page -> its tokens. Proves that a shared or reused page has the right content.
-        self.memory: dict[int, dict[int, int]] = {}
         self.done: dict[str, list[int]] = {}
 
     def step(self) -> StepPlan:
@@ -248,3 +253,66 @@ def test_the_least_urgent_is_preempted_and_ends_with_the_same_answer() -> None:
     assert bulk.preemptions >= 1
     assert harness.done["bulk"] == answer([4, 5, 6], 24)
     assert harness.done["old"] == answer([1, 2, 3], 24)
+
+
+class FakeTiers(NoTiers):
+    """Pages by name in a dictionary, as the harness' memory has them; tells what it was asked."""
+
+    def __init__(self, memory: dict[int, dict[int, int]]) -> None:
+        self.memory = memory
+        self.kept: dict[bytes, dict[int, int]] = {}
+        self.asked: list[bytes] = []
+        self.settled_names: list[bytes] = []
+        self.coming: set[bytes] = set()
+
+    def lookup(self, chain: Seq[bytes]) -> int:  # type: ignore[override]
+        return next((i for i, name in enumerate(chain) if name not in self.kept), len(chain))
+
+    def prefetch(self, chain: Seq[bytes]) -> None:  # type: ignore[override]
+        self.asked += chain
+
+    def pending(self, chain: Seq[bytes]) -> bool:  # type: ignore[override]
+        return bool(self.coming & set(chain))
+
+    def load(self, chain: Seq[bytes], pages: Seq[int]) -> int:  # type: ignore[override]
+        for page, name in zip(pages, chain, strict=True):
+            self.memory[page] = dict(self.kept[name])
+        return len(pages)
+
+    def settled(self, page: int, name: bytes) -> None:  # type: ignore[override]
+        self.settled_names.append(name)
+
+    def evicted(self, page: int, name: bytes) -> None:  # type: ignore[override]
+        self.kept[name] = dict(self.memory[page])
+
+
+def test_pages_that_left_the_device_come_back_from_a_tier() -> None:
+    harness = Harness(pages=64, step_tokens=64, tiered=True)
+    prompt = list(range(22))
+    harness.scheduler.add(request("first", prompt, 3))
+    harness.drain()
+    assert len(harness.tiers.settled_names) == 6
+    harness.pool.drop_cached()
+    assert len(harness.tiers.kept) == 6
+    again = harness.scheduler.add(request("again", [*prompt, 1, 2, 3], 3))
+    assert len(harness.tiers.asked) == 5 + 6
+    harness.drain()
+    assert (again.cached_tokens, again.restored_tokens) == (20, 20)
+    assert harness.done["again"] == answer([*prompt, 1, 2, 3], 3)
+    third = harness.scheduler.add(request("third", [*prompt, 1, 2, 3], 3))
+    harness.drain()
+    assert (third.cached_tokens, third.restored_tokens) == (24, 0)
+
+
+def test_a_request_whose_pages_are_coming_waits_but_not_for_long() -> None:
+    harness = Harness(pages=64, step_tokens=64, tiered=True)
+    held = harness.scheduler.add(request("held", list(range(9)), 3))
+    harness.tiers.coming.update(harness.tiers.asked)
+    harness.scheduler.add(request("other", [1] * 9, 3))
+    for _ in range(5):
+        assert "held" not in [work.sequence.id for work in harness.step().work]
+    assert "other" in harness.done
+    harness.clock.advance(HOLD_S)
+    harness.drain()
+    assert held.cached_tokens == 0
+    assert harness.done["held"] == answer(list(range(9)), 3)

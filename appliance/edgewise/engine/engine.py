@@ -16,9 +16,12 @@ from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats,
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Scheduler, StepPlan, Work
 from edgewise.engine.sequence import Sequence
+from edgewise.engine.tiering import NoTiers, PageTiers
 from edgewise.kernels.sample import Draw
 
 log = get_logger(__name__)
+
+_HELD_BACK_S = 0.001  # between two looks at requests that all wait for a lower cache tier
 
 
 class Engine:
@@ -27,7 +30,8 @@ class Engine:
     Args:
         info: What this engine is, for callers.
         scheduler, runner, pacer, ledger: Its parts.
-        now: Monotonic seconds.
+        tiers: Pages beyond the device; the same that the scheduler and its page pool have.
+        now, wait: Monotonic seconds, and how to let some pass.
     """
 
     def __init__(
@@ -38,14 +42,19 @@ class Engine:
         runner: Runner,
         pacer: Pacer,
         ledger: Ledger,
+        tiers: PageTiers | None = None,
         now: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self.info = info
         self._scheduler = scheduler
         self._runner = runner
         self._pacer = pacer
         self._ledger = ledger
+        self._tiers: PageTiers = tiers or NoTiers()
+        self._writing_behind = False
         self._now = now
+        self._wait = wait
         self._live: dict[str, Sequence] = {}
         self._outbox: list[TokenChunk] = []
         self._totals = EngineStats()
@@ -77,7 +86,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._live or self._outbox)
+        return bool(self._live or self._outbox or self._writing_behind)
 
     def step(self) -> list[TokenChunk]:
         """Schedule, run, deliver. Returns the chunks of this step; an empty list when there is nothing to do."""
@@ -87,6 +96,9 @@ class Engine:
         if plan.work:
             draws = self._run(plan)
             chunks += [self._advance(work, draw) for work, draw in zip(plan.work, draws, strict=True) if draw]
+        elif not chunks and self._live:
+            self._wait(_HELD_BACK_S)  # every request waits for a lower cache tier
+        self._writing_behind = self._tiers.tick()
         return chunks
 
     def _run(self, plan: StepPlan) -> list[Draw | None]:
@@ -159,6 +171,7 @@ class Engine:
             prefill_s=first - admitted,
             decode_s=now - first,
             preemptions=sequence.preemptions,
+            restored_tokens=sequence.restored_tokens,
         )
 
     # --- observation ------------------------------------------------------------------------------------------------------
@@ -183,9 +196,10 @@ class Engine:
         return self._ledger.report()
 
     def close(self) -> None:
-        """Forget all requests; the process is about to end."""
+        """Forget all requests and write behind what the tiers still hold; the process is about to end."""
         self._live.clear()
         self._outbox.clear()
+        self._tiers.close()
 
 
 def _finish_reason(sequence: Sequence, token: int) -> FinishReason | None:

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from edgewise.engine.prefix import PageHash
+from edgewise.engine.tiering import NoTiers, PageTiers
 
 
 class PagePool:
@@ -23,13 +24,15 @@ class PagePool:
     Args:
         num_pages: Pages in the cache, >= 1.
         keep_cached: Keep named pages after their last user has gone (prefix cache). When False nothing is ever shared.
+        tiers: Told of named pages that lose their last user, and of those about to be overwritten or forgotten.
     """
 
-    def __init__(self, num_pages: int, *, keep_cached: bool = True) -> None:
+    def __init__(self, num_pages: int, *, keep_cached: bool = True, tiers: PageTiers | None = None) -> None:
         if num_pages < 1:
             raise ValueError(f"num_pages is {num_pages}: at least 1 page is needed")
         self.num_pages = num_pages
         self._keep_cached = keep_cached
+        self._tiers: PageTiers = tiers or NoTiers()
         # A stack: the page freed last is used first, while it is warm, and untouched memory stays untouched.
         self._free = list(range(num_pages - 1, -1, -1))
         self._users = [0] * num_pages
@@ -93,10 +96,12 @@ class PagePool:
             self._users[page] -= 1
             if self._users[page]:
                 continue
-            if self._name[page] is None:
+            name = self._name[page]
+            if name is None:
                 self._free.append(page)
             else:
                 self._cached[page] = None
+                self._tiers.settled(page, name)
 
     def drop_cached(self) -> int:
         """Forget all cached content; returns the number of pages freed."""
@@ -112,6 +117,7 @@ class PagePool:
         page, _ = self._cached.popitem(last=False)
         name = self._name[page]
         if name is not None:
+            self._tiers.evicted(page, name)
             del self._by_name[name]
         self._name[page] = None
         return page

@@ -15,14 +15,18 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.pages import PagePool
-from edgewise.engine.prefix import extend_chain
+from edgewise.engine.prefix import PageHash, extend_chain
 from edgewise.engine.request import GenerateRequest
 from edgewise.engine.sequence import Sequence
+from edgewise.engine.tiering import NoTiers, PageTiers
+
+HOLD_S = 0.25  # longest time that a request waits for a lower cache tier to bring its pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class Scheduler:
         max_context: Largest prompt + answer.
         max_running, max_waiting: Sequences in the batch / that may wait for a place in it.
         pacer: Budget of prompt tokens per step.
+        tiers: Where pages may be that the device has no more; the same that `pages` has.
         now: Monotonic seconds.
     """
 
@@ -73,6 +78,7 @@ class Scheduler:
         max_waiting: int,
         pacer: Pacer,
         now: Callable[[], float],
+        tiers: PageTiers | None = None,
     ) -> None:
         self.pages = pages
         self.waiting: list[Sequence] = []
@@ -84,6 +90,7 @@ class Scheduler:
         self._max_waiting = max_waiting
         self._pacer = pacer
         self._now = now
+        self._tiers: PageTiers = tiers or NoTiers()
         self._arrivals = 0
 
     def __repr__(self) -> str:
@@ -110,6 +117,7 @@ class Scheduler:
         sequence = Sequence.of(request, arrival=self._arrivals, now=self._now())
         self._arrivals += 1
         insort(self.waiting, sequence, key=lambda waiting: waiting.order)
+        self._tiers.prefetch(self._prefix(sequence))
         return sequence
 
     def remove(self, sequence: Sequence) -> None:
@@ -187,21 +195,22 @@ class Scheduler:
         return count
 
     def _admit(self, plan: StepPlan, budget: int) -> None:
-        while budget > 0 and self.waiting and len(self.running) < self._max_running:
-            sequence = self.waiting[0]
+        for sequence in list(self.waiting):
+            if budget <= 0 or len(self.running) >= self._max_running:
+                break
+            if self._held_back(sequence):
+                continue
             if not self._reserve_prompt(sequence):
                 break
-            self.waiting.pop(0)
+            self.waiting.remove(sequence)
             insort(self.running, sequence, key=lambda running: running.order)
             if sequence.admitted_at is None:
                 sequence.admitted_at = self._now()
             budget -= self._append_prefill(plan, sequence, budget)
 
     def _reserve_prompt(self, sequence: Sequence) -> bool:
-        """Pages for all tokens of a waiting sequence, shared ones first; all or nothing."""
-        chain: list[bytes] = []
-        # The last token is always computed: its hidden state gives the first logits.
-        extend_chain(chain, sequence.start, sequence.tokens, self._page_tokens, len(sequence.tokens) - 1)
+        """Pages for all tokens of a waiting sequence: known ones, then those of lower tiers, then empty ones; all or nothing."""
+        chain = self._prefix(sequence)
         shared = self.pages.acquire_prefix(chain)
         needed = self._pages_for(len(sequence.tokens)) - len(shared)
         # One page of headroom for each running sequence: admitting into the last page would only preempt somebody at once.
@@ -209,12 +218,40 @@ class Scheduler:
         if own is None:
             self.pages.release(shared)
             return False
+        restored = self._restore(chain[len(shared) :], own)
+        known = len(shared) + restored
         sequence.pages = shared + own
-        sequence.chain = chain[: len(shared)]
-        sequence.computed = len(shared) * self._page_tokens
+        sequence.chain = chain[:known]
+        sequence.computed = known * self._page_tokens
         if sequence.cached_tokens is None:
-            sequence.cached_tokens = min(sequence.computed, len(sequence.request.prompt))
+            prompt = len(sequence.request.prompt)
+            sequence.cached_tokens = min(sequence.computed, prompt)
+            sequence.restored_tokens = max(0, sequence.cached_tokens - len(shared) * self._page_tokens)
         return True
+
+    def _restore(self, chain: Seq[PageHash], pages: Seq[int]) -> int:
+        """Load what lower tiers hold of `chain` into pages just allocated, and name them; returns how many pages that were."""
+        count = self._tiers.lookup(chain) if chain else 0
+        if count == 0:
+            return 0
+        good = self._tiers.load(chain[:count], pages[:count])
+        for page, name in zip(pages[:good], chain[:good], strict=True):
+            self.pages.name(page, name)
+        return good
+
+    def _held_back(self, sequence: Sequence) -> bool:
+        """Whether a lower tier is bringing pages of a waiting sequence; for `HOLD_S` at most."""
+        now = self._now()
+        if sequence.hold_until is None:
+            sequence.hold_until = now + HOLD_S
+        return now < sequence.hold_until and self._tiers.pending(self._prefix(sequence))
+
+    def _prefix(self, sequence: Sequence) -> list[PageHash]:
+        """Names of the full pages that may be known already. The last token is always computed: its hidden state gives the
+        first logits."""
+        chain: list[PageHash] = []
+        extend_chain(chain, sequence.start, sequence.tokens, self._page_tokens, len(sequence.tokens) - 1)
+        return chain
 
     def _reserve(self, sequence: Sequence, plan: StepPlan) -> bool:
         """A page for the next token of a running sequence, preempting others if need be; False if it was preempted itself."""

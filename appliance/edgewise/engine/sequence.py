@@ -20,6 +20,8 @@ class Sequence:
         arrival: Running number; the tie-break inside a priority class, kept through preemption.
         deadline_at: Engine clock in seconds, or None.
         cached_tokens: Prompt tokens that the prefix cache spared at first admission; None before it.
+        restored_tokens: Those of them that came back from a lower cache tier.
+        hold_until: Engine clock until which it may wait for a lower tier to bring its pages; None before it was asked.
     """
 
     request: GenerateRequest
@@ -32,6 +34,8 @@ class Sequence:
     pages: list[int] = field(default_factory=list)
     chain: list[PageHash] = field(default_factory=list)
     cached_tokens: int | None = None
+    restored_tokens: int = 0
+    hold_until: float | None = None
     admitted_at: float | None = None
     first_token_at: float | None = None
     preemptions: int = 0

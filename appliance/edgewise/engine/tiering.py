@@ -49,3 +49,31 @@ class PageTiers(Protocol):
 
     def close(self) -> None:
         """Write what is still to be written, within a bound, and stop."""
+
+
+class NoTiers:
+    """The `PageTiers` of an engine that keeps pages on the device alone."""
+
+    def lookup(self, *_: object, **__: object) -> int:
+        return 0
+
+    def prefetch(self, *_: object, **__: object) -> None:
+        return
+
+    def pending(self, *_: object, **__: object) -> bool:
+        return False
+
+    def load(self, *_: object, **__: object) -> int:
+        return 0
+
+    def settled(self, *_: object, **__: object) -> None:
+        return
+
+    def evicted(self, *_: object, **__: object) -> None:
+        return
+
+    def tick(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        return
