@@ -1,28 +1,46 @@
-"""Answer one generation request: start the run, then write it as events or as one body."""
+"""Answer one generation request: body to task, task to run, run to events or one body. Every text route goes this way."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
 
+from edgewise.api.body import read_json
 from edgewise.api.context import RequestContext, context_of
 from edgewise.api.deps import ApiDependencies
-from edgewise.api.errors import error_body, internal_error
+from edgewise.api.errors import internal_error
 from edgewise.api.parse import AnswerForm, Caller
 from edgewise.api.requests import RequestRecord
 from edgewise.api.responses import json_response
-from edgewise.api.shapes import Gathered, Shape, usage_object
-from edgewise.api.sse import DONE, KEEP_ALIVE, EventStream, attended, sse
+from edgewise.api.sse import EventStream, attended
+from edgewise.api.writers import Writer
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import get_logger
 from edgewise.pipeline.run import Run, RunObserver, start_run
 from edgewise.pipeline.task import ChatInput, Task
 
 log = get_logger(__name__)
-MakeShape = Callable[[Run, AnswerForm, int], Shape]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A validated request.
+
+    Attributes:
+        write: Makes the answer's writer; the number is the time of creation in seconds since the epoch.
+    """
+
+    task: Task
+    form: AnswerForm
+    write: Callable[[Run, int], Writer]
+
+
+Prepare = Callable[[ApiDependencies, dict[str, Any], Caller], Awaitable[Prepared]]
+"""What each text route brings: its body to a `Prepared`. Raises `EdgewiseError`, naming the field."""
 
 
 def admit(request: Request, deps: ApiDependencies, route: str) -> RequestContext:
@@ -32,6 +50,13 @@ def admit(request: Request, deps: ApiDependencies, route: str) -> RequestContext
     context.record = deps.requests.enter(id=context.id, route=route, key=key)
     deps.metrics.in_flight.set(deps.requests.open)
     return context
+
+
+async def read_body(request: Request, deps: ApiDependencies) -> dict[str, Any]:
+    """The JSON body, within its limits."""
+    limits = deps.limits
+    reading = read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
+    return await deps.requests.until_cut(reading)
 
 
 def caller(context: RequestContext, deps: ApiDependencies) -> Caller:
@@ -44,33 +69,43 @@ def caller(context: RequestContext, deps: ApiDependencies) -> Caller:
     )
 
 
-async def generate(
-    request: Request, deps: ApiDependencies, task: Task, form: AnswerForm, make_shape: MakeShape
-) -> Response:
-    """The answer to a validated task.
+async def answer(request: Request, deps: ApiDependencies, route: str, prepare: Prepare) -> Response:
+    """The whole way of one request.
+
+    Raises:
+        EdgewiseError: Anything that is known before the first byte.
+    """
+    context = admit(request, deps, route)
+    body = await read_body(request, deps)
+    return await generate(request, deps, await prepare(deps, body, caller(context, deps)))
+
+
+async def generate(request: Request, deps: ApiDependencies, prepared: Prepared) -> Response:
+    """The answer to a validated request.
 
     Raises:
         EdgewiseError: Anything that is known before the first byte.
     """
     context = context_of(request.scope)
     assert context.record is not None
-    context.record.stream = form.stream
-    context.record.model = task.model.name
+    task, form = prepared.task, prepared.form
     context.facts["model"] = task.model.name
     if deps.log_content:
         context.facts |= _asked(task) | {"answer": context.transcript}
-    observer = _Observer(deps, task.model.name)
-    begin = _begin(deps, context.record, task, observer)
-    run = await attended(request.receive, deps.requests.until_cut(begin))
-    shape = make_shape(run, form, int(deps.clock.time()))
+    run = await attended(request.receive, deps.requests.until_cut(begin(deps, context.record, prepared)))
+    writer = prepared.write(run, int(deps.clock.time()))
     if form.stream:
-        events = stream_events(run, shape, form, context, keepalive_s=deps.limits.keepalive_s)
+        events = stream_events(run, writer, context, keepalive_s=deps.limits.keepalive_s)
         return EventStream(events, send_timeout_s=deps.limits.send_timeout_s)
-    return json_response(await attended(request.receive, _whole_body(run, shape, context)))
+    return json_response(await attended(request.receive, whole_body(run, writer, context.keep_text)))
 
 
-async def _begin(deps: ApiDependencies, record: RequestRecord, task: Task, observer: RunObserver) -> Run:
-    """Start and attach in one turn: whoever cancels this, a run that has begun is known to the middleware, which closes it."""
+async def begin(deps: ApiDependencies, record: RequestRecord, prepared: Prepared) -> Run:
+    """Start and attach in one turn: whoever cancels this, a run that has begun is known to the record's owner, who closes it."""
+    task = prepared.task
+    record.stream = prepared.form.stream
+    record.model = task.model.name
+    observer: RunObserver = _Observer(deps, task.model.name)
     run = await start_run(task, deps.planner, clock=deps.clock.monotonic, observer=observer)
     deps.requests.attach(record, run)
     return run
@@ -83,51 +118,50 @@ def _asked(task: Task) -> dict[str, Any]:
     return {"prompts": list(task.input.prompts)}
 
 
-async def _whole_body(run: Run, shape: Shape, context: RequestContext) -> dict[str, Any]:
-    answers = [Gathered() for _ in range(len(run.prompts) * run.task.n)]
+async def whole_body(run: Run, writer: Writer, keep: Callable[[int, str], None] | None = None) -> dict[str, Any]:
+    """The answer as one body; `keep` is shown each piece's sequence and text."""
     async for chunk in run.chunks():
-        answers[chunk.sequence].add(chunk)
-        context.keep_text(chunk.sequence, chunk.text)
-    choices = [shape.choice(index, answer) for index, answer in enumerate(answers)]
-    return shape.envelope(choices, chunk=False) | {"usage": usage_object(run), "edgewise": run.receipt().to_dict()}
+        writer.gather(chunk)
+        if keep is not None:
+            keep(chunk.sequence, chunk.text)
+    await writer.settle()
+    return writer.body()
 
 
 async def stream_events(
-    run: Run, shape: Shape, form: AnswerForm, context: RequestContext, *, keepalive_s: float
+    run: Run, writer: Writer, context: RequestContext, *, keepalive_s: float
 ) -> AsyncGenerator[bytes, None]:
     """A stream's events; a fault becomes an error event, after which nothing comes."""
     try:
-        async for event in _answer_events(run, shape, form, context, keepalive_s):
+        async for event in _answer_events(run, writer, context, keepalive_s):
             yield event
-        yield DONE
     except EdgewiseError as error:
         context.error = error.code
-        yield sse(error_body(error))
+        for event in writer.failure(error):
+            yield event
     except Exception as error:  # outermost frame of a stream; the client must hear of it
         log.exception("stream_broke", request_id=context.id)
         context.error = "internal_error"
-        yield sse(error_body(internal_error(error)))
+        for event in writer.failure(internal_error(error)):
+            yield event
 
 
 async def _answer_events(
-    run: Run, shape: Shape, form: AnswerForm, context: RequestContext, keepalive_s: float
+    run: Run, writer: Writer, context: RequestContext, keepalive_s: float
 ) -> AsyncGenerator[bytes, None]:
-    usage: dict[str, Any] = {"usage": None} if form.include_usage else {}
-    for choice in shape.opening():
-        yield sse(shape.envelope([choice], chunk=True) | usage)
+    for event in writer.opening():
+        yield event
     while not run.done:
         chunk = await run.receive(keepalive_s)
         if chunk is None:
-            yield KEEP_ALIVE
+            yield writer.keep_alive
             continue
         context.keep_text(chunk.sequence, chunk.text)
-        for choice in shape.deltas(chunk):
-            event = shape.envelope([choice], chunk=True) | usage
-            if run.done and choice["finish_reason"] is not None and not form.include_usage:
-                event["edgewise"] = run.receipt().to_dict()
-            yield sse(event)
-    if form.include_usage:
-        yield sse(shape.envelope([], chunk=True) | {"usage": usage_object(run), "edgewise": run.receipt().to_dict()})
+        for event in writer.piece(chunk):
+            yield event
+    await writer.settle()
+    for event in writer.closing():
+        yield event
 
 
 class _Observer:

@@ -7,13 +7,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from edgewise.api.body import read_json
 from edgewise.api.deps import ApiDependencies
-from edgewise.api.generate import admit, caller, generate
-from edgewise.api.parse import chat_task, completion_task
+from edgewise.api.generate import Prepared, answer
+from edgewise.api.parse import Caller, chat_task, completion_task
 from edgewise.api.responses import json_response
 from edgewise.api.schemas import ChatBody, CompletionBody, validate
 from edgewise.api.shapes import ChatShape, CompletionShape
+from edgewise.api.writers import ChoicesWriter
 from edgewise.pipeline.model import ServedModel
 
 CHAT = "/v1/chat/completions"
@@ -22,11 +22,6 @@ COMPLETIONS = "/v1/completions"
 
 def v1_router(deps: ApiDependencies) -> APIRouter:
     router = APIRouter(tags=["OpenAI"])
-
-    async def read(request: Request) -> dict[str, Any]:
-        limits = deps.limits
-        reading = read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
-        return await deps.requests.until_cut(reading)
 
     @router.get("/v1/models")
     async def list_models() -> Response:
@@ -38,19 +33,29 @@ def v1_router(deps: ApiDependencies) -> APIRouter:
 
     @router.post(CHAT, openapi_extra=_request_schema(ChatBody))
     async def chat_completions(request: Request) -> Response:
-        context = admit(request, deps, CHAT)
-        body = validate(ChatBody, await read(request))
-        task, form = chat_task(body, await deps.models.open(body.model), caller(context, deps))
-        return await generate(request, deps, task, form, ChatShape)
+        return await answer(request, deps, CHAT, prepare_chat)
 
     @router.post(COMPLETIONS, openapi_extra=_request_schema(CompletionBody))
     async def completions(request: Request) -> Response:
-        context = admit(request, deps, COMPLETIONS)
-        body = validate(CompletionBody, await read(request))
-        task, form = completion_task(body, await deps.models.open(body.model), caller(context, deps))
-        return await generate(request, deps, task, form, CompletionShape)
+        return await answer(request, deps, COMPLETIONS, prepare_completion)
 
     return router
+
+
+async def prepare_chat(deps: ApiDependencies, body: dict[str, Any], caller: Caller) -> Prepared:
+    checked = validate(ChatBody, body)
+    task, form = chat_task(checked, await deps.models.open(checked.model), caller)
+    return Prepared(
+        task=task, form=form, write=lambda run, created: ChoicesWriter(run, ChatShape(run, form, created), form)
+    )
+
+
+async def prepare_completion(deps: ApiDependencies, body: dict[str, Any], caller: Caller) -> Prepared:
+    checked = validate(CompletionBody, body)
+    task, form = completion_task(checked, await deps.models.open(checked.model), caller)
+    return Prepared(
+        task=task, form=form, write=lambda run, created: ChoicesWriter(run, CompletionShape(run, form, created), form)
+    )
 
 
 def _model(model: ServedModel) -> dict[str, Any]:

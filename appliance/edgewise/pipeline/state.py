@@ -1,0 +1,66 @@
+"""The schema of the service's own database: answers that are kept, files, batches and their lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgewise.core.sqlite import Database
+
+MIGRATIONS = (
+    """
+CREATE TABLE responses (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    previous TEXT,
+    created_at REAL NOT NULL,
+    used_at REAL NOT NULL,
+    body TEXT NOT NULL,
+    input TEXT NOT NULL
+) STRICT;
+CREATE INDEX responses_by_use ON responses (owner, used_at);
+CREATE TABLE files (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    filename TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    expires_at REAL
+) STRICT;
+CREATE INDEX files_by_owner ON files (owner, created_at);
+CREATE TABLE batches (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    key_name TEXT,
+    endpoint TEXT NOT NULL,
+    input_file TEXT NOT NULL,
+    status TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    expires_at REAL NOT NULL,
+    times TEXT NOT NULL,
+    metadata TEXT,
+    errors TEXT,
+    usage TEXT NOT NULL,
+    output_file TEXT,
+    error_file TEXT,
+    output_expires_s INTEGER
+) STRICT;
+CREATE INDEX batches_by_owner ON batches (owner, created_at);
+CREATE TABLE lines (
+    batch TEXT NOT NULL REFERENCES batches (id) ON DELETE CASCADE,
+    line INTEGER NOT NULL,
+    custom_id TEXT NOT NULL,
+    start INTEGER NOT NULL,
+    length INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    result TEXT,
+    PRIMARY KEY (batch, line)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX lines_by_state ON lines (batch, state, line)
+""",
+)
+
+
+def open_state(path: Path | None) -> Database:
+    """The database at `path`; None for one in memory."""
+    return Database(path, MIGRATIONS)
