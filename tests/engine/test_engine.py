@@ -31,7 +31,7 @@ def config_of(files: ModelFiles, **changes: object) -> EngineConfig:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module", params=["float32", "int8"])
+@pytest.fixture(scope="module", params=["float32", "int8", "fp8"])
 def engine(request: pytest.FixtureRequest, tiny_model: ModelFiles) -> Iterator[Engine]:
     kv_dtype: KVDtypeName = request.param
     core = build(config_of(tiny_model, kv_dtype=kv_dtype), lambda phase, done: None)

@@ -20,19 +20,45 @@ def test_a_cuda_device_is_taken_when_it_is_there() -> None:
     assert (numerics.device, numerics.dtype, numerics.kv_dtype) == ("cuda", "bfloat16", "float16")
 
 
+@pytest.mark.parametrize(
+    ("capability", "kv_dtype"), [((8, 6), "int8"), ((8, 7), "int8"), ((8, 9), "fp8"), ((9, 0), "fp8"), ((12, 1), "fp8")]
+)
+def test_the_kv_format_follows_the_device_or_the_models_gate(capability: tuple[int, int], kv_dtype: str) -> None:
+    def auto(cuda: bool, measured: str | None = None) -> str:
+        numerics = resolve(
+            device="auto",
+            dtype="auto",
+            kv_dtype="auto",
+            quantize="auto",
+            cuda=cuda,
+            capability=capability if cuda else None,
+            measured_kv=measured,
+        )
+        assert any(line.startswith(f"kv_dtype {numerics.kv_dtype}: ") for line in numerics.why)
+        return numerics.kv_dtype
+
+    assert auto(cuda=True) == kv_dtype
+    assert auto(cuda=False) == "int8"
+    assert auto(cuda=True, measured="bfloat16") == auto(cuda=False, measured="bfloat16") == "bfloat16"
+
+
 def test_nothing_falls_back_in_silence() -> None:
     with pytest.raises(ConfigError, match="no usable CUDA device"):
         resolve(device="cuda", dtype="auto", kv_dtype="auto", quantize="auto", cuda=False)
-    for field, value in {"device": "tpu", "dtype": "int3", "kv_dtype": "fp8", "quantize": "int4"}.items():
+    for field, value in {"device": "tpu", "dtype": "int3", "kv_dtype": "fp4", "quantize": "int3"}.items():
         names = {"device": "cpu", "dtype": "auto", "kv_dtype": "auto", "quantize": "auto", field: value}
         with pytest.raises(ConfigError, match=value):
-            resolve(**names, cuda=False)
+            resolve(**names, cuda=False)  # type: ignore[arg-type]
 
 
 def test_the_numeric_class_names_all_that_matters() -> None:
     numerics = resolve(device="cpu", dtype="float32", kv_dtype="int8", quantize="none", cuda=False)
     name = numeric_class(numerics, torch_version="2.13.0+cpu", device_family="avx2", threads=2)
     assert name == "torch-2.13.0+cpu/cpu-avx2-t2/w-float32-none/kv-int8"
+    mixed = numeric_class(
+        numerics, torch_version="2.13.0+cpu", device_family="avx2", threads=2, kv_format="int8x1+bfloat16x5"
+    )
+    assert mixed.endswith("/kv-int8x1+bfloat16x5")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def fit_command(
     name: Annotated[str, typer.Argument(help="A model in the store.")],
     explain: Annotated[bool, typer.Option("--explain", help="Show the whole sum, line by line.")] = False,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
-    kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16 or int8.")] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16, int8 or fp8.")] = None,
     context: Annotated[int | None, typer.Option(help="Largest prompt + answer wanted.", min=1)] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,

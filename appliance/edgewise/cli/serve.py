@@ -15,7 +15,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one.")] = None,
     model: Annotated[str | None, typer.Option(help="Model to serve, by its name in the store.")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
-    kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16 or int8.")] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16, int8 or fp8.")] = None,
     quantize: Annotated[str | None, typer.Option(help="auto or none.")] = None,
     config: ConfigFile = None,
 ) -> None:

@@ -111,6 +111,27 @@ class SecuritySettings(Section):
     )
 
 
+class SourcesSettings(Section):
+    """Where `edgewise models pull` finds models."""
+
+    hub_endpoint: str = Field(
+        default="https://huggingface.co",
+        pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$",
+        description="Base address of the hub that `hf:` means, or of a mirror of it.",
+    )
+    hub_token_file: ExpandedPath | None = Field(
+        default=None,
+        description="File that holds the hub's access token and nothing else; unset takes the variable HF_TOKEN, if set.",
+    )
+    registry_auth_file: ExpandedPath | None = Field(
+        default=None, description="Credentials for `oci:` registries, in the form of Docker's config.json."
+    )
+    local_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Hosts that may lie at private addresses, as `nas.local`; as `http://nas.local` also without TLS.",
+    )
+
+
 class LogSettings(Section):
     """What is written to the log, which goes to standard error."""
 
@@ -139,8 +160,10 @@ class Settings(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="Data type of computation."
     )
-    kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = Field(
-        default="auto", description="Format of the KV cache."
+    kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"] = Field(
+        default="auto",
+        description='Format of the KV cache; "auto" takes what `edgewise models gate` found good for the model, else fp8 on '
+        "CUDA devices that compute with it and int8 elsewhere.",
     )
     quantize: Literal["auto", "none"] = Field(
         default="auto",
@@ -152,10 +175,12 @@ class Settings(Section):
         le=3600,
         description="Seconds that running requests get to finish after SIGTERM; see TimeoutStopSec of the unit.",
     )
+    offline: bool = Field(default=False, description="Never use a network to fetch models; `file:` sources go on.")
     engine: EngineSettings = EngineSettings()
     limits: LimitsSettings = LimitsSettings()
     tls: TlsSettings = TlsSettings()
     security: SecuritySettings = SecuritySettings()
+    sources: SourcesSettings = SourcesSettings()
     log: LogSettings = LogSettings()
 
     @property

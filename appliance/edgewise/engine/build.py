@@ -50,6 +50,7 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
         kv_dtype=config.kv_dtype,
         quantize=config.quantize,
         cuda=torch.cuda.is_available(),
+        capability=torch.cuda.get_device_capability() if torch.cuda.is_available() else None,
     )
     device = torch.device(numerics.device)
     progress("fit", 0.0)
@@ -63,7 +64,7 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
         progress=lambda done: progress("weights", done),
         config=network,
     )
-    kv = allocate(network, num_pages=report.num_pages, kv_dtype=numerics.kv_dtype, device=device)
+    kv = allocate(network, num_pages=report.num_pages, kv_dtype=numerics.kv_dtype, dtype=numerics.dtype, device=device)
     pacer = Pacer(max_step_tokens=config.max_step_tokens)
     scheduler = _scheduler(config, report, pacer)
     progress("check", 0.0)
@@ -141,7 +142,11 @@ def _info(
         quantize=numerics.quantize,
         device=_device_name(device),
         numeric_class=numeric_class(
-            numerics, torch_version=torch.__version__, device_family=_device_family(device), threads=threads
+            numerics,
+            torch_version=torch.__version__,
+            device_family=_device_family(device),
+            threads=threads,
+            kv_format=report.kv_format,
         ),
         batch_invariant=invariant,
         num_pages=report.num_pages,

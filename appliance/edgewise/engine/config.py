@@ -8,7 +8,7 @@ from typing import Literal
 from edgewise.models.files import ModelFiles
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
-KVDtypeName = Literal["auto", "float32", "bfloat16", "float16", "int8"]
+KVDtypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
 QuantizeName = Literal["auto", "none"]
 
 

@@ -8,6 +8,7 @@ from edgewise.core.sizes import mib
 from edgewise.engine.ledger import SHRINK_MARK
 from edgewise.engine.numerics import Numerics
 from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.kv_formats import kv_formats, kv_label
 from edgewise.models.decoder.memory import kv_bytes_per_token, weight_bytes, workspace_bytes
 
 # An answer shorter than this is no use to anybody: a cache below it is refused.
@@ -22,6 +23,7 @@ class FitReport:
     budget: int
     weights: int
     workspace: int
+    kv_format: str
     kv_per_token: int
     kv: int
     num_pages: int
@@ -45,7 +47,7 @@ class FitReport:
             f"budget            {mib(self.budget):>14}   (memory_fraction of it)",
             f"weights           {mib(self.weights):>14}   ({self.numerics.dtype}, quantize {self.numerics.quantize})",
             f"workspace         {mib(self.workspace):>14}   (activations and logits of the largest step)",
-            f"KV cache          {mib(self.kv):>14}   ({self.numerics.kv_dtype}, {self.kv_per_token:,} bytes a token, "
+            f"KV cache          {mib(self.kv):>14}   ({self.kv_format}, {self.kv_per_token:,} bytes a token, "
             f"{self.num_pages:,} pages of {self.page_tokens} tokens)",
             f"context           {self.max_context:,} of the model's {self.model_context:,} tokens; "
             f"the cache holds {self.full_contexts:.1f} full contexts",
@@ -73,7 +75,7 @@ def fit(
     budget = int(available * memory_fraction)
     weights = weight_bytes(config, numerics.dtype)
     workspace = workspace_bytes(config, max_step_tokens, max_running)
-    per_token = kv_bytes_per_token(config, numerics.kv_dtype)
+    per_token = kv_bytes_per_token(config, numerics.kv_dtype, numerics.dtype)
     context = min(max_context or config.max_position, config.max_position)
     room = int(budget * SHRINK_MARK) - weights - workspace
     wanted = kv_memory_bytes if kv_memory_bytes is not None else min(room, max_running * context * per_token)
@@ -85,6 +87,7 @@ def fit(
         budget=budget,
         weights=weights,
         workspace=workspace,
+        kv_format=kv_label(kv_formats(config, numerics.kv_dtype, numerics.dtype)),
         kv_per_token=per_token,
         kv=pages * page_tokens * per_token,
         num_pages=pages,

@@ -7,20 +7,35 @@ import math
 import numpy as np
 import torch
 
-from edgewise.kernels.paging import PAGE_TOKENS, KVLayer
+from edgewise.kernels.paging import PAGE_TOKENS, SCALED_FORMATS, KVLayer
 from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.kv_formats import kv_formats
+
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+}
 
 
-def allocate(config: DecoderConfig, *, num_pages: int, kv_dtype: str, device: torch.device) -> list[KVLayer]:
-    """One `KVLayer` per layer, zeroed. On the CPU the system commits memory only where it is first written."""
-    return [_layer(config, num_pages, kv_dtype, device) for _ in range(config.num_layers)]
+def allocate(
+    config: DecoderConfig, *, num_pages: int, kv_dtype: str, device: torch.device, dtype: str = "bfloat16"
+) -> list[KVLayer]:
+    """One `KVLayer` per layer, zeroed. On the CPU the system commits memory only where it is first written.
+
+    Args:
+        kv_dtype: The format asked for; `kv_formats` says which layers take it.
+        dtype: Of the weights.
+    """
+    return [_layer(config, num_pages, _DTYPES[name], device) for name in kv_formats(config, kv_dtype, dtype)]
 
 
-def _layer(config: DecoderConfig, num_pages: int, kv_dtype: str, device: torch.device) -> KVLayer:
-    dtype: torch.dtype = getattr(torch, kv_dtype)
+def _layer(config: DecoderConfig, num_pages: int, dtype: torch.dtype, device: torch.device) -> KVLayer:
     shape = (num_pages, config.num_kv_heads, PAGE_TOKENS, config.head_dim)
     k, v = (_zeros(shape, dtype, device) for _ in range(2))
-    if dtype is not torch.int8:
+    if dtype not in SCALED_FORMATS:
         return KVLayer(k, v)
     k_scale, v_scale = (_zeros(shape[:3], torch.float32, device) for _ in range(2))
     return KVLayer(k, v, k_scale, v_scale)

@@ -14,6 +14,8 @@ from edgewise.engine.config import DtypeName, KVDtypeName
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _ISA_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve2", "sve", "bf16", "asimd")
 
+_FP8_CAPABILITY = (8, 9)  # Ada and Hopper; earlier ones have no instructions for e4m3
+
 WEIGHT_DTYPES = tuple(name for name in get_args(DtypeName) if name != "auto")
 KV_DTYPES = tuple(name for name in get_args(KVDtypeName) if name != "auto")
 
@@ -29,12 +31,23 @@ class Numerics:
     why: tuple[str, ...]
 
 
-def resolve(*, device: str, dtype: str, kv_dtype: str, quantize: str, cuda: bool) -> Numerics:
+def resolve(
+    *,
+    device: str,
+    dtype: str,
+    kv_dtype: str,
+    quantize: str,
+    cuda: bool,
+    capability: tuple[int, int] | None = None,
+    measured_kv: str | None = None,
+) -> Numerics:
     """Turn configured names into definite ones.
 
     Args:
         device: "auto", "cpu" or "cuda".
         cuda: Whether a CUDA device is usable (the caller asks torch).
+        capability: The CUDA device's compute capability; None on the CPU or where it does not matter.
+        measured_kv: The KV format that the model's own gate named (`models.gate_record`); None if it has none.
 
     Raises:
         ConfigError: An unknown name, or CUDA is asked for and there is none.
@@ -51,8 +64,8 @@ def resolve(*, device: str, dtype: str, kv_dtype: str, quantize: str, cuda: bool
         dtype, reason = _auto_dtype(device)
         why.append(f"dtype {dtype}: {reason}")
     if kv_dtype == "auto":
-        kv_dtype = "int8"
-        why.append("kv_dtype int8: half the bytes of 16 bits within the stated quality bound")
+        kv_dtype, reason = _auto_kv_dtype(device, capability, measured_kv)
+        why.append(f"kv_dtype {kv_dtype}: {reason}")
     if quantize == "auto":
         quantize = "none"
         why.append("quantize none: this version computes with unquantized weights")
@@ -62,10 +75,15 @@ def resolve(*, device: str, dtype: str, kv_dtype: str, quantize: str, cuda: bool
     return Numerics(device, dtype, kv_dtype, quantize, tuple(why))
 
 
-def numeric_class(numerics: Numerics, *, torch_version: str, device_family: str, threads: int) -> str:
-    """The string inside which a continuation is byte-equal. Threads count: they fix how torch splits reductions."""
+def numeric_class(
+    numerics: Numerics, *, torch_version: str, device_family: str, threads: int, kv_format: str | None = None
+) -> str:
+    """The string inside which a continuation is byte-equal. Threads count: they fix how torch splits reductions.
+
+    `kv_format` says more than `numerics.kv_dtype` where layers differ (`kv_label`).
+    """
     where = f"{numerics.device}-{device_family}" + (f"-t{threads}" if numerics.device == "cpu" else "")
-    return f"torch-{torch_version}/{where}/w-{numerics.dtype}-{numerics.quantize}/kv-{numerics.kv_dtype}".replace(
+    return f"torch-{torch_version}/{where}/w-{numerics.dtype}-{numerics.quantize}/kv-{kv_format or numerics.kv_dtype}".replace(
         " ", "_"
     )
 
@@ -106,6 +124,17 @@ def _auto_dtype(device: str) -> tuple[str, str]:
     if native:
         return "bfloat16", f"the processor has {', '.join(sorted(native))}"
     return "float32", "the processor has no native bfloat16 arithmetic"
+
+
+def _auto_kv_dtype(device: str, capability: tuple[int, int] | None, measured: str | None) -> tuple[str, str]:
+    if measured is not None:
+        return measured, "the model's gate, measured by `edgewise models gate`"
+    if device == "cuda" and capability is not None and capability >= _FP8_CAPABILITY:
+        return (
+            "fp8",
+            f"compute capability {capability[0]}.{capability[1]} converts it in hardware; half the bytes of 16 bits",
+        )
+    return "int8", "half the bytes of 16 bits within the stated quality bound"
 
 
 def _require(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgewise.kernels.limits import GATHER_BYTES, PRODUCT_CACHE_BYTES, PRODUCT_ROW_MULTIPLE, SCORE_BYTES, round_up
 from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.kv_formats import kv_formats, kv_token_bytes
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 _FLOAT_BYTES = 4
@@ -22,10 +23,14 @@ def weight_bytes(config: DecoderConfig, dtype: str) -> int:
     return (config.num_layers * layer + tables) * _BYTES[dtype] + (norms + rope) * _FLOAT_BYTES
 
 
-def kv_bytes_per_token(config: DecoderConfig, kv_dtype: str) -> int:
-    """Bytes of one token's keys and values in all layers, scales counted."""
-    scale = _FLOAT_BYTES if kv_dtype == "int8" else 0
-    return config.num_layers * 2 * config.num_kv_heads * (config.head_dim * _BYTES[kv_dtype] + scale)
+def kv_bytes_per_token(config: DecoderConfig, kv_dtype: str, dtype: str = "bfloat16") -> int:
+    """Bytes of one token's keys and values in all layers, scales and 16-bit layers (`kv_formats`) counted.
+
+    Args:
+        kv_dtype: The format asked for.
+        dtype: Of the weights.
+    """
+    return kv_token_bytes(config, kv_formats(config, kv_dtype, dtype))
 
 
 def workspace_bytes(config: DecoderConfig, max_step_tokens: int, max_running: int) -> int:
