@@ -43,7 +43,8 @@ class FetchPolicy:
     """What may be opened.
 
     Attributes:
-        allow_http: Also unencrypted `http:` (for a LAN or a test).
+        allow_http: Also unencrypted `http:` (for a LAN or a test), to any host.
+        http_hosts: Host names or literal addresses, lower case, to which `http:` is allowed even so.
         private_hosts: Host names or literal addresses, lower case, that the operator named and that may therefore lie at
             loopback, link-local or private addresses. Redirects to any other such host stay refused.
         max_redirects: Hops after the first request.
@@ -52,6 +53,7 @@ class FetchPolicy:
     """
 
     allow_http: bool = False
+    http_hosts: frozenset[str] = frozenset()
     private_hosts: frozenset[str] = frozenset()
     max_redirects: int = 5
     timeout_s: float = 30.0
@@ -59,14 +61,27 @@ class FetchPolicy:
 
 
 class Response:
-    """An answer whose body has not been read yet. Use it as a context manager; leaving closes the connection."""
+    """An answer whose body has not been read yet. Use it as a context manager; leaving closes the connection.
+
+    Attributes:
+        url: Where it came from, after all redirects; its query may hold a signature that is nobody's business.
+        status: Of the answer.
+        headers: Names in lower case.
+        hops: The headers of each redirect on the way, first one first.
+    """
 
     def __init__(self, connection: http.client.HTTPConnection, raw: http.client.HTTPResponse, url: str) -> None:
         self._connection = connection
         self._raw = raw
         self.url = url
+        self.hops: tuple[Mapping[str, str], ...] = ()
         self.status = raw.status
         self.headers: Mapping[str, str] = {name.lower(): value for name, value in raw.getheaders()}
+
+    @property
+    def shown_url(self) -> str:
+        """The URL for messages and logs: without its query."""
+        return self.url.partition("?")[0]
 
     def __enter__(self) -> Response:
         return self
@@ -90,7 +105,7 @@ class Response:
         try:
             return self._raw.read1(limit)
         except (OSError, http.client.HTTPException) as error:
-            raise SourceUnavailable(f"{self.url} broke off: {_reason(error)}.") from error
+            raise SourceUnavailable(f"{self.shown_url} broke off: {_reason(error)}.") from error
 
 
 def open_url(url: str, policy: FetchPolicy, headers: Mapping[str, str] | None = None) -> Response:
@@ -107,12 +122,15 @@ def open_url(url: str, policy: FetchPolicy, headers: Mapping[str, str] | None = 
     """
     sent = dict(headers or {})
     current = check_url(url, policy)
+    hops: tuple[Mapping[str, str], ...] = ()
     for _ in range(policy.max_redirects + 1):
         response = _request(current, policy, sent)
         location = response.headers.get("location")
         if response.status not in _REDIRECTS or location is None:
+            response.hops = hops
             return response
         response.close()
+        hops = (*hops, response.headers)
         following = check_url(_join(current.geturl(), location), policy)
         if (following.scheme, following.netloc) != (current.scheme, current.netloc):
             sent = {name: value for name, value in sent.items() if name.lower() not in _CREDENTIALS}
@@ -140,8 +158,9 @@ def check_url(url: str, policy: FetchPolicy) -> SplitResult:
         port = parts.port
     except ValueError as error:
         raise UrlRefused(f"URL {url[:200]!r} is malformed: {error}.") from error
-    if parts.scheme not in ({"https", "http"} if policy.allow_http else {"https"}):
-        also = " or http" if policy.allow_http else ""
+    plain = policy.allow_http or parts.hostname in policy.http_hosts
+    if parts.scheme not in ({"https", "http"} if plain else {"https"}):
+        also = " or http" if plain else ""
         raise UrlRefused(f"URL {url[:200]!r} has scheme {parts.scheme!r}: use https{also}.")
     if not parts.hostname or port == 0 or "@" in parts.netloc:
         raise UrlRefused(f"URL {url[:200]!r} needs a host and a valid port, and no user or password.")
@@ -171,7 +190,8 @@ def _request(parts: SplitResult, policy: FetchPolicy, headers: Mapping[str, str]
         return Response(connection, connection.getresponse(), url)
     except (OSError, http.client.HTTPException) as error:
         connection.close()
-        raise SourceUnavailable(f"{url} cannot be reached: {_reason(error)}.") from error
+        shown = url.partition("?")[0]  # a query may hold a signature
+        raise SourceUnavailable(f"{shown} cannot be reached: {_reason(error)}.") from error
     except InvalidRequest:
         connection.close()
         raise

