@@ -30,7 +30,9 @@ def stored(layer: KVLayer, sequences: Any, sequence: int, which: str) -> torch.T
     return values.transpose(1, 2).flatten(0, 1)[: len(sequences.keys[sequence])]
 
 
-def oracle(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int, window: int | None) -> torch.Tensor:
+def oracle(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int, window: int | None, softcap: float | None = None
+) -> torch.Tensor:
     """Plain softmax attention in float64, one token and head at a time."""
     group = q.shape[1] // k.shape[1]
     out = torch.empty(q.shape, dtype=torch.float64)
@@ -40,6 +42,8 @@ def oracle(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int, window
         for head in range(q.shape[1]):
             keys, values = k[first:last, head // group], v[first:last, head // group]
             scores = keys @ q[token, head].double() / math.sqrt(q.shape[2])
+            if softcap is not None:
+                scores = softcap * torch.tanh(scores / softcap)
             out[token, head] = torch.softmax(scores, 0) @ values
     return out
 
@@ -71,6 +75,24 @@ def test_matches_softmax_in_float64(paged_sequences: Paged, dtype: torch.dtype, 
             parts.append(oracle(queries[s][at:], k, v, at, window))
         expected = torch.cat(parts)
         torch.testing.assert_close(out.double(), expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("softcap", [0.3, 5.0])
+def test_softcap_bounds_scores_before_the_mask(paged_sequences: Paged, dtype: torch.dtype, softcap: float) -> None:
+    sequences = paged_sequences(2, 32, dtype, num_pages=80)
+    lengths = [1, 40, 300]
+    queries = [sequences.random(length, 4, 32) for length in lengths]
+    work = [(sequences.add(length), 0, length) for length in lengths]
+    out = attend(sequences, work, queries, softcap=softcap, window=35)
+    parts = []
+    for s, at, _ in work:
+        k, v = (stored(sequences.layer, sequences, s, which) for which in "kv")
+        parts.append(oracle(queries[s][at:], k, v, at, 35, softcap))
+    torch.testing.assert_close(out.double(), torch.cat(parts), rtol=0, atol=2e-6)
+    assert torch.equal(attend(sequences, [(2, 299, 1)], queries, softcap=softcap, window=35)[0], out[-1])
+    with pytest.raises(ValueError, match="softcap"):
+        attend(sequences, work, queries, softcap=0.0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

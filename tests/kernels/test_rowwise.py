@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from edgewise.kernels.embedding import embedding
+from edgewise.kernels.gelu_mul import gelu_mul
 from edgewise.kernels.rms_norm import rms_norm
 from edgewise.kernels.rope import apply_rope, rope_rows, rope_tables
 from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.kernels.silu_mul import silu_mul
+from edgewise.kernels.softcap import softcap
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -52,9 +54,28 @@ def test_silu_mul(dtype: torch.dtype, size: int) -> None:
     check_rows(silu_mul, x)
 
 
-def test_silu_mul_at_the_ends_of_the_range() -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [7, 64, 1537])
+def test_gelu_mul(dtype: torch.dtype, size: int) -> None:
+    x = (random(300, 2 * size) * 4).to(dtype)
+    gate, up = x.double().chunk(2, -1)
+    expected = (torch.nn.functional.gelu(gate, approximate="tanh") * up).to(dtype)
+    torch.testing.assert_close(gelu_mul(x), expected)
+    check_rows(gelu_mul, x)
+
+
+@pytest.mark.parametrize("size", [7, 64, 1537])
+def test_softcap(size: int) -> None:
+    x = random(300, size) * 20
+    expected = 30.0 * torch.tanh(x.double() / 30.0)
+    torch.testing.assert_close(softcap(x.clone(), 30.0).double(), expected, rtol=0, atol=1e-5)
+    check_rows(lambda rows: softcap(rows.clone(), 30.0), x)
+
+
+@pytest.mark.parametrize("gated", [silu_mul, gelu_mul])
+def test_gates_at_the_ends_of_the_range(gated: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = torch.tensor([[-200.0, 200.0, 0.0, torch.nan, 1.0, 1.0, 1.0, 1.0]])
-    out = silu_mul(x)[0]
+    out = gated(x)[0]
     assert out[:3].tolist() == [0.0, 200.0, 0.0]
     assert out[3].isnan()
 
@@ -73,6 +94,29 @@ def test_rope_rotates_pairs_by_their_angle(head_dim: int) -> None:
     for rows in (1, 3, 8, 50):
         part = apply_rope(x[9 : 9 + rows], rope_rows(table, positions[9 : 9 + rows]))
         assert torch.equal(part, out[9 : 9 + rows])
+
+
+def test_rope_leaves_the_dimensions_beyond_its_own() -> None:
+    rows = rope_rows(rope_tables(RopeParameters(), 16, 60), torch.arange(60))
+    x = random(60, 3, 40)
+    out = apply_rope(x, rows)
+    assert torch.equal(out[..., 16:], x[..., 16:])
+    assert torch.equal(out[..., :16], apply_rope(x[..., :16], rows))
+
+
+def test_longrope_takes_its_set_of_divisors_by_the_served_context() -> None:
+    def angles(served: int) -> list[float]:
+        longrope = RopeParameters(
+            kind="longrope",
+            original_max_position=100,
+            served_context=served,
+            short_divisors=(1.0, 2.0),
+            long_divisors=(4.0, 8.0),
+        )
+        return rope_tables(longrope, 4, 2).sin[1].asin().tolist()
+
+    assert angles(100) == pytest.approx([1.0, 0.01 / 2], rel=1e-5)
+    assert angles(101) == pytest.approx([0.25, 0.01 / 8], rel=1e-5)
 
 
 def test_rope_tables_do_not_depend_on_the_number_of_positions() -> None:
@@ -111,7 +155,11 @@ def test_wrong_arguments_are_named() -> None:
         rms_norm(torch.zeros(2, 8), torch.zeros(8, dtype=torch.bfloat16), 1e-5)
     with pytest.raises(ValueError, match="gate_up"):
         silu_mul(torch.zeros(2, 7))
-    with pytest.raises(ValueError, match="head_dim must be even"):
+    with pytest.raises(ValueError, match="gate_up"):
+        gelu_mul(torch.zeros(2, 7))
+    with pytest.raises(ValueError, match="cap positive"):
+        softcap(torch.zeros(2), 0.0)
+    with pytest.raises(ValueError, match="rotary_dim must be even"):
         rope_tables(RopeParameters(), 7, 10)
     with pytest.raises(ValueError, match=r"divisors must be \[4\]"):
         rope_tables(RopeParameters(), 8, 10, divisors=torch.ones(8))

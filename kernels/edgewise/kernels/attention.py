@@ -48,6 +48,7 @@ def paged_attention(
     *,
     scale: float,
     window: int | None = None,
+    softcap: float | None = None,
     plan: AttentionPlan | None = None,
 ) -> torch.Tensor:
     """softmax(q k^T * scale) v over each sequence's own cache, in float32 whatever the storage.
@@ -62,6 +63,7 @@ def paged_attention(
         meta: Layout of the batch.
         scale: Multiplies the scores; usually head_dim ** -0.5.
         window: Positions that a token sees, itself included; None for all before it.
+        softcap: Scores are kept within (-softcap, softcap) by tanh, as in `kernels.softcap`; None leaves them.
         plan: `plan_attention` of the same arguments if the caller has it from another layer.
 
     Returns:
@@ -76,8 +78,10 @@ def paged_attention(
         raise ValueError(f"q must be [>= {tokens}, heads, {head_dim}], got {tuple(q.shape)}")
     if kv.k.dtype in SCALED_FORMATS and (kv.k_scale is None or kv.v_scale is None):
         raise ValueError(f"{kv.k.dtype} pages need k_scale and v_scale")
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap must be positive, got {softcap}")
     if plan is None:
         plan = plan_attention(meta, heads=q.shape[1], kv_heads=kv_heads, head_dim=head_dim, window=window)
     if plan.shape != Shape(heads=q.shape[1], kv_heads=kv_heads, head_dim=head_dim, window=window):
         raise ValueError(f"the plan was made for {plan.shape}")
-    return reference.attention(q, kv, plan, scale)
+    return reference.attention(q, kv, plan, scale, softcap)

@@ -1,4 +1,4 @@
-"""Rotary position embeddings (Su et al. 2021, RoFormer), halves layout: dimension i turns with i + head_dim / 2."""
+"""Rotary position embeddings (Su et al. 2021, RoFormer), halves layout: dimension i turns with i + n / 2 of the n that rotate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgewise.kernels.rope_parameters import RopeParameters
 
 @dataclass(frozen=True, slots=True)
 class RopeTable:
-    """Cosine and sine of every position's angles; `cos`, `sin`: [positions, head_dim / 2] float32."""
+    """Cosine and sine of every position's angles; `cos`, `sin`: [positions, n / 2] float32 for n rotated dimensions."""
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -20,7 +20,7 @@ class RopeTable:
 
 @dataclass(frozen=True, slots=True)
 class RopeRows:
-    """The rows of a table that one step needs, laid out for `apply_rope`; `cos`, `sin`: [T, 1, head_dim] float32."""
+    """The rows of a table that one step needs, laid out for `apply_rope`; `cos`, `sin`: [T, 1, n] float32."""
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -28,7 +28,7 @@ class RopeRows:
 
 def rope_tables(
     parameters: RopeParameters,
-    head_dim: int,
+    rotary_dim: int,
     max_position: int,
     *,
     device: torch.device | None = None,
@@ -38,19 +38,19 @@ def rope_tables(
 
     Args:
         parameters: Kind and its numbers.
-        head_dim: Even.
+        rotary_dim: Dimensions of a head that rotate, n; even.
         max_position: Number of positions.
         device: Where the tables lie; computed on the CPU.
-        divisors: [head_dim / 2] float32 or None; each frequency is divided by its entry (GGUF files carry such).
+        divisors: [n / 2] float32 or None; each frequency is divided by its entry (GGUF files carry such).
 
     Raises:
-        ValueError: An odd head size, no position, or divisors of another shape.
+        ValueError: An odd size, no position, or divisors of another shape.
     """
-    if head_dim < 2 or head_dim % 2 or max_position < 1:
-        raise ValueError(f"head_dim must be even and max_position positive, got {head_dim} and {max_position}")
-    if divisors is not None and divisors.shape != (head_dim // 2,):
-        raise ValueError(f"divisors must be [{head_dim // 2}], got {tuple(divisors.shape)}")
-    frequencies = reference.inverse_frequencies(parameters, head_dim)
+    if rotary_dim < 2 or rotary_dim % 2 or max_position < 1:
+        raise ValueError(f"rotary_dim must be even and max_position positive, got {rotary_dim} and {max_position}")
+    if divisors is not None and divisors.shape != (rotary_dim // 2,):
+        raise ValueError(f"divisors must be [{rotary_dim // 2}], got {tuple(divisors.shape)}")
+    frequencies = reference.inverse_frequencies(parameters, rotary_dim)
     if divisors is not None:
         frequencies = frequencies / divisors.to(torch.float32)
     cos, sin = reference.tables(frequencies, max_position, parameters.attention_factor)
@@ -69,7 +69,7 @@ def rope_rows(table: RopeTable, positions: torch.Tensor) -> RopeRows:
 
 
 def apply_rope(x: torch.Tensor, rows: RopeRows) -> torch.Tensor:
-    """Rotate heads; query and key heads that lie side by side take one call.
+    """Rotate the first n dimensions of heads, keep the others; query and key heads that lie side by side take one call.
 
     Args:
         x: [T, heads, head_dim] floating point.
@@ -81,6 +81,6 @@ def apply_rope(x: torch.Tensor, rows: RopeRows) -> torch.Tensor:
     Raises:
         ValueError: Shapes do not agree.
     """
-    if x.dim() != 3 or (x.shape[0], 1, x.shape[2]) != rows.cos.shape:
+    if x.dim() != 3 or rows.cos.shape[:2] != (x.shape[0], 1) or rows.cos.shape[2] > x.shape[2]:
         raise ValueError(f"x must be [T, heads, head_dim] with rows {tuple(rows.cos.shape)}, got {tuple(x.shape)}")
     return reference.apply(x, rows.cos, rows.sin)

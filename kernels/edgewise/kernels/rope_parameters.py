@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-RopeKind = Literal["default", "linear", "llama3", "yarn"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,14 +14,18 @@ class RopeParameters:
 
     Attributes:
         kind: "linear" divides all frequencies by `factor` (Chen et al. 2023); "llama3" only the low ones, smoothly; "yarn"
-            by a ramp over the dimensions (Peng et al. 2023, YaRN).
+            by a ramp over the dimensions (Peng et al. 2023, YaRN); "longrope" by a searched divisor for each, one set for
+            contexts up to the original one and another for longer ones (Ding et al. 2024, LongRoPE).
         theta: Base of the geometric series of frequencies.
         factor: Stretch of the context, >= 1; unused by "default".
-        original_max_position: Context before the stretch, in tokens; "llama3" and "yarn".
+        original_max_position: Context before the stretch, in tokens; "llama3", "yarn" and "longrope".
         low_freq_factor, high_freq_factor: "llama3": wavelengths above original / low are stretched, below original / high not.
-        attention_factor: "yarn": multiplies cosine and sine, and so the scores by its square.
+        attention_factor: "yarn" and "longrope": multiplies cosine and sine, and so the scores by its square.
         beta_fast, beta_slow, truncate: "yarn": rotations over the original context that bound the ramp, and whether the
             bounds are rounded outward to whole dimensions.
+        short_divisors, long_divisors: "longrope": one per angle; empty where the weight file holds them.
+        served_context: "longrope": the longest context that is served, in tokens. It decides once which set is used, so that
+            cached keys stay valid and a token's angles do not depend on the length of the text around it.
     """
 
     kind: RopeKind = "default"
@@ -34,3 +38,15 @@ class RopeParameters:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
+    short_divisors: tuple[float, ...] = ()
+    long_divisors: tuple[float, ...] = ()
+    served_context: int = 0
+
+    @property
+    def is_long(self) -> bool:
+        """Whether contexts beyond the original one are served."""
+        return self.served_context > self.original_max_position
+
+    @property
+    def divisors(self) -> tuple[float, ...]:
+        return self.long_divisors if self.is_long else self.short_divisors

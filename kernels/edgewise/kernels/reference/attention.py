@@ -10,16 +10,19 @@ from edgewise.kernels.limits import TILE_TOKENS
 from edgewise.kernels.paging import KVLayer
 from edgewise.kernels.reference.attention_plan import AttentionPlan, Group, Segment, Shape
 from edgewise.kernels.reference.scratch import Scratch
+from edgewise.kernels.reference.softcap import softcap_
 
 
-def attention(q: torch.Tensor, kv: KVLayer, plan: AttentionPlan, scale: float) -> torch.Tensor:
+def attention(
+    q: torch.Tensor, kv: KVLayer, plan: AttentionPlan, scale: float, softcap: float | None = None
+) -> torch.Tensor:
     shape = plan.shape
     out = torch.zeros((q.shape[0], shape.kv_heads, shape.group, shape.head_dim), dtype=torch.float32, device=q.device)
     for group in plan.groups:
         queries = _group_queries(q, group, shape, scale)
         for head in range(0, shape.kv_heads, group.head_step):
             heads = slice(head, head + group.head_step)
-            result = _attend(queries[:, heads], kv, group, head, plan.scratch)
+            result = _attend(queries[:, heads], kv, group, head, plan.scratch, softcap)
             out[:, heads].index_copy_(0, group.token_rows, _token_order(result, group, shape))
     return out.view(q.shape).to(q.dtype)
 
@@ -44,9 +47,14 @@ def _token_order(result: torch.Tensor, group: Group, shape: Shape) -> torch.Tens
     return valid.reshape(-1, heads, shape.group, shape.head_dim)
 
 
-def _attend(queries: torch.Tensor, kv: KVLayer, group: Group, head: int, scratch: Scratch) -> torch.Tensor:
+def _attend(
+    queries: torch.Tensor, kv: KVLayer, group: Group, head: int, scratch: Scratch, softcap: float | None
+) -> torch.Tensor:
     """Queries [sequences, heads, rows, head_dim] -> results of the same shape."""
     weights = _scores(queries, kv, group, head, scratch)
+    if softcap is not None:
+        softcap_(weights, softcap)
+    weights[group.mask_from :].masked_fill_(group.masked, -math.inf)
     largest = weights.amax(dim=-1)
     top = largest[: group.sequences].clone()
     for first, last in _later_ordinals(group):
@@ -60,7 +68,7 @@ def _attend(queries: torch.Tensor, kv: KVLayer, group: Group, head: int, scratch
 
 
 def _scores(queries: torch.Tensor, kv: KVLayer, group: Group, head: int, scratch: Scratch) -> torch.Tensor:
-    """[tiles, heads, rows, TILE_TOKENS] float32; -inf where masked."""
+    """[tiles, heads, rows, TILE_TOKENS] float32, not masked yet."""
     _, heads, rows, head_dim = queries.shape
     size = (group.tiles, heads, rows, TILE_TOKENS)
     scores = scratch.take("scores", size, torch.float32, queries.device)
@@ -73,7 +81,6 @@ def _scores(queries: torch.Tensor, kv: KVLayer, group: Group, head: int, scratch
         torch.bmm(part, keys.transpose(1, 2), out=target.view(-1, rows, TILE_TOKENS))
         if kv.k_scale is not None:
             target.mul_(_gather_scales(kv.k_scale, group, segment, head))
-    scores[group.mask_from :].masked_fill_(group.masked, -math.inf)
     return scores
 
 

@@ -9,11 +9,13 @@ from edgewise.kernels.rope_parameters import RopeParameters
 _CHUNK_POSITIONS = 4096
 
 
-def inverse_frequencies(parameters: RopeParameters, head_dim: int) -> torch.Tensor:
-    """[head_dim / 2] float32, radians per position."""
-    powers = parameters.theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
+def inverse_frequencies(parameters: RopeParameters, rotary_dim: int) -> torch.Tensor:
+    """[rotary_dim / 2] float32, radians per position."""
+    powers = parameters.theta ** (torch.arange(0, rotary_dim, 2, dtype=torch.int64).float() / rotary_dim)
     if parameters.kind == "yarn":
-        return _yarn(parameters, powers, head_dim)
+        return _yarn(parameters, powers, rotary_dim)
+    if parameters.kind == "longrope" and parameters.divisors:
+        return 1.0 / (torch.tensor(parameters.divisors, dtype=torch.float32) * powers)
     frequencies = 1.0 / powers
     if parameters.kind == "linear":
         return frequencies / parameters.factor
@@ -33,24 +35,24 @@ def _llama3(parameters: RopeParameters, frequencies: torch.Tensor) -> torch.Tens
     return torch.where(medium, between, stretched)
 
 
-def _yarn(parameters: RopeParameters, powers: torch.Tensor, head_dim: int) -> torch.Tensor:
+def _yarn(parameters: RopeParameters, powers: torch.Tensor, rotary_dim: int) -> torch.Tensor:
     def dimension(rotations: float) -> float:
         turns = parameters.original_max_position / (rotations * 2 * math.pi)
-        return (head_dim * math.log(turns)) / (2 * math.log(parameters.theta))
+        return (rotary_dim * math.log(turns)) / (2 * math.log(parameters.theta))
 
     low, high = dimension(parameters.beta_fast), dimension(parameters.beta_slow)
     if parameters.truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
+    low, high = max(low, 0), min(high, rotary_dim - 1)
     if low == high:
         high += 0.001  # no division by zero
-    ramp = ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    ramp = ((torch.arange(rotary_dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
     keep = 1 - ramp
     return 1.0 / (parameters.factor * powers) * (1 - keep) + 1.0 / powers * keep
 
 
 def tables(frequencies: torch.Tensor, positions: int, factor: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine [positions, head_dim / 2] float32; in chunks, so that no more memory is touched than the result's."""
+    """Cosine and sine [positions, rotary_dim / 2] float32; in chunks, so that no more memory is touched than the result's."""
     cos, sin = (torch.empty(positions, frequencies.shape[0]) for _ in range(2))
     for first in range(0, positions, _CHUNK_POSITIONS):
         last = min(first + _CHUNK_POSITIONS, positions)
@@ -68,6 +70,9 @@ def rows(cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor) -> tuple
 def apply(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Products and sums stay separate operations: a fused multiply-add would round differently in vector and scalar code."""
     x = x.float()
-    half = x.shape[-1] // 2
+    rotary = cos.shape[-1]
+    if rotary < x.shape[-1]:
+        return torch.cat((apply(x[..., :rotary], cos, sin), x[..., rotary:]), dim=-1)
+    half = rotary // 2
     swapped = torch.cat((x[..., half:], x[..., :half]), dim=-1).mul_(sin)
     return (x * cos).add_(swapped)
