@@ -9,6 +9,7 @@ import pytest
 from starlette.types import Message
 
 from edgewise.api.deps import Access
+from edgewise.core.priority import PriorityName
 from tests.api.harness import CHAT, LOOPBACK, Api, error_of, hello, make_api
 
 REMOTE = "http://192.0.2.7:8400"
@@ -20,6 +21,7 @@ class Record:
     id: str
     name: str
     scopes: frozenset[str] = frozenset({"inference"})
+    priority: PriorityName = "interactive"
 
 
 @dataclass

@@ -349,3 +349,27 @@ def test_key_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("PYTEST_KEY_MACHINE", str(tmp_path))
     run_state_machine_as_test(KeyMachine, settings=settings(max_examples=15, stateful_step_count=20, deadline=None))
+
+
+def test_a_key_has_a_deadline_class(store: KeyStore) -> None:
+    record, token = store.create("nightly", priority="background")
+    assert record.priority == "background"
+    assert store.verify(token) == record
+    assert store.create("app")[0].priority == "interactive"
+    with pytest.raises(InvalidRequest, match="realtime, interactive, background, bulk"):
+        store.create("other", priority="urgent")
+    assert len(store.list()) == 2
+
+
+def test_keys_of_an_older_version_stay_valid(tmp_path: Path) -> None:
+    path = tmp_path / "keys.db"
+    with KeyStore(path) as store:
+        _, token = store.create("app")
+    database = sqlite3.connect(path)
+    database.executescript("ALTER TABLE keys DROP COLUMN priority; PRAGMA user_version = 1;")
+    database.close()
+    with KeyStore(path) as store:
+        record = store.verify(token)
+        assert record is not None
+        assert record.priority == "interactive"
+        assert store.create("next", priority="bulk")[0].priority == "bulk"

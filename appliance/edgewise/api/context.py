@@ -9,6 +9,7 @@ from starlette.types import Scope
 
 from edgewise.api.deps import KeyRecord
 from edgewise.api.requests import RequestRecord
+from edgewise.core.priority import Priority
 
 _SCOPE_KEY = "edgewise.context"
 ANONYMOUS_SALT = "anonymous"
@@ -19,6 +20,7 @@ class RequestContext:
     """Attributes:
     id: Names the request in the answer's header, receipt and log.
     key: The caller's key; None for an anonymous loopback caller.
+    priority: Deadline class that the request's header asks for; None without one.
     record: Set while a generation request is admitted.
     error: Code of the error that the caller was told, also inside a stream.
     facts: For the log line.
@@ -28,6 +30,7 @@ class RequestContext:
     id: str
     started: float
     key: KeyRecord | None = None
+    priority: Priority | None = None
     record: RequestRecord | None = None
     error: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)

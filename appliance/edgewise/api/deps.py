@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from edgewise.api.metrics import ApiMetrics
 from edgewise.api.readiness import Readiness
 from edgewise.api.requests import Requests
 from edgewise.core.clock import Clock, SystemClock
+from edgewise.core.priority import Priority, PriorityName
 from edgewise.pipeline.model import Models
 from edgewise.pipeline.plan import LocalPlanner, Planner
 
@@ -27,6 +28,10 @@ class KeyRecord(Protocol):
     @property
     def scopes(self) -> Set[str]:
         """Of "inference", "metrics", "admin"; "admin" includes the others."""
+
+    @property
+    def priority(self) -> PriorityName:
+        """Deadline class of its requests, and the most urgent that they may ask for."""
 
 
 class KeyVerifier(Protocol):
@@ -48,6 +53,7 @@ class Limits:
         request_timeout_s: Longest time for one answer; None for no limit.
         keepalive_s: Silence after which a stream sends a comment.
         send_timeout_s: A client that takes nothing of its stream for so long is given up.
+        model_priority: Deadline class of requests to a model, by its name; see `api.priority`.
     """
 
     max_body_bytes: int = 4 * 1024**2
@@ -57,6 +63,7 @@ class Limits:
     request_timeout_s: float | None = None
     keepalive_s: float = 15.0
     send_timeout_s: float = 120.0
+    model_priority: Mapping[str, Priority] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from edgewise.api.context import RequestContext, context_of
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import internal_error
 from edgewise.api.parse import AnswerForm, Caller
+from edgewise.api.priority import asked_priority
 from edgewise.api.requests import RequestRecord
 from edgewise.api.responses import json_response
 from edgewise.api.sse import EventStream, attended
@@ -49,6 +50,7 @@ def admit(request: Request, deps: ApiDependencies, route: str) -> RequestContext
     key = None if context.key is None else context.key.name
     context.record = deps.requests.enter(id=context.id, route=route, key=key)
     deps.metrics.in_flight.set(deps.requests.open)
+    context.priority = asked_priority(request.headers, context.key)
     return context
 
 
@@ -64,6 +66,9 @@ def caller(context: RequestContext, deps: ApiDependencies) -> Caller:
     return Caller(
         request_id=context.id,
         salt=context.salt,
+        key=context.key,
+        asked_priority=context.priority,
+        model_priority=limits.model_priority,
         timeout_s=limits.request_timeout_s,
         max_sequences=limits.max_sequences,
     )

@@ -99,7 +99,7 @@ class CorsMiddleware:
             headers = {
                 "access-control-allow-origin": origin,
                 "access-control-allow-methods": "GET, POST",
-                "access-control-allow-headers": "authorization, content-type, last-event-id",
+                "access-control-allow-headers": "authorization, content-type, last-event-id, x-edgewise-priority",
                 "access-control-max-age": "600",
                 "vary": "Origin",
             }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from edgewise.api.deps import KeyRecord
 from edgewise.api.fields import (
     CHAT_IGNORED,
     CHAT_REFUSED,
@@ -15,11 +16,15 @@ from edgewise.api.fields import (
     Refusal,
 )
 from edgewise.api.messages import chat_input
+from edgewise.api.priority import priority_in_force
 from edgewise.api.schemas import ChatBody, CompletionBody, Generation
 from edgewise.core.errors import InvalidRequest, UnsupportedField
+from edgewise.core.priority import Priority
 from edgewise.pipeline.model import ServedModel
 from edgewise.pipeline.task import Sampling, Task, TextInput
 
+ANONYMOUS = "anonymous"
+"""Stands for all callers without a key."""
 SMALLEST_TOP_P = 1e-9
 """OpenAI allows top_p 0; it keeps the most probable token alone, as every value that small does."""
 
@@ -43,12 +48,29 @@ class AnswerForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """What of the request's circumstances goes into a task, and how many answers it may ask for at once."""
+    """What of the request's circumstances goes into a task, and how many answers it may ask for at once.
+
+    Attributes:
+        key: None for a caller without one.
+        asked_priority: Deadline class that the request itself names; None if it does not.
+        model_priority: Classes set for models, by name.
+    """
 
     request_id: str
     salt: str
     timeout_s: float | None
     max_sequences: int
+    key: KeyRecord | None = None
+    asked_priority: Priority | None = None
+    model_priority: Mapping[str, Priority] = field(default_factory=dict)
+
+    @property
+    def key_id(self) -> str:
+        """Whom fairness among callers knows."""
+        return ANONYMOUS if self.key is None else self.key.id
+
+    def priority(self, model: ServedModel) -> Priority:
+        return priority_in_force(self.asked_priority, self.key, self.model_priority.get(model.name))
 
 
 def chat_task(body: ChatBody, model: ServedModel, caller: Caller) -> tuple[Task, AnswerForm]:
@@ -70,6 +92,8 @@ def chat_task(body: ChatBody, model: ServedModel, caller: Caller) -> tuple[Task,
         stop=body.stop,
         n=_answers(body, 1, caller.max_sequences),
         salt=caller.salt,
+        key=caller.key_id,
+        priority=caller.priority(model),
         deadline_s=_deadline(body, caller),
         ignored=(*_ignored(body, CHAT_IGNORED), *message_ignored),
     )
@@ -93,6 +117,8 @@ def completion_task(body: CompletionBody, model: ServedModel, caller: Caller) ->
         stop=body.stop,
         n=n,
         salt=caller.salt,
+        key=caller.key_id,
+        priority=caller.priority(model),
         deadline_s=_deadline(body, caller),
         ignored=_ignored(body, COMPLETION_IGNORED),
     )

@@ -20,10 +20,17 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 
 
+@app.command("create", hidden=True)
 @app.command("new")
 def new(
     name: Annotated[str, typer.Argument(help="Who will use it.")],
     scope: Annotated[list[str] | None, typer.Option(help="inference (default), metrics or admin; repeatable.")] = None,
+    priority: Annotated[
+        str,
+        typer.Option(
+            help="Deadline class of its requests: realtime, interactive, background or bulk; also their ceiling."
+        ),
+    ] = "interactive",
     expires_in: Annotated[str | None, typer.Option(help="Life, e.g. 90d or 12h; default: for ever.")] = None,
     expires_at: Annotated[datetime | None, typer.Option(help="Date of expiry (UTC).", formats=["%Y-%m-%d"])] = None,
     config: ConfigFile = None,
@@ -32,12 +39,15 @@ def new(
     """Make a key and print it: this once, it cannot be shown again."""
     moment = expires_at.replace(tzinfo=timezone.utc).timestamp() if expires_at else None
     with _store(config) as store:
-        record, token = store.create(name, scope or ["inference"], expires_at=moment, ttl_s=_seconds(expires_in))
+        record, token = store.create(
+            name, scope or ["inference"], expires_at=moment, ttl_s=_seconds(expires_in), priority=priority
+        )
     if as_json:
         print_json({**_json(record), "key": token})
         return
+    may = f"{', '.join(sorted(record.scopes))}; {record.priority}"
     until = f"expires {date_text(record.expires_at)}" if record.expires_at else "never expires"
-    say(f"Key `{record.name}` ({', '.join(sorted(record.scopes))}), {until}. Keep it: it cannot be shown again.")
+    say(f"Key `{record.name}` ({may}), {until}. Keep it: it cannot be shown again.")
     typer.echo(token)
 
 
@@ -58,12 +68,13 @@ def list_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
             r.name,
             " ".join(sorted(r.scopes)),
             r.state(now),
+            r.priority,
             date_text(r.created_at),
             date_text(r.expires_at) or "never",
         )
         for r in records
     ]
-    print_table(("ID", "NAME", "SCOPES", "STATE", "CREATED", "EXPIRES"), rows)
+    print_table(("ID", "NAME", "SCOPES", "STATE", "CLASS", "CREATED", "EXPIRES"), rows)
 
 
 @app.command("revoke")

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from edgewise.core.addresses import connectable, is_loopback
+from edgewise.core.priority import priorities_by_name
 
 DEFAULT_CONFIG_FILE = Path("/etc/edgewise/edgewise.toml")
 
@@ -32,6 +33,11 @@ def _parse_bytes(value: object) -> object:
     if match is None or match[2] not in _UNITS:
         raise ValueError("write a number of bytes, or a number with KiB, MiB or GiB")
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _named_classes(entries: tuple[str, ...]) -> tuple[str, ...]:
+    priorities_by_name(entries)
+    return entries
 
 
 Bytes = Annotated[int, BeforeValidator(_parse_bytes), Field(gt=0)]
@@ -63,6 +69,22 @@ class EngineSettings(Section):
     max_step_tokens: PositiveInt = Field(
         default=512, description="Largest number of tokens in one step; bounds a chunk of a long prompt."
     )
+    prefill_step_s: Seconds = Field(
+        default=0.1,
+        description="Longest time in seconds that a step spends on prompts while no answer is being written, as far as that "
+        "is efficient; a more urgent request waits for no more than the step under way.",
+    )
+    ageing_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="Seconds in the queue after which a background or bulk request counts as one class more urgent, at most "
+        "interactive; 0 never promotes.",
+    )
+    spill_bytes: Annotated[int, BeforeValidator(_parse_bytes), Field(ge=0)] | None = Field(
+        default=None,
+        description='Host memory for the pages of preempted requests, e.g. "256 MiB"; unset takes up to the size of the KV '
+        "cache from what is left, 0 computes them again.",
+    )
     threads: PositiveInt | None = Field(default=None, description="CPU threads for kernels; unset takes all cores.")
     prefix_cache: bool = Field(default=True, description="Reuse the KV pages of equal beginnings of prompts.")
 
@@ -78,6 +100,11 @@ class LimitsSettings(Section):
     )
     request_timeout_s: Seconds | None = Field(
         default=None, description="Longest time for one answer in seconds; unset sets no limit."
+    )
+    model_priority: Annotated[tuple[str, ...], AfterValidator(_named_classes)] = Field(
+        default=(),
+        description="Deadline classes of models, as `starter=background`; a request without the header "
+        "`X-Edgewise-Priority` gets the less urgent of its key's and its model's class.",
     )
     keepalive_s: Seconds = Field(
         default=15.0, description="Seconds of silence after which a stream sends a comment line."

@@ -27,6 +27,9 @@ class EngineConfig:
         max_step_tokens: Largest number of tokens in one step (upper bound of a prefill chunk).
         threads: CPU threads for kernels; None takes all cores.
         prefix_cache: Share KV pages of equal prefixes.
+        prefill_step_s: Time aimed at for a step that computes prompts while nobody waits for a next token, in seconds.
+        ageing_s: Seconds in the queue after which a request counts as one class more urgent; 0 for never.
+        spill_bytes: Host memory for pages of preempted requests; None takes what is left, up to the size of the KV cache.
         memory_budget_bytes: What this engine may book in all; None takes `memory_fraction` of what is available.
         host_cache_bytes: Host memory for KV pages that left the device; 0 for none.
         disk_cache_dir, disk_cache_bytes: Folder and size of the KV tier that survives a restart; None and 0 for none.
@@ -46,6 +49,9 @@ class EngineConfig:
     max_step_tokens: int = 512
     threads: int | None = None
     prefix_cache: bool = True
+    prefill_step_s: float = 0.1
+    ageing_s: float = 60.0
+    spill_bytes: int | None = None
     memory_budget_bytes: int | None = None
     host_cache_bytes: int = 0
     disk_cache_dir: str | None = None

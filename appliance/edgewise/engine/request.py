@@ -8,22 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Literal
 
 from edgewise.core.errors import InvalidRequest
+from edgewise.core.priority import Priority as Priority
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 MAX_TOP_LOGPROBS = 20
-
-
-class Priority(IntEnum):
-    """Deadline classes, most urgent first."""
-
-    REALTIME = 0
-    INTERACTIVE = 1
-    BACKGROUND = 2
-    BULK = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

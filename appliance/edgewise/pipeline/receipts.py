@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from edgewise.core.priority import PriorityName
 from edgewise.engine.request import RequestStats
 from edgewise.pipeline.plan import Decision
 
@@ -22,7 +23,8 @@ class StageReceipt:
     """What one stage did. Times in milliseconds; None where the engine gave no account.
 
     `queued_ms`, `prefill_ms` and `decode_ms` are the largest of the stage's sequences, which run side by side; `restarts`
-    likewise, `preemptions` are summed, `cached_tokens` counts each prompt once.
+    likewise, `preemptions` are summed, `cached_tokens` counts each prompt once; `restored_tokens` are those of them that came
+    back from host memory or disk.
     """
 
     stage: str
@@ -36,17 +38,22 @@ class StageReceipt:
     ttft_ms: float | None
     tokens_per_s: float | None
     cached_tokens: int | None
+    restored_tokens: int | None
     restarts: int | None
     preemptions: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The `edgewise` object of an answer. `sampling` holds the values in force, the model's recommendations included."""
+    """The `edgewise` object of an answer.
+
+    `priority` is the deadline class in force; `sampling` holds the values in force, the model's recommendations included.
+    """
 
     request_id: str
     model: str
     digest: str
+    priority: PriorityName
     seed: int
     sampling: Mapping[str, float]
     stages: tuple[StageReceipt, ...]
@@ -97,6 +104,7 @@ def stage_receipt(
         if pace.generation_s > 0 and pace.tokens > len(stats)
         else None,
         cached_tokens=cached,
+        restored_tokens=sum(one.restored_tokens for one in known) if whole else None,
         restarts=max(one.restarts for one in known) if whole else None,
         preemptions=sum(one.preemptions for one in known) if whole else None,
     )

@@ -187,6 +187,7 @@ class Run:
             request_id=self.task.id,
             model=self.task.model.name,
             digest=self.task.model.digest,
+            priority=self.task.priority.label,
             seed=self.seed,
             sampling=self.task.sampling.effective(self.task.model),
             stages=(stage_receipt(self.plan.decision("generate"), stats, self._cached_tokens(), pace),),

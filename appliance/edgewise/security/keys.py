@@ -28,9 +28,11 @@ from typing import Any, Literal, get_args
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import InvalidRequest, NotFound, StorageError
 from edgewise.core.files import make_folder, own_like_parent, translate_os_errors
+from edgewise.core.priority import PriorityName, priority_of
 
 Scope = Literal["inference", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
+DEFAULT_PRIORITY: PriorityName = "interactive"
 
 _ID_ALPHABET = string.digits + string.ascii_lowercase
 _ID_CHARS = 8
@@ -52,6 +54,15 @@ CREATE TABLE IF NOT EXISTS keys (
 ) STRICT;
 CREATE UNIQUE INDEX IF NOT EXISTS live_names ON keys (name) WHERE revoked_at IS NULL;
 """
+_INSERT = """
+INSERT INTO keys (id, name, digest, scopes, created_at, expires_at, priority)
+VALUES (:id, :name, :digest, :scopes, :created_at, :expires_at, :priority)
+"""
+# Each entry takes a database from the version that is its index to the next (PRAGMA user_version).
+_MIGRATIONS = (
+    _SCHEMA,
+    "ALTER TABLE keys ADD COLUMN priority TEXT NOT NULL DEFAULT 'interactive';",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +72,7 @@ class KeyRecord:
     Attributes:
         id: Public part of the key; also identifies the tenant.
         scopes: What it may do; "admin" includes the others.
+        priority: Deadline class of its requests; they may ask for a less urgent one, never for a more urgent one.
         created_at, expires_at, revoked_at: Seconds since the Unix epoch; None is never.
     """
 
@@ -70,6 +82,7 @@ class KeyRecord:
     created_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
+    priority: PriorityName = DEFAULT_PRIORITY
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes or "admin" in self.scopes
@@ -122,6 +135,7 @@ class KeyStore:
         *,
         expires_at: float | None = None,
         ttl_s: float | None = None,
+        priority: str = DEFAULT_PRIORITY,
     ) -> tuple[KeyRecord, str]:
         """Make a key; durable on return.
 
@@ -130,12 +144,13 @@ class KeyStore:
             scopes: Any of `SCOPES`.
             expires_at: Seconds since the epoch; or
             ttl_s: seconds from now. Neither: the key does not expire.
+            priority: One of `PRIORITY_NAMES`; also the most urgent class that the key's requests may ask for.
 
         Returns:
             The record, and the key in plain text, which cannot be had again.
 
         Raises:
-            InvalidRequest: Name taken or malformed, unknown scope, or an expiry that is not in the future.
+            InvalidRequest: Name taken or malformed, unknown scope or class, or an expiry that is not in the future.
         """
         now = self._clock.time()
         if ttl_s is not None:
@@ -148,12 +163,21 @@ class KeyStore:
             scopes=_checked_scopes(scopes),
             created_at=now,
             expires_at=_checked_expiry(expires_at, now),
+            priority=_checked_priority(priority),
         )
         token = f"ew_{record.id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
-        values = (record.id, name, _digest(token), " ".join(sorted(record.scopes)), now, record.expires_at)
+        values = {
+            "id": record.id,
+            "name": name,
+            "digest": _digest(token),
+            "scopes": " ".join(sorted(record.scopes)),
+            "created_at": now,
+            "expires_at": record.expires_at,
+            "priority": record.priority,
+        }
         with self._database() as database:
             try:
-                database.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, NULL)", values)
+                database.execute(_INSERT, values)
             except sqlite3.IntegrityError as error:
                 raise InvalidRequest(
                     f"a key named `{name}` exists; revoke it first or take another name", param="name"
@@ -223,12 +247,27 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.row_factory = sqlite3.Row
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = 1; COMMIT;")
+        _migrate(connection)
     except sqlite3.Error:
         connection.close()
         raise
     return connection
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    """Bring the tables up to date, one transaction a step. The version is read again under the lock: another may be at it."""
+    while _version(connection) < len(_MIGRATIONS):
+        connection.execute("BEGIN IMMEDIATE")
+        version = _version(connection)
+        if version < len(_MIGRATIONS):
+            for statement in filter(str.strip, _MIGRATIONS[version].split(";")):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {version + 1}")
+        connection.execute("COMMIT")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _explain(error: sqlite3.Error, path: Path) -> str:
@@ -255,6 +294,7 @@ def _record(row: Any) -> KeyRecord:
         created_at=row["created_at"],
         expires_at=row["expires_at"],
         revoked_at=row["revoked_at"],
+        priority=priority_of(row["priority"]).label,
     )
 
 
@@ -273,6 +313,13 @@ def _checked_scopes(scopes: Iterable[str]) -> frozenset[Scope]:
     if unknown or not wanted:
         raise InvalidRequest(f"unknown scopes {unknown}: choose from {', '.join(SCOPES)}", param="scopes")
     return frozenset(scope for scope in SCOPES if scope in wanted)
+
+
+def _checked_priority(priority: str) -> PriorityName:
+    try:
+        return priority_of(priority).label
+    except ValueError as error:
+        raise InvalidRequest(f"unknown class: {error}", param="priority") from error
 
 
 def _checked_expiry(expires_at: float | None, now: float) -> float | None:

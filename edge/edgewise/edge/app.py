@@ -14,6 +14,7 @@ from edgewise.api.app import create_app
 from edgewise.api.deps import Access, ApiDependencies, Limits
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import configure_logging, get_logger
+from edgewise.core.priority import priorities_by_name
 from edgewise.core.sdnotify import Notifier
 from edgewise.core.settings import LoadedSettings, Settings
 from edgewise.edge.served import open_model, with_remedy
@@ -169,6 +170,7 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore) -> ApiDepe
             max_sequences=min(Limits().max_sequences, engine.max_running + engine.max_waiting),
             request_timeout_s=limits.request_timeout_s,
             keepalive_s=limits.keepalive_s,
+            model_priority=priorities_by_name(limits.model_priority),
         ),
         access=Access(
             require_key=security.require_key,

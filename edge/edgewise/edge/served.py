@@ -55,6 +55,9 @@ def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
         max_step_tokens=engine.max_step_tokens,
         threads=engine.threads,
         prefix_cache=engine.prefix_cache,
+        prefill_step_s=engine.prefill_step_s,
+        ageing_s=engine.ageing_s,
+        spill_bytes=engine.spill_bytes,
     )
 
 
