@@ -8,6 +8,7 @@ from edgewise.api.auth import AuthMiddleware
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import install_error_handlers
 from edgewise.api.middleware import ContextMiddleware, CorsMiddleware
+from edgewise.api.responses_api.routes import responses_router
 from edgewise.api.routes_service import service_router
 from edgewise.api.routes_v1 import v1_router
 
@@ -26,6 +27,7 @@ def create_app(deps: ApiDependencies) -> FastAPI:
     )
     install_error_handlers(app)
     app.include_router(v1_router(deps))
+    app.include_router(responses_router(deps))
     app.include_router(service_router(deps))
     # The last one added is the outermost: context, then CORS (its preflights carry no key), then keys.
     app.add_middleware(AuthMiddleware, keys=deps.keys, access=deps.access)

@@ -12,8 +12,11 @@ from edgewise.api.readiness import Readiness
 from edgewise.api.requests import Requests
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.priority import Priority, PriorityName
+from edgewise.core.sqlite import Database
+from edgewise.pipeline.conversations import Conversations
 from edgewise.pipeline.model import Models
 from edgewise.pipeline.plan import LocalPlanner, Planner
+from edgewise.pipeline.state import open_state
 
 
 class KeyRecord(Protocol):
@@ -81,6 +84,19 @@ class Access:
     allowed_hosts: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """How long what callers leave here is kept.
+
+    Attributes:
+        responses_s: Seconds since its last use after which an answer of /v1/responses is dropped.
+        responses_count: Answers kept for each key.
+    """
+
+    responses_s: float = 30 * 86_400.0
+    responses_count: int = 10_000
+
+
 @dataclass(kw_only=True)
 class ApiDependencies:
     """Collaborators of the API; the last three are built here and shared with the service around it.
@@ -89,6 +105,7 @@ class ApiDependencies:
         keys: None accepts no key at all: loopback callers only.
         ready_max_age_s: Age at which a token no longer proves that a model answers.
         log_content: Put prompts and answers into the log line of their request; the log's own setting must let them through too.
+        state: The service's database; one in memory by default.
         requests: Admission and drain; `requests.begin_drain()`, `await requests.wait_idle(s)`, `requests.cut()` end the service.
         events: Events of the service; `events.emit(kind, message, **facts)`.
     """
@@ -103,6 +120,9 @@ class ApiDependencies:
     version: str = "0"
     ready_max_age_s: float = 30.0
     log_content: bool = False
+    keep: Keeping = field(default_factory=Keeping)
+    state: Database = field(default_factory=lambda: open_state(None))
+    conversations: Conversations = field(init=False)
     readiness: Readiness = field(init=False)
     requests: Requests = field(init=False)
     events: EventLog = field(init=False)
@@ -111,6 +131,12 @@ class ApiDependencies:
         self.readiness = Readiness(self.models, clock=self.clock, max_age_s=self.ready_max_age_s)
         self.requests = Requests(clock=self.clock, limit=self.limits.max_concurrent_requests)
         self.events = EventLog(clock=self.clock)
+        self.conversations = Conversations(
+            self.state,
+            keep_s=self.keep.responses_s,
+            keep_count=self.keep.responses_count,
+            clock=self.clock,
+        )
 
     @property
     def draining(self) -> bool:

@@ -22,15 +22,15 @@ class Refusal:
     harmless: Callable[[Any], bool]
 
 
-def _never(_: Any) -> bool:
+def never(_: Any) -> bool:
     return False
 
 
-def _empty(value: Any) -> bool:
+def empty(value: Any) -> bool:
     return value in ([], {}, "")
 
 
-def _one_of(*values: Any) -> Callable[[Any], bool]:
+def one_of(*values: Any) -> Callable[[Any], bool]:
     return lambda value: value in values
 
 
@@ -50,24 +50,24 @@ CHAT_IGNORED = frozenset(
 )
 
 CHAT_REFUSED: Mapping[str, Refusal] = {
-    "audio": Refusal("no model here speaks in a chat", _never),
-    "function_call": Refusal("functions cannot be called yet", _one_of("none", "auto")),
-    "functions": Refusal("functions cannot be called yet", _empty),
-    "modalities": Refusal("a chat answers in text only", _one_of(["text"])),
-    "moderation": Refusal("no moderation model is run", _never),
-    "reasoning_effort": Refusal("no model here has a setting for it", _one_of("none")),
-    "response_format": Refusal("only plain text can be asked for yet", _one_of({"type": "text"})),
-    "tool_choice": Refusal("tools cannot be called yet", _one_of("none", "auto")),
-    "tools": Refusal("tools cannot be called yet", _empty),
-    "verbosity": Refusal("no model here has a setting for it", _one_of("medium")),
-    "web_search_options": Refusal("there is no web search", _never),
+    "audio": Refusal("no model here speaks in a chat", never),
+    "function_call": Refusal("functions cannot be called yet", one_of("none", "auto")),
+    "functions": Refusal("functions cannot be called yet", empty),
+    "modalities": Refusal("a chat answers in text only", one_of(["text"])),
+    "moderation": Refusal("no moderation model is run", never),
+    "reasoning_effort": Refusal("no model here has a setting for it", one_of("none")),
+    "response_format": Refusal("only plain text can be asked for yet", one_of({"type": "text"})),
+    "tool_choice": Refusal("tools cannot be called yet", one_of("none", "auto")),
+    "tools": Refusal("tools cannot be called yet", empty),
+    "verbosity": Refusal("no model here has a setting for it", one_of("medium")),
+    "web_search_options": Refusal("there is no web search", never),
 }
 
 COMPLETION_IGNORED = frozenset({"user"})
 
 COMPLETION_REFUSED: Mapping[str, Refusal] = {
-    "best_of": Refusal("answers are not ranked; ask for them with 'n'", _one_of(1)),
-    "suffix": Refusal("text cannot be inserted before a suffix", _empty),
+    "best_of": Refusal("answers are not ranked; ask for them with 'n'", one_of(1)),
+    "suffix": Refusal("text cannot be inserted before a suffix", empty),
 }
 
 STREAM_OPTIONS_IGNORED = frozenset({"include_obfuscation"})

@@ -1,0 +1,1 @@
+"""The Messages API in Anthropic's form: /v1/messages."""
