@@ -62,7 +62,11 @@ class EngineSettings(Section):
         description='Size of the KV cache, e.g. "2 GiB"; unset lets the engine choose from what is available.',
     )
     memory_fraction: float = Field(
-        default=0.8, gt=0, le=1, description="Share of the available memory that the engine may book."
+        default=0.8, gt=0, le=1, description="Share of the memory available at start that all engines may book."
+    )
+    memory_budget_bytes: Bytes | None = Field(
+        default=None,
+        description='What all engines together may book, e.g. "6 GiB"; unset takes `memory_fraction` of what is available.',
     )
     max_running: PositiveInt = Field(default=32, description="Sequences that are computed together.")
     max_waiting: int = Field(default=256, ge=0, description="Sequences that may wait; one more is answered 429.")
@@ -87,6 +91,37 @@ class EngineSettings(Section):
     )
     threads: PositiveInt | None = Field(default=None, description="CPU threads for kernels; unset takes all cores.")
     prefix_cache: bool = Field(default=True, description="Reuse the KV pages of equal beginnings of prompts.")
+
+
+def _check_keep_alives(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        name, _, seconds = value.partition("=")
+        if not name or re.fullmatch(r"-1|[0-9]+(\.[0-9]+)?", seconds) is None:
+            raise ValueError(f"{value!r}: write NAME=SECONDS, -1 for ever")
+    return values
+
+
+class PoolSettings(Section):
+    """Several models in one service: what stays loaded, and how long."""
+
+    pinned: tuple[str, ...] = Field(
+        default=(), description="Models that are loaded at start and never unloaded, besides `model`."
+    )
+    keep_alive_s: float = Field(
+        default=300.0,
+        ge=-1,
+        allow_inf_nan=False,
+        description="Seconds that a model stays loaded after its last answer; -1 for ever, 0 not at all.",
+    )
+    keep_alive: Annotated[tuple[str, ...], AfterValidator(_check_keep_alives)] = Field(
+        default=(), description='The same for single models, as "NAME=SECONDS".'
+    )
+    wait_s: Seconds = Field(
+        default=30.0, description="Seconds that a request waits for memory that a writing model holds; then 503."
+    )
+    retry_s: Seconds = Field(
+        default=5.0, description="Seconds after a failed load in which the failure is answered without another try."
+    )
 
 
 class LimitsSettings(Section):
@@ -183,7 +218,12 @@ class Settings(Section):
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on; 0.0.0.0 or :: for all.")
     port: int = Field(default=8400, ge=0, le=65535, description="TCP port; 0 takes a free one.")
-    model: str = Field(default="starter", min_length=1, description="Model to serve, by its name in the store.")
+    model: str = Field(
+        default="starter", min_length=1, description="Model that is loaded at start and stays, by its name in the store."
+    )
+    models: tuple[str, ...] = Field(
+        default=(), description="Models that may be asked besides the pinned ones; empty: all installed."
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="Data type of computation."
     )
@@ -204,6 +244,7 @@ class Settings(Section):
     )
     offline: bool = Field(default=False, description="Never use a network to fetch models; `file:` sources go on.")
     engine: EngineSettings = EngineSettings()
+    pool: PoolSettings = PoolSettings()
     limits: LimitsSettings = LimitsSettings()
     tls: TlsSettings = TlsSettings()
     security: SecuritySettings = SecuritySettings()

@@ -11,6 +11,7 @@ from edgewise.core.errors import ConfigError, OutOfMemory
 from edgewise.core.log import get_logger
 from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
+from edgewise.engine.constraint import Constraints
 from edgewise.engine.core import ProgressSink
 from edgewise.engine.engine import Engine
 from edgewise.engine.fit import FitReport, fit
@@ -79,7 +80,8 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
     )
     for choice in numerics.why:
         log.info("numerics_chosen", choice=choice)
-    return Engine(info, scheduler=scheduler, runner=Runner(decoder, kv, device), pacer=pacer, ledger=ledger)
+    runner = Runner(decoder, kv, device, Constraints(config.vocabulary))
+    return Engine(info, scheduler=scheduler, runner=runner, pacer=pacer, ledger=ledger)
 
 
 def _fit(config: EngineConfig, network: DecoderConfig, numerics: Numerics, device: torch.device) -> FitReport:
@@ -93,6 +95,7 @@ def _fit(config: EngineConfig, network: DecoderConfig, numerics: Numerics, devic
         max_running=config.max_running,
         max_step_tokens=config.max_step_tokens,
         page_tokens=PAGE_TOKENS,
+        memory_budget_bytes=config.memory_budget_bytes,
     )
     if not report.fits:
         # A cache that is asked for and too small is a mistake that no freed memory mends.

@@ -137,6 +137,11 @@ class EngineClient:
         return None if self._supervisor is None else self._supervisor.pid
 
     @property
+    def failure(self) -> EdgewiseError | None:
+        """Why the last life ended, until the next one is ready."""
+        return None if self._supervisor is None else self._supervisor.failure
+
+    @property
     def open_requests(self) -> int:
         return len(self._book)
 

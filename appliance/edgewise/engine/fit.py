@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from edgewise.core.sizes import mib
@@ -44,7 +45,7 @@ class FitReport:
         """The sum, line by line, for people."""
         lines = [
             f"available now     {mib(self.available):>14}",
-            f"budget            {mib(self.budget):>14}   (memory_fraction of it)",
+            f"budget            {mib(self.budget):>14}   ({self.budget / max(1, self.available):.0%} of it)",
             f"weights           {mib(self.weights):>14}   ({self.numerics.dtype}, quantize {self.numerics.quantize})",
             f"workspace         {mib(self.workspace):>14}   (activations and logits of the largest step)",
             f"KV cache          {mib(self.kv):>14}   ({self.kv_format}, {self.kv_per_token:,} bytes a token, "
@@ -67,12 +68,14 @@ def fit(
     max_running: int,
     max_step_tokens: int,
     page_tokens: int,
+    memory_budget_bytes: int | None = None,
 ) -> FitReport:
     """Divide the budget: weights and workspace first, the rest below `SHRINK_MARK` to the KV cache.
 
+    The budget is `memory_budget_bytes`, but no more than is available; without it, `memory_fraction` of what is available.
     The cache is never larger than `max_running` full contexts can use, and exactly `kv_memory_bytes` when that is given.
     """
-    budget = int(available * memory_fraction)
+    budget = int(available * memory_fraction) if memory_budget_bytes is None else min(memory_budget_bytes, available)
     weights = weight_bytes(config, numerics.dtype)
     workspace = workspace_bytes(config, max_step_tokens, max_running)
     per_token = kv_bytes_per_token(config, numerics.kv_dtype, numerics.dtype)
@@ -99,6 +102,41 @@ def fit(
         fits=fits,
         reason=reason,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What memory budget (`EngineConfig.memory_budget_bytes`) is of use to a model, in bytes.
+
+    Attributes:
+        minimal: Room for weights, workspace and one whole context, or for as much of one as all the memory there is can hold;
+            never for less than `MIN_CONTEXT`.
+        full: More than this it cannot use.
+        context: Largest prompt + answer in tokens that `minimal` holds.
+    """
+
+    minimal: int
+    full: int
+    context: int
+
+
+def needs(report: FitReport, *, max_context: int | None, max_running: int, kv_memory_bytes: int | None) -> Needs:
+    """The range of useful budgets of a model, of which `report` is what `fit` says for all the memory there is."""
+    fixed = report.weights + report.workspace
+    page = report.kv_per_token * report.page_tokens
+    wanted = min(max_context or report.model_context, report.model_context)
+    one = math.ceil(wanted / report.page_tokens) * page if kv_memory_bytes is None else kv_memory_bytes
+    most = one * max_running if kv_memory_bytes is None else kv_memory_bytes
+    minimal, context = _budget_for(fixed + one), min(wanted, one // page * report.page_tokens)
+    if minimal > report.budget and kv_memory_bytes is None:
+        least = _budget_for(fixed + math.ceil(min(wanted, MIN_CONTEXT) / report.page_tokens) * page)
+        minimal, context = max(least, report.budget), min(wanted, max(report.max_context, MIN_CONTEXT))
+    return Needs(minimal=minimal, full=max(minimal, _budget_for(fixed + most)), context=context)
+
+
+def _budget_for(size: int) -> int:
+    """The smallest budget of which `size` bytes lie below `SHRINK_MARK`."""
+    return math.ceil(size / SHRINK_MARK) + 1
 
 
 def _verdict(weights: int, workspace: int, kv: int, room: int, usable: int, context: int) -> tuple[bool, str]:

@@ -1,0 +1,99 @@
+"""A model of the pool as its callers see it: an `Engine` that is loaded when it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from edgewise.engine.api import EngineInfo, EngineState, EngineStats, MemoryReport, TokenStream
+from edgewise.engine.pool.pool import EnginePool
+from edgewise.engine.request import GenerateRequest, TokenChunk
+
+
+class PooledEngine:
+    """Implements `engine.api.Engine` for one model of a pool; its key is fixed, its engine process comes and goes."""
+
+    def __init__(self, pool: EnginePool, key: str) -> None:
+        self._pool = pool
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"PooledEngine({self._key}, {self.state})"
+
+    @property
+    def state(self) -> EngineState:
+        """ "stopped" while the model is not loaded."""
+        engine = self._pool.engine(self._key)
+        return "stopped" if engine is None else engine.state
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """None while the model is not loaded."""
+        engine = self._pool.engine(self._key)
+        return None if engine is None else engine.info
+
+    async def submit(self, request: GenerateRequest) -> PooledStream:
+        """See `engine.api.Engine.submit`; loads the model first if need be. It is not unloaded before the stream has ended.
+
+        Raises:
+            OutOfMemory, EngineUnavailable: There is no room for it, or not in time; or why it could not be loaded.
+        """
+        engine = await self._pool.acquire(self._key)
+        try:
+            stream = await engine.submit(request)
+        except BaseException:
+            self._pool.release(self._key)
+            raise
+        return PooledStream(stream, lambda: self._pool.release(self._key), asyncio.get_running_loop())
+
+    async def stats(self) -> EngineStats:
+        """All zero while the model is not loaded."""
+        engine = self._pool.engine(self._key)
+        return EngineStats() if engine is None else await engine.stats()
+
+    async def memory(self) -> MemoryReport:
+        """All zero while the model is not loaded."""
+        engine = self._pool.engine(self._key)
+        return MemoryReport(budget_bytes=0, available_bytes=0) if engine is None else await engine.memory()
+
+
+class PooledStream:
+    """Implements `engine.api.TokenStream`; calls `release` once, when the stream ends, is closed or dropped."""
+
+    def __init__(self, stream: TokenStream, release: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+        self._stream = stream
+        self._release = release
+        self._loop = loop
+        self._released = False
+
+    def __aiter__(self) -> AsyncIterator[TokenChunk]:
+        return self
+
+    async def __anext__(self) -> TokenChunk:
+        try:
+            chunk = await self._stream.__anext__()
+        except BaseException:  # the end, a cancellation, or a fault: the stream is over
+            self._leave()
+            raise
+        if chunk.finish is not None:
+            self._leave()
+        return chunk
+
+    async def aclose(self) -> None:
+        try:
+            await self._stream.aclose()
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        if not self._released:
+            self._released = True
+            self._release()
+
+    def __del__(self) -> None:
+        # The collector may run in any thread; the pool belongs to the loop's.
+        if not self._released:
+            self._released = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the pool is gone or going
+                self._loop.call_soon_threadsafe(self._release)
