@@ -67,6 +67,12 @@ class TemplateFailed(InvalidRequest):
     code = "template_error"
 
 
+class ConstraintFailed(InvalidRequest):
+    """An answer cannot go on inside the grammar that was asked for: a dead end, or a grammar beyond its limits."""
+
+    code = "constraint_failed"
+
+
 class NotAuthenticated(EdgewiseError):
     code = "invalid_api_key"
     http_status = 401

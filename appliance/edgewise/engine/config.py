@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from edgewise.engine.vocabulary import Vocabulary
 from edgewise.models.files import ModelFiles
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
@@ -34,6 +35,7 @@ class EngineConfig:
         host_cache_bytes: Host memory for KV pages that left the device; 0 for none.
         disk_cache_dir, disk_cache_bytes: Folder and size of the KV tier that survives a restart; None and 0 for none.
         disk_cache_key: What besides model and KV format the stored pages depend on (digest of tokenizer and template).
+        vocabulary: Spelling of every token, for answers that follow a grammar; None refuses them.
     """
 
     model: ModelFiles
@@ -57,3 +59,4 @@ class EngineConfig:
     disk_cache_dir: str | None = None
     disk_cache_bytes: int = 0
     disk_cache_key: str = ""
+    vocabulary: Vocabulary | None = field(default=None, repr=False)

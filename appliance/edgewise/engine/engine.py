@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from edgewise.core.errors import InvalidRequest
+from edgewise.core.errors import ConstraintFailed, InvalidRequest
 from edgewise.core.log import get_logger
 from edgewise.engine.api import EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.heartbeat import resident_bytes
@@ -72,7 +72,14 @@ class Engine:
                 raise InvalidRequest(
                     f"The prompt has token id {token}: ids run from 0 to {self.info.vocab_size - 1}.", param="prompt"
                 )
-        self._live[request.id] = self._scheduler.add(request)
+        sequence = self._scheduler.add(request)
+        if request.constraint is not None:
+            try:
+                self._runner.constraints.open(request.id, request.constraint)
+            except InvalidRequest:
+                self._scheduler.remove(sequence)
+                raise
+        self._live[request.id] = sequence
 
     def cancel(self, request_id: str) -> None:
         """Free a request's pages now; its last chunk comes with the next step. Unknown ids have finished already."""
@@ -115,6 +122,8 @@ class Engine:
         sequence = work.sequence
         if draw.broken:
             return self._fail(sequence, "engine_error", "The model produced no finite logits for this request.")
+        if draw.stuck:
+            return self._fail(sequence, ConstraintFailed.code, self._stuck(sequence))
         first = sequence.first_token_at is None
         if first:
             sequence.first_token_at = self._now()
@@ -144,6 +153,10 @@ class Engine:
         log.error("request_failed", request_id=sequence.id, code=code, reason=message)
         return replace(self._finish(sequence, "error"), error_code=code, error_message=message)
 
+    def _stuck(self, sequence: Sequence) -> str:
+        why = self._runner.constraints.problem(sequence.id)
+        return f"The answer cannot go on inside the grammar asked for, after {sequence.generated} tokens: {why}."
+
     def _expire(self, sequence: Sequence) -> TokenChunk:
         """The scheduler has taken it out already."""
         waited = self._now() - sequence.added_at
@@ -155,6 +168,7 @@ class Engine:
 
     def _close(self, sequence: Sequence, reason: FinishReason) -> TokenChunk:
         del self._live[sequence.id]
+        self._runner.constraints.close(sequence.id)
         return TokenChunk(
             request_id=sequence.id, offset=sequence.generated, tokens=(), finish=reason, stats=self._stats_of(sequence)
         )
@@ -199,6 +213,7 @@ class Engine:
         """Forget all requests and write behind what the tiers still hold; the process is about to end."""
         self._live.clear()
         self._outbox.clear()
+        self._runner.constraints.stop()
         self._tiers.close()
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence as Seq
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 import torch
 
+from edgewise.engine.constraint import Constraints, Permitted
 from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
@@ -27,9 +30,16 @@ class Network(Protocol):
 
 
 class Runner:
-    """The network, its KV cache and a device."""
+    """The network, its KV cache and a device.
 
-    def __init__(self, network: Network, kv: Seq[KVLayer], device: torch.device) -> None:
+    Attributes:
+        constraints: The grammars that answers follow.
+    """
+
+    def __init__(
+        self, network: Network, kv: Seq[KVLayer], device: torch.device, constraints: Constraints | None = None
+    ) -> None:
+        self.constraints = constraints or Constraints(None)
         self._network = network
         self._kv = kv
         self._device = device
@@ -37,13 +47,16 @@ class Runner:
     @torch.inference_mode()
     def run(self, work: Seq[Work]) -> list[Draw | None]:
         """Compute all work in one forward pass; one draw per item that samples, None for the others."""
+        sampled = [item.sequence for item in work if item.sample]
+        masks = [self.constraints.begin(one.id, one.tokens[len(one.request.prompt) :]) for one in sampled]
         hidden = self._network.forward(self._tokens(work), self._kv, self._meta(work))
         ends = np.cumsum([item.count for item in work]) - 1
         rows = [int(end) for end, item in zip(ends, work, strict=True) if item.sample]
         if not rows:
             return [None] * len(work)
         logits = self._network.logits(hidden[torch.tensor(rows, device=self._device)])
-        draws = iter(sample(logits, [row_controls(item.sequence) for item in work if item.sample]))
+        controls = [_held_to(row_controls(one), mask) for one, mask in zip(sampled, masks, strict=True)]
+        draws = iter(sample(logits, controls))
         return [next(draws) if item.sample else None for item in work]
 
     @torch.inference_mode()
@@ -69,6 +82,11 @@ class Runner:
             slots=torch.from_numpy(slots).to(self._device),
             block_tables=torch.from_numpy(tables).to(self._device),
         )
+
+
+def _held_to(controls: RowControls, mask: Future[Permitted] | None) -> RowControls:
+    """The same draw within a grammar; the mask has been computed beside the forward pass."""
+    return controls if mask is None else replace(controls, allowed=mask.result().bits)
 
 
 def row_controls(sequence: Sequence) -> RowControls:

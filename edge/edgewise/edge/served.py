@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgewise.core.errors import BadModelFile, EdgewiseError, TemplateFailed
 from edgewise.core.log import get_logger
@@ -20,6 +20,7 @@ from edgewise.models.templates import ChatTemplate, load_template
 from edgewise.models.tokenizer import Tokenizer, load_tokenizer
 from edgewise.models.weights.gguf import GGUFHeader, header_of
 from edgewise.pipeline.model import ServedModel
+from edgewise.pipeline.structured.vocabulary import vocabulary_of
 
 log = get_logger(__name__)
 
@@ -86,7 +87,8 @@ def with_remedy(error: EdgewiseError, model: str) -> EdgewiseError:
 def _open(settings: Settings, store: Store, files: ModelFiles, on_event: Callable[[EngineEvent], None]) -> OpenModel:
     header = header_of(files) if files.format == "gguf" else None
     tokenizer = load_tokenizer(files, header)
-    client = EngineClient(engine_config(settings, files), on_event=on_event)
+    config = replace(engine_config(settings, files), vocabulary=vocabulary_of(tokenizer))
+    client = EngineClient(config, on_event=on_event)
     template = _template(files, tokenizer, header)
     manifest = store.manifest(files.name)
     served = ServedModel(

@@ -22,7 +22,9 @@ class RowControls:
     Attributes:
         uniform: Number in [0, 1) that decides the draw; unused when greedy.
         seen: Ids in prompt or output (repetition penalty). counts: occurrences in the output (presence, frequency).
-        banned: Ids that must not be drawn (stop tokens before min_tokens).
+        banned: Ids that must not be drawn (stop tokens before min_tokens); void where nothing else is allowed.
+        allowed: One bit per id, the lowest bit of the first byte first: the only ids that may be drawn. Ids beyond its end
+            are not allowed. None allows all.
         top_logprobs: None for no log probabilities.
     """
 
@@ -38,6 +40,7 @@ class RowControls:
     counts: Mapping[int, int] = field(default_factory=dict)
     bias: Mapping[int, float] = field(default_factory=dict)
     banned: Sequence[int] = ()
+    allowed: bytes | None = None
     top_logprobs: int | None = None
 
     @property
@@ -49,6 +52,7 @@ class RowControls:
             and self.frequency_penalty == 0.0
             and not self.bias
             and not self.banned
+            and self.allowed is None
         )
 
 
@@ -56,13 +60,15 @@ class RowControls:
 class Draw:
     """A drawn token; `logprob` and `top` (id, logprob) are filled when log probabilities were asked for.
 
-    `broken` rows had NaN or no finite logit at all: no token was drawn, `token` is -1.
+    `broken` rows had NaN or no finite logit at all, `stuck` rows no finite logit among the allowed ids: no token was drawn,
+    `token` is -1.
     """
 
     token: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
     broken: bool = False
+    stuck: bool = False
 
 
 def sample(logits: torch.Tensor, controls: Sequence[RowControls]) -> list[Draw]:
@@ -91,13 +97,15 @@ def _draw(row: torch.Tensor, best: int, control: RowControls) -> Draw:
     if not math.isfinite(float(row[best])):
         return Draw(-1, broken=True)
     token = best if control.plain_greedy else _choose(_adjust(row, control), control)
+    if token < 0:
+        return Draw(-1, stuck=True)
     if control.top_logprobs is None:
         return Draw(token)
     return _with_logprobs(row, token, control.top_logprobs)
 
 
 def _adjust(row: torch.Tensor, control: RowControls) -> torch.Tensor:
-    """Penalties, bias and bans, in float64."""
+    """Penalties, bias, the allowed ids and bans, in float64."""
     x = row.to(torch.float64, copy=True)
     if control.repetition_penalty != 1.0 and control.seen:
         ids = torch.tensor(sorted(set(control.seen)), device=x.device)
@@ -110,12 +118,26 @@ def _adjust(row: torch.Tensor, control: RowControls) -> torch.Tensor:
     if control.bias:
         ids = torch.tensor(list(control.bias.keys()), device=x.device)
         x[ids] += torch.tensor(list(control.bias.values()), dtype=x.dtype, device=x.device)
+    if control.allowed is not None:
+        x.masked_fill_(~_unpack(control.allowed, x.numel(), x.device), -math.inf)
     if control.banned:
-        x[torch.tensor(list(control.banned), device=x.device)] = -math.inf
+        rest = x.index_fill(0, torch.tensor(list(control.banned), device=x.device), -math.inf)
+        x = rest if control.allowed is None or float(rest.max()) > -math.inf else x
     return x
 
 
+def _unpack(bits: bytes, count: int, device: torch.device) -> torch.Tensor:
+    """[count] bool from one bit per element, the lowest bit of the first byte first; False beyond the end of `bits`."""
+    size = -(-count // 8)
+    packed = torch.frombuffer(bytearray(bits[:size].ljust(size, b"\0")), dtype=torch.uint8).to(device)
+    shifts = torch.arange(8, dtype=torch.uint8, device=device)
+    return ((packed[:, None] >> shifts) & 1).flatten()[:count].bool()
+
+
 def _choose(x: torch.Tensor, control: RowControls) -> int:
+    """The drawn id; -1 when nothing can be drawn."""
+    if control.allowed is not None and float(x.max()) == -math.inf:
+        return -1
     if control.temperature == 0.0:
         return int(x.argmax())
     x = (x - x.max()) / control.temperature

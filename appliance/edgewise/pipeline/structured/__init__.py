@@ -1,0 +1,1 @@
+"""Answers held to a schema, an expression, a choice or a grammar: checked here, followed in the engine."""
