@@ -47,6 +47,7 @@ class StopScanner:
     Attributes:
         found: Position (in characters of the whole text) of the stop string that ended it; None while there is none.
         released: Characters released so far.
+        pattern: The stop string at `found`; of several that begin there, the shortest.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -54,6 +55,7 @@ class StopScanner:
             raise ValueError("a stop string must not be empty")
         self.found: int | None = None
         self.released = 0
+        self.pattern: str | None = None
         self._automata = [_Automaton(stop) for stop in dict.fromkeys(stops)]
         self._held = ""
         self._read = 0
@@ -88,7 +90,8 @@ class StopScanner:
         for automaton in self._automata:
             if automaton.step(char):
                 start = self._read - len(automaton.pattern)
-                self._match = start if self._match is None else min(self._match, start)
+                if self._match is None or start < self._match:
+                    self._match, self.pattern = start, automaton.pattern
             else:
                 longest = max(longest, automaton.matched)
         earliest = self._read - longest  # where the earliest unfinished stop string may have begun

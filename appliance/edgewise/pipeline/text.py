@@ -42,8 +42,8 @@ class ToolCallDelta:
     arguments: str = ""
 
 
-TextFinish = FinishReason | Literal["tool_calls"]
-"""An answer that calls tools ends with "tool_calls" where the engine says "stop"."""
+TextFinish = FinishReason | Literal["tool_calls", "content_filter"]
+"""An answer that calls tools ends with "tool_calls" where the engine says "stop"; one that a hook ends with "content_filter"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,7 @@ class TextChunk:
             string are left out.
         token_ids: Every token consumed since the last piece, stop tokens included.
         finish: Set on the last piece only.
+        stop: The stop string that ended the answer; on the last piece only.
         tool_calls: Pieces of tool calls, in order; their text is not part of `text`.
     """
 
@@ -69,6 +70,7 @@ class TextChunk:
     token_ids: tuple[int, ...] = ()
     finish: TextFinish | None = None
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ class TextAssembler:
             shown=shown,
             token_ids=tuple(tokens[:consumed]),
             finish=finish,
+            stop=self._scanner.pattern if self.stopped else None,
         )
 
     def _push(self, token: int, logprobs: TokenLogprobs | None) -> str:
