@@ -111,8 +111,11 @@ def mutants(base: bytes, seed: int, count: int) -> list[bytes]:
     return made
 
 
-def hunt(path: Path, variants: list[bytes], check: Callable[[], None]) -> int:
-    """Run `check` on every variant written to `path`; returns how many were refused. Any other error fails the test."""
+def hunt(path: Path, variants: list[bytes], check: Callable[[], None], blamed: tuple[str, ...] = ()) -> int:
+    """Run `check` on every variant written to `path`; returns how many were refused. Any other error fails the test.
+
+    Messages blame the file itself, or one of `blamed`.
+    """
     refused: list[str] = []
     tracemalloc.start()
     try:
@@ -127,7 +130,7 @@ def hunt(path: Path, variants: list[bytes], check: Callable[[], None]) -> int:
             assert tracemalloc.get_traced_memory()[1] - before < MAX_PEAK_BYTES
     finally:
         tracemalloc.stop()
-    assert all(message.startswith(path.name) for message in refused)
+    assert all(message.startswith((path.name, *blamed)) for message in refused)
     return len(refused)
 
 
@@ -183,6 +186,39 @@ def test_safetensors_headers(tmp_path: Path) -> None:
     variants = mutants(path.read_bytes(), 2, 2500 * ROUNDS)
     refused = hunt(path, variants, lambda: read_everything(files_of(path)))
     assert len(variants) // 2 < refused < len(variants)
+
+
+def test_quantized_folders(tmp_path: Path) -> None:
+    """Parts of a matrix that do not belong together, whatever their header says of them."""
+    zeros = [
+        StoredTensor("a.qweight", (4, 8), "I32", bytes(128)),
+        StoredTensor("a.qzeros", (1, 1), "I32", bytes(4)),
+        StoredTensor("a.scales", (1, 8), "F16", bytes(16)),
+        StoredTensor("a.g_idx", (32,), "I32", bytes(128)),
+    ]
+    rows = [
+        StoredTensor("a.weight_packed", (3, 4), "I32", bytes(48)),
+        StoredTensor("a.weight_scale", (3, 1), "F32", bytes(12)),
+        StoredTensor("a.weight_shape", (2,), "I64", struct.pack("<QQ", 3, 32)),
+        StoredTensor("a.weight_zero_point", (1, 1), "I32", bytes(4)),
+    ]
+    weights = {"num_bits": 4, "strategy": "channel", "symmetric": False}
+    packed = {"format": "pack-quantized", "config_groups": {"g": {"weights": weights}}}
+    path, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    files = ModelFiles(name="m", digest="", format="safetensors", paths={path.name: path, config.name: config})
+    for seed, (tensors, options) in enumerate(
+        ((zeros, {"quant_method": "gptq"}), (rows, {"quant_method": "compressed-tensors", **packed}))
+    ):
+        config.write_text(json.dumps({"quantization_config": options}))
+        write_safetensors(path, tensors)
+        read_everything(files)
+        variants = mutants(path.read_bytes(), 5 + seed, 1200 * ROUNDS)
+        refused = hunt(path, variants, lambda: read_everything(files))
+        assert len(variants) // 2 < refused < len(variants)
+        write_safetensors(path, tensors)
+        options_variants = mutants(config.read_bytes(), 7 + seed, 600 * ROUNDS)
+        refused = hunt(config, options_variants, lambda: read_everything(files), blamed=(path.name,))
+        assert refused > 0
 
 
 def test_shard_indexes(tmp_path: Path) -> None:

@@ -45,6 +45,23 @@ def _decode_bf16(raw: Bytes) -> Floats:
     return bits.view(np.float32)
 
 
+def _e4m3_values() -> Floats:
+    """Every value of fp8 e4m3 (1 sign, 4 exponent bits with bias 7, 3 of mantissa; no infinity, all ones is NaN)."""
+    codes = np.arange(128)
+    exponent, mantissa = codes >> 3, codes & 7
+    normal = np.ldexp(1.0 + mantissa / 8.0, exponent - 7)
+    positive = np.where(exponent == 0, np.ldexp(mantissa / 8.0, -6), normal)
+    positive[127] = np.nan
+    return np.concatenate((positive, -positive)).astype(np.float32)
+
+
+_E4M3 = _e4m3_values()
+
+
+def _decode_e4m3(raw: Bytes) -> Floats:
+    return _E4M3[raw]
+
+
 def _nibbles(packed: Bytes) -> Bytes:
     """[n, 16] bytes -> [n, 32] values from 0 to 15."""
     values = np.empty((packed.shape[0], 32), np.uint8)
@@ -82,6 +99,7 @@ CODECS: dict[str, Codec] = {
     "F32": _plain("<f4"),
     "F16": Codec(1, 2, _decode_f16),
     "BF16": Codec(1, 2, _decode_bf16),
+    "F8_E4M3": Codec(1, 1, _decode_e4m3),
     "I64": _plain("<i8"),
     "I32": _plain("<i4"),
     "I16": _plain("<i2"),

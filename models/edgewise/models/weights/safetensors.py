@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edgewise.core.errors import BadModelFile, EdgewiseError
 from edgewise.models.files import ModelFiles
+from edgewise.models.weights.dequant import CODECS
 from edgewise.models.weights.file import RangeFile
 from edgewise.models.weights.reader import TensorInfo
 from edgewise.models.weights.safetensors_header import StoredRange, parse_index, parse_safetensors_header
@@ -44,6 +49,38 @@ class SafetensorsReader:
         file, stored = self._ranges[name]
         decode_rows(file, self._tensors[name], stored.offset, out, first_row)
 
+    def file_of(self, name: str) -> str:
+        """The file that holds a tensor, as errors call it."""
+        return self._ranges[name][0].name
+
+    def read_block(self, name: str, rows: tuple[int, int], columns: tuple[int, int]) -> NDArray[Any]:
+        """Part of a tensor seen as a matrix (its first dimension the rows; a vector is one row, unless `rows` ends behind it).
+
+        Reads nothing else: whole rows in one go, parts of rows one by one.
+
+        Args:
+            rows, columns: [first, last), inside the matrix.
+
+        Returns:
+            [rows, columns]; float32 for every float type up to 32 bits, else the stored type.
+
+        Raises:
+            BadModelFile: The file is shorter than it was.
+        """
+        file, stored = self._ranges[name]
+        codec = CODECS[stored.dtype]
+        width = _row_width(stored.shape, rows[1])
+        count, strip = rows[1] - rows[0], columns[1] - columns[0]
+        raw = np.empty(count * strip * codec.block_bytes, np.uint8)
+        first = stored.offset + (rows[0] * width + columns[0]) * codec.block_bytes
+        if strip == width:
+            file.read_into(first, raw.data)
+        else:
+            view, step = raw.data, strip * codec.block_bytes
+            for row in range(count):
+                file.read_into(first + row * width * codec.block_bytes, view[row * step : (row + 1) * step])
+        return codec.decode(raw).reshape(count, strip)
+
     def close(self) -> None:
         for shard in self._shards.values():
             shard.close()
@@ -71,6 +108,13 @@ class SafetensorsReader:
             if tensor not in stored:
                 raise file.bad(8, f"tensor '{tensor}' is missing, {INDEX} says that it is here")
             self._ranges[tensor] = (file, stored[tensor])
+
+
+def _row_width(shape: tuple[int, ...], last_row: int) -> int:
+    if len(shape) < 2:
+        total = shape[0] if shape else 1
+        return total if last_row == 1 else 1
+    return math.prod(shape[1:])
 
 
 def _single_name(files: ModelFiles) -> str:

@@ -29,7 +29,7 @@ def decode_rows(file: RangeFile, info: TensorInfo, offset: int, out: torch.Tenso
     if codec is None:
         can = ", ".join(CODECS)
         raise UnsupportedModel(f"{file.name}, tensor '{info.name}': {info.type} weights cannot be read; {can} can")
-    _check_target(info, out, first_row)
+    check_target(info, out, first_row)
     row_elements = out[0].numel() if out.ndim and out.shape[0] else 1
     position = offset + first_row * row_elements // codec.block * codec.block_bytes
     flat = out.view(-1)
@@ -49,7 +49,8 @@ def _store(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], info: Tens
     target.copy_(source)
 
 
-def _check_target(info: TensorInfo, out: torch.Tensor, first_row: int) -> None:
+def check_target(info: TensorInfo, out: torch.Tensor, first_row: int) -> None:
+    """ValueError unless `out` can take those rows of the tensor."""
     if out.device.type != "cpu" or not out.is_contiguous():
         raise ValueError(f"tensor '{info.name}' must be read into a contiguous tensor in CPU memory")
     if tuple(out.shape[1:]) != info.shape[1:] or out.ndim != len(info.shape):
