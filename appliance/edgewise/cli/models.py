@@ -21,6 +21,9 @@ from edgewise.core.sizes import file_size
 from edgewise.models.catalog import SETS, Catalog, describe, load_catalog
 from edgewise.models.intake import How
 from edgewise.models.manifest import ROLES, Manifest, Role
+from edgewise.models.progress import ProgressSink
+from edgewise.models.references.resolve import installed_from, is_place, resolve_place
+from edgewise.models.sources.access import SourceAccess, source_access
 from edgewise.models.store import Store
 
 app = typer.Typer(name="models", help="List, pull, show, verify, fit, remove and import models.", no_args_is_help=True)
@@ -47,15 +50,55 @@ def list_models(as_json: AsJson = False, config: ConfigFile = None) -> None:
 
 
 @app.command()
-def pull(name: str, as_json: AsJson = False, config: ConfigFile = None) -> None:
+def pull(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="A model or set of the catalog, or a place: hf:OWNER/NAME, oci:HOST/REPO."),
+    ],
+    name: Annotated[str | None, typer.Option("--name", help="What to call a model from a place.")] = None,
+    role: Annotated[str, typer.Option("--role", help=f"What it is for: {', '.join(ROLES)}.")] = "llm",
+    offline: Annotated[
+        bool | None, typer.Option("--offline/--no-offline", help="Use no network; the setting `offline` if left out.")
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
     """Fetch a model, or all models of a set such as `starter`. An interrupted pull continues where it stopped."""
-    store, catalog = _open(config)
+    _one_of("--role", role, ROLES)
+    if name is not None and not is_place(what):
+        raise InvalidRequest(
+            "--name is for models from a place (hf:..., oci:...): those of the catalog have their names."
+        )
+    store, catalog, access = _open_for_pull(config, offline)
     with _interruptible(), progress_sink(show=not as_json) as sink:
-        pulled = [_installed(store.pull(entry, sink)) for entry in catalog.select(name)]
+        if is_place(what):
+            document = _pull_place(what, name, cast("Role", role), store, catalog, access, sink)
+        else:
+            document = {"pulled": [_installed(store.pull(entry, sink)) for entry in catalog.select(what)]}
     if as_json:
-        print_json({"pulled": pulled})
-    else:
-        _print_results(pulled)
+        print_json(document)
+        return
+    _print_results(document["pulled"])
+    if document.get("checked") is False:
+        say("It was here already; whether there is a newer one was not asked, because `offline` is on.")
+    if left_out := document.get("left_out"):
+        say(f"Left out, no part of the model: {', '.join(left_out)}")
+
+
+def _pull_place(
+    what: str,
+    name: str | None,
+    role: Role,
+    store: Store,
+    catalog: Catalog,
+    access: SourceAccess,
+    sink: ProgressSink,
+) -> dict[str, Any]:
+    if access.offline:
+        return {"pulled": [_installed(installed_from(what, store, name))], "left_out": [], "checked": False}
+    resolved = resolve_place(what, access, catalog, name=name, role=role, progress=sink)
+    pulled = store.pull(resolved.entry, sink)
+    return {"pulled": [_installed(pulled)], "left_out": list(resolved.left_out), "checked": True}
 
 
 @app.command()
@@ -135,6 +178,14 @@ def _open(config: Path | None) -> tuple[Store, Catalog]:
     home = load_settings(config).settings.home
     catalog = load_catalog(home / "catalog.d")
     return Store(home / "models", catalog=lambda: catalog), catalog
+
+
+def _open_for_pull(config: Path | None, offline: bool | None) -> tuple[Store, Catalog, SourceAccess]:
+    settings = load_settings(config, {"offline": offline}).settings
+    access = source_access(settings)
+    catalog = load_catalog(settings.home / "catalog.d", access)
+    store = Store(settings.home / "models", catalog=lambda: catalog, offline=settings.offline)
+    return store, catalog, access
 
 
 @contextmanager

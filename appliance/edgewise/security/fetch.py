@@ -66,7 +66,7 @@ class Response:
     Attributes:
         url: Where it came from, after all redirects; its query may hold a signature that is nobody's business.
         status: Of the answer.
-        headers: Names in lower case.
+        headers: Names in lower case; the values of one that comes several times joined by ", ".
         hops: The headers of each redirect on the way, first one first.
     """
 
@@ -76,7 +76,11 @@ class Response:
         self.url = url
         self.hops: tuple[Mapping[str, str], ...] = ()
         self.status = raw.status
-        self.headers: Mapping[str, str] = {name.lower(): value for name, value in raw.getheaders()}
+        found: dict[str, str] = {}
+        for name, value in raw.getheaders():
+            key = name.lower()
+            found[key] = f"{found[key]}, {value}" if key in found else value
+        self.headers: Mapping[str, str] = found
 
     @property
     def shown_url(self) -> str:

@@ -15,6 +15,7 @@ from edgewise.models.catalog_files import read_catalog_files
 from edgewise.models.catalog_types import CatalogEntry, CatalogFile
 from edgewise.models.manifest import ModelInfo, Role, StoredFile
 from edgewise.models.names import check_name
+from edgewise.models.sources.access import SourceAccess
 from edgewise.models.sources.pypi import PypiSource, WheelPart
 
 __all__ = ["SETS", "Catalog", "CatalogEntry", "CatalogFile", "load_catalog"]
@@ -106,17 +107,18 @@ def member_for_role(name: str, role: Role) -> str:
     raise ModelNotFound(f"The set {name!r} has no model for {role}.", param="model")
 
 
-def load_catalog(folder: Path | None = None) -> Catalog:
+def load_catalog(folder: Path | None = None, access: SourceAccess | None = None) -> Catalog:
     """The built-in entries and those of the operator.
 
     Args:
         folder: `<home>/catalog.d`; it need not exist.
+        access: With what its `hf` and `oci` sources are opened; without it anonymously, and public hosts only.
 
     Raises:
         ConfigError: A file there is refused, or a name is taken; the message names file and key.
     """
     entries = {entry.name: entry for entry in BUILT_IN}
-    for path, entry in read_catalog_files(folder) if folder is not None else ():
+    for path, entry in read_catalog_files(folder, access or SourceAccess()) if folder is not None else ():
         if entry.name in entries or entry.name in SETS:
             raise ConfigError(f"{path}: the name {entry.name!r} is already taken: choose another.")
         entries[entry.name] = entry

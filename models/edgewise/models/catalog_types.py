@@ -18,12 +18,23 @@ class CatalogFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogEntry:
-    """A model that can be pulled: what it is, and every file pinned by size and SHA-256."""
+    """A model that can be pulled: what it is, and every file pinned by size and SHA-256.
+
+    Attributes:
+        name: What it will be called.
+        info: What is known about it.
+        files: Its files.
+        description: A sentence for people.
+        origin: The place that the user named, e.g. "hf:owner/name@commit"; "" for entries of the catalog.
+        inspect: Whether what `info` leaves open is to be read from the files once they are there.
+    """
 
     name: str
     info: ModelInfo
     files: tuple[CatalogFile, ...]
     description: str = ""
+    origin: str = ""
+    inspect: bool = False
 
     @property
     def size(self) -> int:
@@ -32,5 +43,5 @@ class CatalogEntry:
 
     @property
     def source(self) -> str:
-        """The first source of every file, each once."""
-        return " ".join(dict.fromkeys(item.sources[0].label for item in self.files))
+        """For the manifest: the origin, or else the first source of every file, each once."""
+        return self.origin or " ".join(dict.fromkeys(item.sources[0].label for item in self.files))

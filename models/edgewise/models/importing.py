@@ -8,7 +8,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +20,10 @@ from edgewise.models.weights.file import RangeFile
 from edgewise.models.weights.gguf import GGUFHeader, read_gguf_header
 from edgewise.models.weights.safetensors_header import parse_safetensors_header
 
-_LICENCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .()+-]{0,99}")  # an SPDX expression or a short name
+LICENCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .()+-]{0,99}")  # an SPDX expression or a short name
 
 # What readers of Hugging Face folders look for. Everything else in a folder is left out, and reported.
-_COMPANIONS: Final = frozenset(
+COMPANIONS: Final = frozenset(
     {
         "config.json",
         "generation_config.json",
@@ -104,7 +104,7 @@ def _gguf_info(header: GGUFHeader, role: Role) -> ModelInfo:
     return ModelInfo(
         role=role,
         format="gguf",
-        licence_model=licence if licence is not None and _LICENCE.fullmatch(licence) else "unknown",
+        licence_model=licence if licence is not None and LICENCE.fullmatch(licence) else "unknown",
         context=_context(header.get_int(f"{architecture}.context_length")),
         parameters=_elements(tensor.shape for tensor in header.tensors.values()),
         chat_template="none" if header.get_str("tokenizer.chat_template") is None else "in-file",
@@ -115,7 +115,7 @@ def _inspect_folder(folder: Path, name: str, role: Role) -> Candidate:
     paths: dict[str, Path] = {}
     left_out: list[str] = []
     for child in sorted(folder.iterdir()):
-        if child.name in _COMPANIONS or child.suffix == ".safetensors":
+        if child.name in COMPANIONS or child.suffix == ".safetensors":
             paths[check_file_name(child.name)] = _regular(child)
         else:
             left_out.append(child.name)
@@ -126,6 +126,27 @@ def _inspect_folder(folder: Path, name: str, role: Role) -> Candidate:
         raise InvalidRequest(f"{folder} has no {missing}: {remedy}.")
     _require_shards(paths)
     return Candidate(name=name, paths=paths, info=_folder_info(paths, role), left_out=tuple(left_out))
+
+
+def complete_info(info: ModelInfo, paths: Mapping[str, Path]) -> ModelInfo:
+    """`info` with what it leaves open read from the model's files (logical name -> path).
+
+    Raises:
+        BadModelFile: A header is damaged, or a file that an index names is missing.
+    """
+    if info.format == "gguf":
+        (path,) = paths.values()
+        found = _gguf_info(read_gguf_header(path), info.role)
+    else:
+        _require_shards(paths)
+        found = _folder_info(paths, info.role)
+    return replace(
+        info,
+        licence_model=found.licence_model if info.licence_model == "unknown" else info.licence_model,
+        context=found.context if info.context is None else info.context,
+        parameters=found.parameters if info.parameters is None else info.parameters,
+        chat_template=found.chat_template if info.chat_template == "unknown" else info.chat_template,
+    )
 
 
 def _regular(path: Path) -> Path:

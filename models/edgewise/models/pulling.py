@@ -7,25 +7,42 @@ from edgewise.models.blobs import Blobs
 from edgewise.models.catalog_types import CatalogEntry, CatalogFile
 from edgewise.models.disk import make_dirs
 from edgewise.models.progress import ProgressSink
-from edgewise.models.sources.source import Source
+from edgewise.models.sources.source import Offline, Source
 
 
 class Puller:
-    """Fetches into `blobs`; needs the store's lock for everything but `missing` and `bytes_needed`."""
+    """Fetches into `blobs`; needs the store's lock for everything but `missing`, `bytes_needed` and `require_sources`.
 
-    def __init__(self, blobs: Blobs) -> None:
+    Args:
+        blobs: Where the files go.
+        offline: Whether sources that need a network are left alone.
+    """
+
+    def __init__(self, blobs: Blobs, *, offline: bool = False) -> None:
         self._blobs = blobs
+        self._offline = offline
         self._work = blobs.partial / "work"
 
     def missing(self, entry: CatalogEntry) -> list[CatalogFile]:
         """The files of the entry that are not there, or are cut."""
         return [item for item in entry.files if not self._blobs.has(item.file)]
 
+    def require_sources(self, entry: CatalogEntry) -> None:
+        """Raises Offline, before anything is fetched, where a missing file has no source that works without a network."""
+        for item in self.missing(entry):
+            if not self._usable(item):
+                raise Offline(f"{item.file.name} ({item.sources[0].label})")
+
     def bytes_needed(self, entry: CatalogEntry) -> int:
         """Bytes of disk that `fetch` still needs at its peak: the rest of the files, and what sources lay beside them."""
         missing = self.missing(entry)
         rest = sum(item.file.size - self._blobs.partial_size(item.file) for item in missing)
-        scratch = {name: size for item in missing for name, size in item.sources[0].scratch().items()}
+        scratch = {
+            name: size
+            for item in missing
+            for source in self._usable(item)[:1]
+            for name, size in source.scratch().items()
+        }
         wanted = [size for name, size in scratch.items() if not (self._work / name).is_file()]
         # pip holds its own copy of one package until that has been moved to its place.
         return rest + sum(wanted) + max(wanted, default=0)
@@ -34,10 +51,11 @@ class Puller:
         """Fetches what is missing, continuing what an earlier attempt began; afterwards all files are blobs.
 
         Raises:
-            SourceUnavailable: No source has a file.
+            SourceUnavailable: No source has a file, or networks are off and it needs one.
             DigestMismatch: A source has another file than the entry states.
             StorageError: The disk refuses.
         """
+        self.require_sources(entry)
         usable = {name for item in entry.files for source in item.sources for name in source.scratch()}
         self._blobs.sweep(self._work, frozenset(usable))
         make_dirs(self._work)
@@ -51,9 +69,12 @@ class Puller:
         for item in entry.files:
             self._blobs.open_partial(item.file, lambda _: None).discard()
 
+    def _usable(self, item: CatalogFile) -> tuple[Source, ...]:
+        return tuple(source for source in item.sources if not (self._offline and source.network))
+
     def _fetch_file(self, item: CatalogFile, progress: ProgressSink) -> None:
         failures: list[str] = []
-        for source in item.sources:
+        for source in self._usable(item):
             try:
                 self._fetch_from(source, item, progress)
             except SourceUnavailable as error:

@@ -25,7 +25,7 @@ from edgewise.models.blobs import Blobs, hash_file
 from edgewise.models.catalog import SETS, Catalog, CatalogEntry, load_catalog, member_for_role, reject_set_name
 from edgewise.models.disk import make_dirs, require_space, storage_errors
 from edgewise.models.files import ModelFiles
-from edgewise.models.importing import inspect
+from edgewise.models.importing import complete_info, inspect
 from edgewise.models.intake import How, take
 from edgewise.models.lock import store_lock
 from edgewise.models.manifest import TIME_FORMAT, Manifest, Role, StoredFile
@@ -72,6 +72,7 @@ class Store:
     Args:
         root: The store's folder, usually `<home>/models`; made when first needed.
         catalog: Gives the catalog for the messages of `resolve`; by default the built-in one and `<root>/../catalog.d`.
+        offline: Whether pulls leave sources alone that need a network.
         reserve_bytes: Bytes of the disk that pulls and imports must leave free.
         now: Gives the time for manifests.
     """
@@ -81,6 +82,7 @@ class Store:
         root: Path,
         *,
         catalog: Callable[[], Catalog] | None = None,
+        offline: bool = False,
         reserve_bytes: int = RESERVE_BYTES,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.timezone.utc),
     ) -> None:
@@ -90,7 +92,7 @@ class Store:
         self._now = now
         self._blobs = Blobs(root)
         self._manifests = Manifests(root / "manifests")
-        self._puller = Puller(self._blobs)
+        self._puller = Puller(self._blobs, offline=offline)
 
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
@@ -152,20 +154,23 @@ class Store:
         """Installs a catalog entry; whatever of it is here already, finished or not, is not fetched again.
 
         Raises:
-            SourceUnavailable: No source has a file.
+            SourceUnavailable: No source has a file; `Offline` where one would need a network and networks are off.
             DigestMismatch: A source has another file than the entry states.
+            BadModelFile: The entry is to be inspected, and its files are no whole model.
             StorageError: Disk full (said before anything is fetched), read-only or faulty. Nothing is left behind.
             StoreBusy: Another process is changing the store.
-            InvalidRequest: The user imported a different model under this name.
+            InvalidRequest: The user brought a different model under this name (import, or another `hf:` or `oci:` place).
         """
         manifest, old = self._plan(entry)
         if manifest == old and not self._puller.missing(entry):
             return old
+        self._puller.require_sources(entry)
         require_space(self.root, self._puller.bytes_needed(entry), self._reserve)
         with self._changing():
             manifest, old = self._plan(entry)
             try:
                 self._puller.fetch(entry, progress)
+                manifest = self._inspected(entry, manifest)
                 self._manifests.write(manifest)
             except (StorageError, OSError):
                 self._give_back(entry)
@@ -307,10 +312,21 @@ class Store:
             return manifest, None
         if old is None:
             return manifest, None
-        if old.source.startswith("import:"):
+        if (entry.origin or _named_by_user(old.source)) and _place(old.source) != _place(manifest.source):
             self._require_name_free(manifest)
-        same = replace(manifest, installed_at=old.installed_at)
+        info = old.info if entry.inspect and old.digest == manifest.digest else manifest.info
+        same = replace(manifest, installed_at=old.installed_at, info=info)
         return (same if same == old else manifest), old
+
+    def _inspected(self, entry: CatalogEntry, manifest: Manifest) -> Manifest:
+        if not entry.inspect:
+            return manifest
+        paths = {file.name: self._blobs.path(file.sha256) for file in manifest.files}
+        try:
+            return replace(manifest, info=complete_info(manifest.info, paths))
+        except EdgewiseError:
+            self._give_back(None)  # the bytes are what the source has; fetched again they would be no better
+            raise
 
     def _require_name_free(self, manifest: Manifest) -> None:
         try:
@@ -372,3 +388,13 @@ class Store:
 
     def _timestamp(self) -> str:
         return self._now().strftime(TIME_FORMAT)
+
+
+def _named_by_user(source: str) -> bool:
+    return source.startswith(("import:", "hf:", "oci:"))
+
+
+def _place(source: str) -> str:
+    """A manifest's source without its revision: a newer one of the same place may take the name over."""
+    before, _, after = source.partition("@")
+    return f"{before}/{after.partition('/')[2]}"

@@ -19,11 +19,18 @@ _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class TryAgain(Exception):
-    """The attempt ended early in a way that the next one may mend; the other side may have asked for a pause."""
+    """The attempt ended early in a way that the next one may mend.
 
-    def __init__(self, reason: str, pause_s: float = 0.0) -> None:
+    Args:
+        reason: A sentence.
+        pause_s: Seconds that the other side asks to wait.
+        at_once: Whether the next attempt has what this one lacked, so that it is neither counted nor waited for.
+    """
+
+    def __init__(self, reason: str, pause_s: float = 0.0, *, at_once: bool = False) -> None:
         super().__init__(reason)
         self.pause_s = pause_s
+        self.at_once = at_once
 
 
 class Refused(SourceUnavailable):
@@ -53,6 +60,8 @@ class Attempts:
         Raises:
             SourceUnavailable: It was the last of `MAX_ATTEMPTS`, or the other side asks for more than `LONGEST_PAUSE_S`.
         """
+        if isinstance(error, TryAgain) and error.at_once:
+            return
         self._failures = 1 if progressed else self._failures + 1
         asked = error.pause_s if isinstance(error, TryAgain) else 0.0
         if asked > LONGEST_PAUSE_S:
