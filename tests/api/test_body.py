@@ -127,7 +127,7 @@ async def test_a_body_that_does_not_arrive_is_given_up() -> None:
     [
         ("GET", "/", 404, "unknown_url"),
         ("GET", "/v1", 404, "unknown_url"),
-        ("POST", "/v1/responses", 404, "unknown_url"),
+        ("POST", "/v1/nothing", 404, "unknown_url"),
         ("GET", "/v1/models/", 404, "model_not_found"),
         ("GET", "/v1/models/..%2F..%2Fx", 404, "model_not_found"),
         ("GET", "/v1/models/%00", 404, "model_not_found"),

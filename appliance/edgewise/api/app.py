@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from edgewise.api.auth import AuthMiddleware
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import install_error_handlers
+from edgewise.api.messages_api.routes import messages_router
 from edgewise.api.middleware import ContextMiddleware, CorsMiddleware
 from edgewise.api.responses_api.routes import responses_router
 from edgewise.api.routes_service import service_router
@@ -28,6 +29,7 @@ def create_app(deps: ApiDependencies) -> FastAPI:
     install_error_handlers(app)
     app.include_router(v1_router(deps))
     app.include_router(responses_router(deps))
+    app.include_router(messages_router(deps))
     app.include_router(service_router(deps))
     # The last one added is the outermost: context, then CORS (its preflights carry no key), then keys.
     app.add_middleware(AuthMiddleware, keys=deps.keys, access=deps.access)

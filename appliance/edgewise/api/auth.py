@@ -44,7 +44,7 @@ class AuthMiddleware:
                 self._admit(scope, context)
             except EdgewiseError as error:
                 context.error = error.code
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -81,10 +81,14 @@ class AuthMiddleware:
 
 
 def bearer_token(headers: Headers) -> str | None:
-    """The key that was sent; None for no Authorization header, an empty one, or a word that stands for no key."""
+    """The key that was sent; None for no Authorization header, an empty one, or a word that stands for no key.
+
+    Without an Authorization header that of Anthropic's clients, `x-api-key`, is read.
+    """
     value = headers.get("authorization")
     if value is None:
-        return None
+        token = headers.get("x-api-key", "").strip()
+        return None if token.lower() in NO_KEYS else token
     scheme, _, token = value.strip().partition(" ")
     if scheme.lower() != "bearer":
         raise NotAuthenticated(f"The Authorization scheme '{scheme[:40]}' is not known: send 'Bearer KEY'.")

@@ -1,4 +1,7 @@
-"""Every error as OpenAI's `{"error": {"message", "type", "param", "code"}}`, with the status that its class fixes."""
+"""Every error as OpenAI's `{"error": {"message", "type", "param", "code"}}`, with the status that its class fixes.
+
+Routes below /v1/messages answer in Anthropic's form instead.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from edgewise.api.context import context_of
+from edgewise.api.messages_api.errors import messages_error, speaks_anthropic
 from edgewise.api.responses import json_response
 from edgewise.core.errors import EdgewiseError, InvalidRequest, NotFound, NotPermitted
 from edgewise.core.log import get_logger
@@ -48,8 +53,11 @@ def error_headers(error: EdgewiseError) -> dict[str, str]:
     return {}
 
 
-def error_response(error: EdgewiseError) -> Response:
-    return json_response(error_body(error), error.http_status, headers=error_headers(error))
+def error_response(error: EdgewiseError, scope: Scope) -> Response:
+    """The answer to the request of `scope`, in the form of the API that it asked."""
+    messages = speaks_anthropic(scope["path"])
+    body = messages_error(error, context_of(scope).id) if messages else error_body(error)
+    return json_response(body, error.http_status, headers=error_headers(error))
 
 
 def internal_error(error: Exception) -> EdgewiseError:
@@ -67,7 +75,7 @@ async def _on_edgewise_error(request: Request, error: Exception) -> Response:
 def _told(request: Request, error: EdgewiseError) -> Response:
     """The answer, with a note of it for the log line."""
     context_of(request.scope).error = error.code
-    return error_response(error)
+    return error_response(error, request.scope)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

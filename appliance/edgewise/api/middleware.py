@@ -16,6 +16,9 @@ from edgewise.core.log import get_logger
 log = get_logger(__name__)
 QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 CLIENT_LEFT = 499
+_ALLOWED_HEADERS = (
+    "authorization, x-api-key, content-type, last-event-id, anthropic-version, anthropic-beta, x-edgewise-priority"
+)
 
 
 class ContextMiddleware:
@@ -47,7 +50,7 @@ class ContextMiddleware:
             context.error = "internal_error"
             if status is not None:
                 raise  # too late for an error body: the server closes the connection
-            await error_response(internal_error(error))(scope, receive, send_named)
+            await error_response(internal_error(error), scope)(scope, receive, send_named)
         finally:
             await self._finish(scope, context, CLIENT_LEFT if status is None else status)
 
@@ -98,8 +101,8 @@ class CorsMiddleware:
         if scope["method"] == "OPTIONS" and "access-control-request-method" in Headers(scope=scope):
             headers = {
                 "access-control-allow-origin": origin,
-                "access-control-allow-methods": "GET, POST",
-                "access-control-allow-headers": "authorization, content-type, last-event-id, x-edgewise-priority",
+                "access-control-allow-methods": "GET, POST, DELETE",
+                "access-control-allow-headers": _ALLOWED_HEADERS,
                 "access-control-max-age": "600",
                 "vary": "Origin",
             }

@@ -149,6 +149,8 @@ def answer_budget(task: Task, prompt_tokens: int) -> int:
     """
     context = task.model.context
     asked = task.sampling.max_tokens
+    if asked is not None and task.sampling.fit_context:
+        asked = min(asked, max(context - prompt_tokens, 1))
     where = "messages" if isinstance(task.input, ChatInput) else "prompt"
     if prompt_tokens + (asked or 1) > context:
         answer = "" if asked is None else f" and {asked} are asked for as the answer"

@@ -78,11 +78,13 @@ class Sampling:
 
     Attributes:
         max_tokens: None for all that is left of the context.
+        fit_context: A `max_tokens` beyond the context means all that is left of it, instead of being refused.
         seed: None lets the pipeline draw one; the receipt names it.
         ignore_eos: Do not end at the model's own end tokens.
     """
 
     max_tokens: int | None = None
+    fit_context: bool = False
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
