@@ -154,15 +154,15 @@ def test_gguf_rope_divisors_stretch_the_angles() -> None:
     """Llama 3's stretch lies in GGUF files as a tensor; it must be as good as the formula."""
     scaling = {"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     hf = DecoderConfig.from_hf({**CONFIG, "rope_scaling": {**scaling, "original_max_position_embeddings": 16}})
-    formula = fill_decoder(hf, TensorReader(stored()), FILES, device=CPU, dtype=torch.float32)._rope
-    plain = fill(stored())._rope
+    (formula,) = fill_decoder(hf, TensorReader(stored()), FILES, device=CPU, dtype=torch.float32).ropes.values()
+    (plain,) = fill(stored()).ropes.values()
     divisors = plain.sin[1].asin() / formula.sin[1].asin()
     assert divisors.max() > 2
     tensors = stored() | {"rope_freqs.weight": divisors}
     config = DecoderConfig.from_hf(CONFIG)
     files = ModelFiles(name="mine", digest="sha256:0", format="gguf", paths={})
     renamed = {gguf_name(name): tensor for name, tensor in tensors.items()}
-    divided = fill_decoder(config, TensorReader(renamed), files, device=CPU, dtype=torch.float32)._rope
+    (divided,) = fill_decoder(config, TensorReader(renamed), files, device=CPU, dtype=torch.float32).ropes.values()
     torch.testing.assert_close(divided.sin, formula.sin, rtol=0, atol=1e-5)
     with pytest.raises(BadModelFile, match="rope_freqs"):
         fill_decoder(

@@ -16,7 +16,8 @@ FAMILIES = ["llama", "qwen2", "qwen3"]
 
 def tensors(decoder: Decoder) -> Iterator[torch.Tensor]:
     parameters = decoder.parameters
-    yield from (parameters.embedding, parameters.norm, parameters.head, decoder._rope.cos, decoder._rope.sin)
+    yield from (parameters.embedding, parameters.norm, parameters.head)
+    yield from (part for table in decoder.ropes.values() for part in (table.cos, table.sin))
     for layer in parameters.layers:
         yield from (t for name in layer.__slots__ if (t := getattr(layer, name)) is not None)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from edgewise.core.errors import BadModelFile
 from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.models.decoder import gguf_fields, hf_fields
+from edgewise.models.decoder.experts import Experts
 from edgewise.models.files import ModelFiles
 from edgewise.models.small_files import read_object
 from edgewise.models.weights.gguf import GGUFArray, GGUFHeader, header_of
@@ -17,20 +18,33 @@ from edgewise.models.weights.gguf_types import STRING
 CONFIG_NAME = "config.json"
 MAX_CONFIG_BYTES = 4 << 20
 
+Activation = Literal["silu", "gelu_tanh"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
-    """Sizes and features of a decoder: pre-norm layers of rotary attention and a gated feed-forward block with SiLU.
+    """Sizes and features of a decoder: pre-norm layers of rotary attention and a gated feed-forward block.
 
     Attributes:
-        architecture: "llama", "mistral", "qwen2" or "qwen3"; names the family in messages.
-        ffn_size: Inner size of the feed-forward block.
+        architecture: Names the family in messages, and the tensors' names in files (`layout`); nothing is computed by it.
+        rotary_dim: How many of a head's dimensions rotate, the first ones.
+        ffn_size: Inner size of the feed-forward block; `experts` has its own.
         rms_eps: Added to the mean square in every norm.
+        rope: How layers rotate queries and keys.
+        local_rope: How layers with a window do, if otherwise.
+        unrotated: Layers that do not rotate at all.
         windows: Per layer, how many positions a token sees, itself included; None for all before it.
         qk_norm: Whether query and key heads are normalised before rotation.
         qkv_bias, output_bias, mlp_bias: Whether the attention input, attention output and feed-forward products add a bias.
         tied_embeddings: Whether the output head is the embedding table.
         max_position: Context in tokens that the model was made for.
+        attention_scale: Multiplies attention scores.
+        attention_softcap, logit_softcap: Bounds of attention scores and of the output's logits (`kernels.softcap`); None
+            leaves them.
+        activation: Of the gate in the feed-forward block.
+        post_norms: Whether the results of attention and feed-forward are normalised before they are added.
+        embedding_scale: Multiplies embeddings.
+        experts: The layers whose feed-forward block consists of experts; None if there are none.
     """
 
     architecture: str
@@ -40,6 +54,7 @@ class DecoderConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    rotary_dim: int
     ffn_size: int
     rms_eps: float
     rope: RopeParameters
@@ -50,6 +65,15 @@ class DecoderConfig:
     mlp_bias: bool
     tied_embeddings: bool
     max_position: int
+    attention_scale: float
+    local_rope: RopeParameters | None = None
+    unrotated: frozenset[int] = frozenset()
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
+    activation: Activation = "silu"
+    post_norms: bool = False
+    embedding_scale: float = 1.0
+    experts: Experts | None = None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -60,6 +84,46 @@ class DecoderConfig:
             raise BadModelFile(f"{self.architecture}: the head size is {self.head_dim}; rotation needs an even one.")
         if len(self.windows) != self.num_layers:
             raise BadModelFile(f"{self.architecture}: {len(self.windows)} windows for {self.num_layers} layers.")
+        if self.experts is not None and self.experts.per_token > self.experts.count:
+            raise BadModelFile(
+                f"{self.architecture}: {self.experts.per_token} experts per token of {self.experts.count} in all."
+            )
+
+    def rope_of(self, layer: int) -> RopeParameters | None:
+        """How a layer rotates queries and keys; None if it does not."""
+        if layer in self.unrotated:
+            return None
+        return self.rope if self.windows[layer] is None else self.local_rope or self.rope
+
+    def experts_of(self, layer: int) -> Experts | None:
+        """The experts of a layer; None where one feed-forward block serves all tokens."""
+        return self.experts if self.experts is not None and self.experts.layers[layer] else None
+
+    def served(self, context: int | None) -> DecoderConfig:
+        """The configuration for contexts up to `context` tokens, which decides between the two sets of "longrope" angles;
+        None leaves the model's own."""
+        if context is None or self.rope.kind != "longrope":
+            return self
+        return replace(self, rope=replace(self.rope, served_context=min(context, self.max_position)))
+
+    def shard(self, size: int) -> DecoderConfig:
+        """What one of `size` devices computes of every layer: a share of the heads and of each feed-forward block.
+
+        Raises:
+            ValueError: Heads, KV heads or inner sizes are no multiple of `size`.
+        """
+        inner = self.ffn_size if self.experts is None else self.experts.ffn_size
+        for what, count in (("query heads", self.num_heads), ("KV heads", self.num_kv_heads), ("inner size", inner)):
+            if count % size:
+                raise ValueError(f"{self.architecture}: {what} ({count}) cannot be divided among {size} devices")
+        experts = self.experts and replace(self.experts, ffn_size=self.experts.ffn_size // size)
+        return replace(
+            self,
+            num_heads=self.num_heads // size,
+            num_kv_heads=self.num_kv_heads // size,
+            ffn_size=self.ffn_size // size,
+            experts=experts,
+        )
 
     @classmethod
     def from_hf(cls, config_json: Mapping[str, Any], *, name: str = CONFIG_NAME) -> DecoderConfig:

@@ -38,6 +38,17 @@ class Fields:
             raise self.bad(key, "a number above 0")
         return float(value)
 
+    def optional_positive(self, key: str) -> float | None:
+        """A finite number above 0, or None where the key is missing or null."""
+        return None if self.get(key) is None else self.positive(key)
+
+    def positives(self, key: str, count: int) -> tuple[float, ...]:
+        """A list of `count` finite numbers above 0."""
+        values = self.get(key)
+        if not isinstance(values, list) or len(values) != count:
+            raise self.bad(key, f"a list of {count} numbers above 0")
+        return tuple(Fields({key: value}, self.where).positive(key) for value in values)
+
     def flag(self, key: str, default: bool) -> bool:
         value = self.get(key, default)
         if not isinstance(value, bool):

@@ -8,7 +8,8 @@ from typing import Any
 from edgewise.core.errors import UnsupportedModel
 from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.models.decoder.fields import Fields
-from edgewise.models.decoder.hf_fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, yarn_scale
+from edgewise.models.decoder.hf_fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS
+from edgewise.models.decoder.hf_rope import yarn_scale
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 # Features that would change the result, with the values that do not; each key is prefixed with the architecture.
@@ -52,6 +53,7 @@ def parse(metadata: Mapping[str, Any], tensors: Shapes | None, name: str) -> dic
         "num_heads": heads,
         "num_kv_heads": _heads(fields, f"{family}.attention.head_count_kv", heads),
         "head_dim": head_dim,
+        "rotary_dim": head_dim,
         "ffn_size": fields.size(f"{family}.feed_forward_length"),
         "rms_eps": fields.positive(f"{family}.attention.layer_norm_rms_epsilon"),
         "rope": _rope(fields, family, max_position),
@@ -62,6 +64,7 @@ def parse(metadata: Mapping[str, Any], tensors: Shapes | None, name: str) -> dic
         "mlp_bias": _has(tensors, "blk.0.ffn_gate.bias", False),
         "tied_embeddings": not _has(tensors, "output.weight", False),
         "max_position": max_position,
+        "attention_scale": head_dim**-0.5,
     }
 
 

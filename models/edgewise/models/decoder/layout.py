@@ -1,130 +1,161 @@
-"""Which stored tensor goes where in a decoder's fused tensors, under the names of Hugging Face and of GGUF."""
+"""Which stored tensor goes where in a decoder's fused tensors, whole or cut for one of several devices."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.names import Names
+from edgewise.models.decoder.parallel import Parallel
 from edgewise.models.decoder.parameters import DecoderParameters, LayerParameters
-from edgewise.models.files import ModelFormat
-
-_HF_LAYER = "model.layers.{}."
-_HF_NAMES = {
-    "embedding": "model.embed_tokens.weight",
-    "norm": "model.norm.weight",
-    "head": "lm_head.weight",
-    "attention_norm": "input_layernorm.weight",
-    "ffn_norm": "post_attention_layernorm.weight",
-    "q": "self_attn.q_proj.",
-    "k": "self_attn.k_proj.",
-    "v": "self_attn.v_proj.",
-    "output": "self_attn.o_proj.",
-    "q_norm": "self_attn.q_norm.weight",
-    "k_norm": "self_attn.k_norm.weight",
-    "gate": "mlp.gate_proj.",
-    "up": "mlp.up_proj.",
-    "down": "mlp.down_proj.",
-}
-_GGUF_LAYER = "blk.{}."
-_GGUF_NAMES = {
-    "embedding": "token_embd.weight",
-    "norm": "output_norm.weight",
-    "head": "output.weight",
-    "attention_norm": "attn_norm.weight",
-    "ffn_norm": "ffn_norm.weight",
-    "q": "attn_q.",
-    "k": "attn_k.",
-    "v": "attn_v.",
-    "output": "attn_output.",
-    "q_norm": "attn_q_norm.weight",
-    "k_norm": "attn_k_norm.weight",
-    "gate": "ffn_gate.",
-    "up": "ffn_up.",
-    "down": "ffn_down.",
-}
-# Buffers that old checkpoints carry and nobody reads.
-_IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
-GGUF_ROPE_DIVISORS = "rope_freqs.weight"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Each head's first `rotary` of `head` rows lie in pairs in the file, in halves in the decoder."""
+
+    head: int
+    rotary: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A stored tensor and the view of the decoder's that takes it.
+    """A part of a stored tensor and the view of the decoder's that takes it.
 
     Attributes:
         name: In the file.
-        out: [rows, ...], contiguous.
-        interleaved: Rows per head if the file holds each head's halves interleaved (GGUF's llama architecture), else None.
+        out: As many dimensions as the stored tensor; contiguous.
+        shape: Of the stored tensor.
+        start: Where `out` begins in it, per dimension.
+        pairs: If the rows of heads must be brought from pairs to halves.
+        offset: Added to the stored values.
         copies: Further views that take the same values.
     """
 
     name: str
     out: torch.Tensor
-    interleaved: int | None = None
+    shape: tuple[int, ...]
+    start: tuple[int, ...]
+    pairs: Pairs | None = None
+    offset: float = 0.0
     copies: tuple[torch.Tensor, ...] = ()
 
 
-def is_ignored(name: str) -> bool:
-    return _IGNORED.fullmatch(name) is not None
+def targets(config: DecoderConfig, parameters: DecoderParameters, names: Names, parallel: Parallel) -> Iterator[Target]:
+    """All tensors that the file must hold, in the order of layers.
 
-
-def head_name(naming: ModelFormat) -> str:
-    return (_GGUF_NAMES if naming == "gguf" else _HF_NAMES)["head"]
-
-
-def targets(config: DecoderConfig, parameters: DecoderParameters, naming: ModelFormat) -> Iterator[Target]:
-    """All tensors that the file must hold, in the order of layers."""
-    names = _GGUF_NAMES if naming == "gguf" else _HF_NAMES
-    yield Target(names["embedding"], parameters.embedding)
+    Args:
+        config: Of one device: `DecoderConfig.shard` of the model's.
+        parameters: Of that device.
+    """
+    layout = _Layout(config, names, parallel)
+    yield layout.whole("embedding", parameters.embedding)
     for index, layer in enumerate(parameters.layers):
-        prefix = (_GGUF_LAYER if naming == "gguf" else _HF_LAYER).format(index)
-        interleaved = config.head_dim if naming == "gguf" and config.architecture == "llama" else None
-        for target in _layer_targets(config, layer, names, interleaved):
-            yield Target(prefix + target.name, target.out, target.interleaved, target.copies)
-    yield Target(names["norm"], parameters.norm)
+        prefix = names.layer.format(index)
+        for target in layout.layer(layer):
+            yield replace(target, name=prefix + target.name)
+    yield layout.norm("norm", parameters.norm)
     if not config.tied_embeddings:
-        yield Target(names["head"], parameters.head)
+        yield replace(layout.whole("embedding", parameters.head), name=names.head)
 
 
-def _layer_targets(
-    config: DecoderConfig, layer: LayerParameters, names: dict[str, str], interleaved: int | None
-) -> Iterator[Target]:
-    heads = {"q": config.num_heads, "k": config.num_kv_heads, "v": config.num_kv_heads}
-    qkv = [(part, count * config.head_dim) for part, count in heads.items()]
-    yield Target(names["attention_norm"], layer.attention_norm)
-    for part, weight, bias in _parts(qkv, layer.qkv, layer.qkv_bias):
-        order = None if part == "v" else interleaved
-        yield Target(names[part] + "weight", weight, order)
-        if bias is not None:
-            yield Target(names[part] + "bias", bias, order)
-    if layer.qk_norm is not None:
-        norms = list(layer.qk_norm)
-        for part, rows in (("q_norm", norms[: heads["q"]]), ("k_norm", norms[heads["q"] :])):
-            yield Target(names[part], rows[0], copies=tuple(rows[1:]))
-    yield from _whole(names["output"], layer.output, layer.output_bias)
-    yield Target(names["ffn_norm"], layer.ffn_norm)
-    for part, weight, bias in _parts(
-        [("gate", config.ffn_size), ("up", config.ffn_size)], layer.gate_up, layer.gate_up_bias
-    ):
-        yield from _whole(names[part], weight, bias)
-    yield from _whole(names["down"], layer.down, layer.down_bias)
+class _Layout:
+    """Names of targets are relative to their layer's prefix."""
 
+    def __init__(self, config: DecoderConfig, names: Names, parallel: Parallel) -> None:
+        self._config = config
+        self._names = names
+        self._parts = names.parts
+        self._rank, self._size = parallel.rank, parallel.size
 
-def _parts(
-    sizes: list[tuple[str, int]], weight: torch.Tensor, bias: torch.Tensor | None
-) -> Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]:
-    """Cut a fused product into the rows of its parts."""
-    first = 0
-    for part, rows in sizes:
-        yield part, weight[first : first + rows], None if bias is None else bias[first : first + rows]
-        first += rows
+    def whole(self, part: str, out: torch.Tensor) -> Target:
+        return Target(name=self._parts[part], out=out, shape=tuple(out.shape), start=(0,) * out.dim())
 
+    def norm(self, part: str, out: torch.Tensor) -> Target:
+        return replace(self.whole(part, out), offset=self._names.norm_offset)
 
-def _whole(name: str, weight: torch.Tensor, bias: torch.Tensor | None) -> Iterator[Target]:
-    yield Target(name + "weight", weight)
-    if bias is not None:
-        yield Target(name + "bias", bias)
+    def layer(self, layer: LayerParameters) -> Iterator[Target]:
+        yield self.norm("attention_norm", layer.attention_norm)
+        yield from self._qkv(layer)
+        if layer.qk_norm is not None:
+            yield from self._qk_norms(layer.qk_norm)
+        yield self._columns(self._parts["output"] + "weight", layer.output)
+        if layer.output_bias is not None:
+            yield self._bias("output", layer.output_bias)
+        if layer.attention_post_norm is not None:
+            yield self.norm("attention_post_norm", layer.attention_post_norm)
+        yield self.norm("ffn_norm", layer.ffn_norm)
+        yield from self._feed_forward(layer) if layer.router is None else self._experts(layer, layer.router)
+        if layer.ffn_post_norm is not None:
+            yield self.norm("ffn_post_norm", layer.ffn_post_norm)
+
+    def _qkv(self, layer: LayerParameters) -> Iterator[Target]:
+        config = self._config
+        heads = {"q": config.num_heads, "k": config.num_kv_heads, "v": config.num_kv_heads}
+        pairs = Pairs(head=config.head_dim, rotary=config.rotary_dim) if self._names.paired else None
+        sizes = {part: count * config.head_dim for part, count in heads.items()}
+        for target, part in self._fused("qkv", sizes, layer.qkv, layer.qkv_bias):
+            yield target if part == "v" else replace(target, pairs=pairs)
+
+    def _qk_norms(self, weights: torch.Tensor) -> Iterator[Target]:
+        rows, queries = list(weights), self._config.num_heads
+        for part, own in (("q_norm", rows[:queries]), ("k_norm", rows[queries:])):
+            yield replace(self.norm(part, own[0]), copies=tuple(own[1:]))
+
+    def _feed_forward(self, layer: LayerParameters) -> Iterator[Target]:
+        sizes = dict.fromkeys(("gate", "up"), self._config.ffn_size)
+        for target, _ in self._fused("gate_up", sizes, layer.gate_up, layer.gate_up_bias):
+            yield target
+        yield self._columns(self._parts["down"] + "weight", layer.down)
+        if layer.down_bias is not None:
+            yield self._bias("down", layer.down_bias)
+
+    def _experts(self, layer: LayerParameters, router: torch.Tensor) -> Iterator[Target]:
+        yield self.whole("router", router)
+        inner = layer.down.shape[2]
+        for expert in range(layer.down.shape[0]):
+            gate, up = layer.gate_up[expert, :inner], layer.gate_up[expert, inner:]
+            for part, out in (("expert_gate", gate), ("expert_up", up)):
+                yield self._of_expert(self._rows(self._parts[part].format(expert), out), expert)
+            down = self._columns(self._parts["expert_down"].format(expert), layer.down[expert])
+            yield self._of_expert(down, expert)
+
+    def _of_expert(self, target: Target, expert: int) -> Target:
+        if not self._names.stacked:
+            return target
+        count = self._config.experts.count if self._config.experts else 0
+        return replace(target, out=target.out.unsqueeze(0), shape=(count, *target.shape), start=(expert, *target.start))
+
+    def _fused(
+        self, fused: str, sizes: dict[str, int], weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> Iterator[tuple[Target, str]]:
+        """Parts that lie one after the other in the decoder's tensor, and in the file if it has the fused name."""
+        total = sum(sizes.values()) * self._size
+        stem = self._parts.get(fused)
+        first = 0
+        for part, size in sizes.items():
+            rows = slice(first, first + size)
+            for kind, tensor in (("weight", weight), ("bias", bias)):
+                if tensor is None:
+                    continue
+                if stem is None:
+                    yield self._rows(self._parts[part] + kind, tensor[rows]), part
+                else:
+                    yield self._rows(stem + kind, tensor[rows], before=first * self._size, total=total), part
+            first += size
+
+    def _rows(self, name: str, out: torch.Tensor, before: int = 0, total: int | None = None) -> Target:
+        """This device's share of rows [before, before + size * rows of `out`) of a tensor of `total` rows."""
+        rows, rest = out.shape[0], tuple(out.shape[1:])
+        shape = (total if total is not None else rows * self._size, *rest)
+        return Target(name=name, out=out, shape=shape, start=(before + self._rank * rows, *(0 for _ in rest)))
+
+    def _columns(self, name: str, out: torch.Tensor) -> Target:
+        rows, columns = out.shape
+        return Target(name=name, out=out, shape=(rows, columns * self._size), start=(0, self._rank * columns))
+
+    def _bias(self, part: str, out: torch.Tensor) -> Target:
+        return Target(name=self._parts[part] + "bias", out=out, shape=tuple(out.shape), start=(0,))

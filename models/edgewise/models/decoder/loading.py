@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import torch
 
 from edgewise.core.errors import BadModelFile
-from edgewise.kernels.rope import rope_tables
+from edgewise.kernels.rope import RopeTable, rope_tables
+from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.models.decoder.config import DecoderConfig, read_config
-from edgewise.models.decoder.layout import GGUF_ROPE_DIVISORS, Target, head_name, is_ignored, targets
+from edgewise.models.decoder.layout import Pairs, Target, targets
 from edgewise.models.decoder.model import Decoder
+from edgewise.models.decoder.names import (
+    GGUF_LONG_DIVISORS,
+    GGUF_ROPE_DIVISORS,
+    GGUF_SHORT_DIVISORS,
+    Names,
+    names_of,
+)
+from edgewise.models.decoder.parallel import ALONE, Parallel
 from edgewise.models.decoder.parameters import allocate
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights.open import open_weights
@@ -29,6 +39,7 @@ def load_decoder(
     dtype: torch.dtype,
     progress: ProgressSink | None = None,
     config: DecoderConfig | None = None,
+    parallel: Parallel = ALONE,
 ) -> Decoder:
     """Load a model; at the peak 1.15 x its resident bytes are used at most.
 
@@ -38,15 +49,17 @@ def load_decoder(
         dtype: float32, bfloat16 or float16, for matrices and activations.
         progress: Called with the share done, from 0 to 1.
         config: What `read_config` says of the files, where it has been read already.
+        parallel: This device's place among several that compute the model together; it loads its share alone.
 
     Raises:
         UnsupportedModel: Another architecture, or a feature that is not implemented, by name.
         BadModelFile: A file is damaged, or a tensor is missing, left over or of another shape, by name.
         StorageError: A file cannot be read.
+        ValueError: The model cannot be divided among so many devices.
     """
     config = config or read_config(files)
     with closing(open_weights(files)) as reader:
-        return fill_decoder(config, reader, files, device=device, dtype=dtype, progress=progress)
+        return fill_decoder(config, reader, files, device=device, dtype=dtype, progress=progress, parallel=parallel)
 
 
 def fill_decoder(
@@ -57,36 +70,38 @@ def fill_decoder(
     device: torch.device,
     dtype: torch.dtype,
     progress: ProgressSink | None = None,
+    parallel: Parallel = ALONE,
 ) -> Decoder:
     """`load_decoder` from an open reader, which stays open."""
-    _check_names_and_shapes(config, reader, files)
-    parameters = allocate(config, dtype, device)
-    wanted = list(targets(config, parameters, files.format))
+    names = names_of(config, files.format, reader.tensors.keys())
+    own = config.shard(parallel.size)
+    _check_names_and_shapes(own, reader, files, names, parallel)
+    parameters = allocate(own, dtype, device, adds_output_biases=parallel.rank == 0)
+    wanted = list(targets(own, parameters, names, parallel))
     total, done = sum(target.out.nbytes for target in wanted), 0
     for target in wanted:
         for nbytes in _fill(target, reader):
             done += nbytes
             if progress is not None:
                 progress(done / total)
-    if config.tied_embeddings:
-        _check_tied(config, parameters.embedding, reader, files)
-    divisors = _rope_divisors(config, reader)
-    rope = rope_tables(config.rope, config.head_dim, config.max_position, device=device, divisors=divisors)
-    return Decoder(config, parameters, rope)
+    if own.tied_embeddings:
+        _check_tied(own, parameters.embedding, reader, files, names)
+    return Decoder(own, parameters, _rope_tables(own, reader, device), parallel)
 
 
-def _check_names_and_shapes(config: DecoderConfig, reader: WeightReader, files: ModelFiles) -> None:
+def _check_names_and_shapes(
+    config: DecoderConfig, reader: WeightReader, files: ModelFiles, names: Names, parallel: Parallel
+) -> None:
     """Compare the file with what the configuration asks for, before anything is allocated."""
     shadow = allocate(config, torch.float32, torch.device("meta"))
-    wanted = {target.name: tuple(target.out.shape) for target in targets(config, shadow, files.format)}
-    stored = {name: info.shape for name, info in reader.tensors.items() if not is_ignored(name)}
+    wanted = {target.name: target.shape for target in targets(config, shadow, names, parallel)}
+    stored = {name: info.shape for name, info in reader.tensors.items()}
     for name, shape in wanted.items():
         if name not in stored:
             raise BadModelFile(f"{files.name}: the tensor '{name}' is missing.")
         if stored[name] != shape:
             raise BadModelFile(f"{files.name}: the tensor '{name}' is {stored[name]}, the configuration says {shape}.")
-    allowed = {GGUF_ROPE_DIVISORS} if files.format == "gguf" else {head_name(files.format)}
-    left_over = sorted(stored.keys() - wanted.keys() - allowed)
+    left_over = sorted(stored.keys() - wanted.keys() - names.unused)
     if left_over:
         others = f" and {len(left_over) - 1} others" if len(left_over) > 1 else ""
         raise BadModelFile(f"{files.name}: the tensor '{left_over[0]}'{others} has no place in this configuration.")
@@ -95,33 +110,49 @@ def _check_names_and_shapes(config: DecoderConfig, reader: WeightReader, files: 
 def _fill(target: Target, reader: WeightReader) -> Iterator[int]:
     """Read a tensor in chunks of rows; yields the bytes of each."""
     rows = target.out.shape[0]
-    row_bytes = max(1, target.out.nbytes // rows)
+    row_bytes = max(1, math.prod(target.shape[1:]) * target.out.itemsize)
     step = max(1, CHUNK_BYTES // row_bytes)
-    if target.interleaved is not None:
-        step = max(1, step // target.interleaved) * target.interleaved
+    if target.pairs is not None:
+        step = max(1, step // target.pairs.head) * target.pairs.head
     for first in range(0, rows, step):
         part = target.out[first : first + step]
         _read(target, part, first, reader)
+        if target.offset:
+            part.add_(target.offset)
         yield part.nbytes
     for copy in target.copies:
         copy.copy_(target.out)
 
 
 def _read(target: Target, part: torch.Tensor, first: int, reader: WeightReader) -> None:
-    if target.interleaved is None and part.device.type == "cpu":
+    first += target.start[0]
+    if target.pairs is None and part.device.type == "cpu" and part.shape[1:] == target.shape[1:]:
         reader.read_into(target.name, part, first_row=first)
         return
-    staged = torch.empty(part.shape, dtype=part.dtype)
+    staged = torch.empty((part.shape[0], *target.shape[1:]), dtype=part.dtype)
     reader.read_into(target.name, staged, first_row=first)
-    if target.interleaved is not None:  # [head, pair, half] -> [head, half, pair]
-        staged = staged.view(-1, target.interleaved // 2, 2, *part.shape[1:]).transpose(1, 2)
-        part = part.view(staged.shape)
-    part.copy_(staged)
+    for dim in range(1, part.dim()):
+        staged = staged.narrow(dim, target.start[dim], part.shape[dim])
+    if target.pairs is None:
+        part.copy_(staged)
+    else:
+        _copy_halves(staged, part, target.pairs)
 
 
-def _check_tied(config: DecoderConfig, embedding: torch.Tensor, reader: WeightReader, files: ModelFiles) -> None:
+def _copy_halves(staged: torch.Tensor, part: torch.Tensor, pairs: Pairs) -> None:
+    """[head, pair, half] -> [head, half, pair] in each head's rotating rows."""
+    rest = part.shape[1:]
+    source, out = staged.reshape(-1, pairs.head, *rest), part.view(-1, pairs.head, *rest)
+    turned = source[:, : pairs.rotary].reshape(-1, pairs.rotary // 2, 2, *rest).transpose(1, 2)
+    out[:, : pairs.rotary].copy_(turned.reshape(-1, pairs.rotary, *rest))
+    out[:, pairs.rotary :].copy_(source[:, pairs.rotary :])
+
+
+def _check_tied(
+    config: DecoderConfig, embedding: torch.Tensor, reader: WeightReader, files: ModelFiles, names: Names
+) -> None:
     """A checkpoint may repeat the tied head; it must then be the embedding."""
-    name = head_name(files.format)
+    name = names.head
     info = reader.tensors.get(name)
     if info is None:
         return
@@ -136,15 +167,29 @@ def _check_tied(config: DecoderConfig, embedding: torch.Tensor, reader: WeightRe
             raise BadModelFile(f"{files.name}: 'tie_word_embeddings' is true, but '{name}' differs from the embedding.")
 
 
+def _rope_tables(config: DecoderConfig, reader: WeightReader, device: torch.device) -> dict[RopeParameters, RopeTable]:
+    """The tables of all layers that rotate."""
+    used = {config.rope_of(layer) for layer in range(config.num_layers)}
+    tables: dict[RopeParameters, RopeTable] = {}
+    for rope in used - {None}:
+        assert rope is not None
+        divisors = _rope_divisors(config, reader) if rope == config.rope else None
+        tables[rope] = rope_tables(rope, config.rotary_dim, config.max_position, device=device, divisors=divisors)
+    return tables
+
+
 def _rope_divisors(config: DecoderConfig, reader: WeightReader) -> torch.Tensor | None:
-    """GGUF files carry the frequencies' stretch of Llama 3 as a tensor."""
-    info = reader.tensors.get(GGUF_ROPE_DIVISORS)
+    """GGUF files carry the frequencies' stretch of Llama 3 and of LongRoPE as tensors."""
+    name = GGUF_ROPE_DIVISORS
+    if config.rope.kind == "longrope" and not config.rope.divisors:
+        name = GGUF_LONG_DIVISORS if config.rope.is_long else GGUF_SHORT_DIVISORS
+        if name not in reader.tensors:
+            raise BadModelFile(f"The tensor '{name}' is missing.")
+    info = reader.tensors.get(name)
     if info is None:
         return None
-    if info.shape != (config.head_dim // 2,):
-        raise BadModelFile(
-            f"'{GGUF_ROPE_DIVISORS}' is {info.shape}, one entry per {config.head_dim // 2} angles expected."
-        )
+    if info.shape != (config.rotary_dim // 2,):
+        raise BadModelFile(f"'{name}' is {info.shape}, one entry per {config.rotary_dim // 2} angles expected.")
     divisors = torch.empty(info.shape)
-    reader.read_into(GGUF_ROPE_DIVISORS, divisors)
+    reader.read_into(name, divisors)
     return divisors

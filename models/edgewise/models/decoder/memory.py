@@ -13,14 +13,24 @@ _FLOAT_BYTES = 4
 def weight_bytes(config: DecoderConfig, dtype: str) -> int:
     """Resident bytes of a loaded decoder: matrices and biases in `dtype`, norms and rope tables in float32."""
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    hidden, ffn = config.hidden_size, config.ffn_size
-    layer = (queries + 2 * keys) * hidden + hidden * queries + 3 * ffn * hidden
-    layer += (queries + 2 * keys) * config.qkv_bias + hidden * config.output_bias
-    layer += (2 * ffn + hidden) * config.mlp_bias
-    tables = config.vocab_size * hidden * (1 if config.tied_embeddings else 2)
-    norms = config.num_layers * (2 * hidden + (queries + keys) * config.qk_norm) + hidden
-    rope = config.max_position * config.head_dim
-    return (config.num_layers * layer + tables) * _BYTES[dtype] + (norms + rope) * _FLOAT_BYTES
+    hidden = config.hidden_size
+    attention = (queries + 2 * keys) * hidden + hidden * queries
+    attention += (queries + 2 * keys) * config.qkv_bias + hidden * config.output_bias
+    weights = sum(attention + _feed_forward(config, layer) for layer in range(config.num_layers))
+    weights += config.vocab_size * hidden * (1 if config.tied_embeddings else 2)
+    per_layer = (4 if config.post_norms else 2) * hidden + (queries + keys) * config.qk_norm
+    norms = config.num_layers * per_layer + hidden
+    ropes = {config.rope_of(layer) for layer in range(config.num_layers)} - {None}
+    rope = len(ropes) * config.max_position * config.rotary_dim
+    return weights * _BYTES[dtype] + (norms + rope) * _FLOAT_BYTES
+
+
+def _feed_forward(config: DecoderConfig, layer: int) -> int:
+    """Parameters of a layer's feed-forward block."""
+    experts, hidden = config.experts_of(layer), config.hidden_size
+    if experts is not None:
+        return experts.count * (3 * experts.ffn_size * hidden + hidden)
+    return 3 * config.ffn_size * hidden + (2 * config.ffn_size + hidden) * config.mlp_bias
 
 
 def kv_bytes_per_token(config: DecoderConfig, kv_dtype: str, dtype: str = "bfloat16") -> int:
@@ -39,7 +49,15 @@ def workspace_bytes(config: DecoderConfig, max_step_tokens: int, max_running: in
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     rows = round_up(max_step_tokens + max_running, PRODUCT_ROW_MULTIPLE)
     # residual, norm and its copy, product; projections, their rotation in four parts and the result; gate, up and act
-    activations = 4 * config.hidden_size + 6 * (queries + 2 * keys) + 5 * config.ffn_size
+    hidden = 4 + config.post_norms
+    inner = config.ffn_size
+    if config.experts is not None:
+        # the rows of one expert, which may be all, its result and the sum of all; probabilities in order, and routes
+        hidden += 4
+        inner = max(config.experts.ffn_size, 0 if all(config.experts.layers) else inner)
+    activations = hidden * config.hidden_size + 6 * (queries + 2 * keys) + 5 * inner
+    if config.experts is not None:
+        activations += 6 * config.experts.count + 8 * config.experts.per_token
     # scores; keys or values as stored and as float32; queries copied for each tile
     attention = SCORE_BYTES + 3 * GATHER_BYTES
     # as the product leaves them, as float32, and one row in float64 with its sort

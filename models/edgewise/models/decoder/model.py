@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from edgewise.kernels.attention import AttentionPlan, Scratch, paged_attention, plan_attention
 from edgewise.kernels.embedding import embedding
+from edgewise.kernels.experts import mix_experts, route
+from edgewise.kernels.gelu_mul import gelu_mul
 from edgewise.kernels.kv_write import kv_rows, write_kv
 from edgewise.kernels.linear import linear, measure
 from edgewise.kernels.paging import AttentionMeta, KVLayer
 from edgewise.kernels.rms_norm import rms_norm
 from edgewise.kernels.rope import RopeRows, RopeTable, apply_rope, rope_rows
+from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.kernels.rows import default_rows
 from edgewise.kernels.silu_mul import silu_mul
+from edgewise.kernels.softcap import softcap
 from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.experts import Experts
+from edgewise.models.decoder.parallel import ALONE, Parallel
 from edgewise.models.decoder.parameters import DecoderParameters, LayerParameters
+
+_ACTIVATIONS = {"silu": silu_mul, "gelu_tanh": gelu_mul}
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What all layers of one forward pass share. `plans`: by window."""
+    """What all layers of one forward pass share. `ropes`: by parameters, `plans`: by window."""
 
     tokens: int
     meta: AttentionMeta
-    rope: RopeRows
+    ropes: dict[RopeParameters, RopeRows]
     kv_rows: torch.Tensor
     plans: dict[int | None, AttentionPlan]
 
@@ -41,11 +49,21 @@ class Decoder:
     Not for two threads at once: calls share scratch memory.
     """
 
-    def __init__(self, config: DecoderConfig, parameters: DecoderParameters, rope: RopeTable) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        parameters: DecoderParameters,
+        ropes: Mapping[RopeParameters, RopeTable],
+        parallel: Parallel = ALONE,
+    ) -> None:
+        """`config` and `parameters` are those of one device, where several compute the model together."""
         self.config = config
         self.parameters = parameters
+        self.ropes = ropes
         self.rows = default_rows(self.dtype)
-        self._rope = rope
+        self._parallel = parallel
+        self._activation = _ACTIVATIONS[config.activation]
+        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self.dtype).item()
         self._scratch = Scratch()
 
     def __repr__(self) -> str:
@@ -61,8 +79,7 @@ class Decoder:
 
     def prove_rows(self) -> bool:
         """Find the cheapest way of computing products here that keeps a row's bits whatever the batch; False if none does."""
-        layer = self.parameters.layers[0]
-        self.rows = measure([layer.qkv, layer.output, layer.gate_up, layer.down, self.parameters.head])
+        self.rows = measure(self.parameters.matrices())
         return self.rows.proven
 
     @torch.inference_mode()
@@ -91,20 +108,23 @@ class Decoder:
         step = _Step(
             tokens=count,
             meta=meta,
-            rope=rope_rows(self._rope, positions),
+            ropes={rope: rope_rows(table, positions) for rope, table in self.ropes.items()},
             kv_rows=kv_rows(meta.slots, self.config.num_kv_heads),
             plans={window: self._plan(meta, window) for window in set(self.config.windows)},
         )
         x = embedding(torch.nn.functional.pad(tokens, padding), self.parameters.embedding)
-        for layer, pages, window in zip(self.parameters.layers, kv, self.config.windows, strict=True):
-            x += self._attention(x, layer, pages, window, step)
-            x += self._feed_forward(x, layer)
+        if self.config.embedding_scale != 1.0:
+            x *= self._embedding_scale
+        for index, (layer, pages) in enumerate(zip(self.parameters.layers, kv, strict=True)):
+            x += self._after(self._attention(x, index, layer, pages, step), layer.attention_post_norm)
+            x += self._after(self._feed_forward(x, index, layer, step), layer.ffn_post_norm)
         return rms_norm(x[:count], self.parameters.norm, self.config.rms_eps, self.dtype)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] of `forward` -> [R, vocab] float32, rounded to the weights' dtype on the way."""
-        return linear(hidden, self.parameters.head, None, self.rows).float()
+        logits = linear(hidden, self.parameters.head, None, self.rows).float()
+        return logits if self.config.logit_softcap is None else softcap(logits, self.config.logit_softcap)
 
     def _plan(self, meta: AttentionMeta, window: int | None) -> AttentionPlan:
         return plan_attention(
@@ -117,29 +137,50 @@ class Decoder:
         )
 
     def _attention(
-        self, x: torch.Tensor, layer: LayerParameters, pages: KVLayer, window: int | None, step: _Step
+        self, x: torch.Tensor, index: int, layer: LayerParameters, pages: KVLayer, step: _Step
     ) -> torch.Tensor:
-        config = self.config
+        config, window, rope = self.config, self.config.windows[index], self.config.rope_of(index)
         queries, turned = config.num_heads, config.num_heads + config.num_kv_heads
         normed = rms_norm(x, layer.attention_norm, config.rms_eps, self.dtype)
         heads = linear(normed, layer.qkv, layer.qkv_bias, self.rows).view(x.shape[0], -1, config.head_dim)
         qk = heads[:, :turned]
         if layer.qk_norm is not None:
             qk = rms_norm(qk, layer.qk_norm, config.rms_eps)
-        qk = apply_rope(qk, step.rope)
+        if rope is not None:
+            qk = apply_rope(qk, step.ropes[rope])
         new = slice(0, step.tokens)
         write_kv(pages, qk[new, queries:], heads[new, turned:], step.meta.slots, rows=step.kv_rows)
         mixed = paged_attention(
             qk[:, :queries],
             pages,
             step.meta,
-            scale=config.head_dim**-0.5,
+            scale=config.attention_scale,
             window=window,
+            softcap=config.attention_softcap,
             plan=step.plans[window],
         )
-        return linear(mixed.flatten(1).to(self.dtype), layer.output, layer.output_bias, self.rows)
+        mixed = mixed.flatten(1).to(self.dtype)
+        return self._parallel.sum(linear(mixed, layer.output, layer.output_bias, self.rows))
 
-    def _feed_forward(self, x: torch.Tensor, layer: LayerParameters) -> torch.Tensor:
+    def _feed_forward(self, x: torch.Tensor, index: int, layer: LayerParameters, step: _Step) -> torch.Tensor:
         normed = rms_norm(x, layer.ffn_norm, self.config.rms_eps, self.dtype)
-        active = silu_mul(linear(normed, layer.gate_up, layer.gate_up_bias, self.rows))
-        return linear(active, layer.down, layer.down_bias, self.rows)
+        experts = self.config.experts_of(index)
+        if experts is not None and layer.router is not None:
+            return self._parallel.sum(self._experts(normed, experts, layer.router, layer, step))
+        active = self._activation(linear(normed, layer.gate_up, layer.gate_up_bias, self.rows))
+        return self._parallel.sum(linear(active, layer.down, layer.down_bias, self.rows))
+
+    def _experts(
+        self, normed: torch.Tensor, experts: Experts, router: torch.Tensor, layer: LayerParameters, step: _Step
+    ) -> torch.Tensor:
+        """Padding rows go to no expert and stay zero."""
+        out = torch.zeros(normed.shape, dtype=torch.float32, device=normed.device)
+        routes = route(
+            linear(normed, router, None, self.rows)[: step.tokens], experts.per_token, normalised=experts.normalised
+        )
+        own = normed[: step.tokens]
+        out[: step.tokens] = mix_experts(own, routes, layer.gate_up, layer.down, self._activation, self.rows)
+        return out
+
+    def _after(self, result: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
+        return result if norm is None else rms_norm(result, norm, self.config.rms_eps)
