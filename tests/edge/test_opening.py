@@ -9,9 +9,12 @@ import pytest
 
 from edgewise.core.errors import BadModelFile, ConfigError, DigestMismatch
 from edgewise.core.settings import Settings
-from edgewise.edge.served import open_model, with_remedy
+from edgewise.edge.served import read_model, with_remedy
+from edgewise.engine.machine import Machine
 from edgewise.models.store import Store
 from edgewise.models.tiny import make_tiny_model
+
+ROOMY = Machine(cuda=False, capability=None, available=8 << 30)
 
 
 def imported(home: Path, source: Path) -> Settings:
@@ -26,7 +29,7 @@ def test_a_damaged_file_is_named_with_what_mends_it(tmp_path: Path) -> None:
     with blob.open("r+b") as file:
         file.write(b"X")
     with pytest.raises(BadModelFile, match=r"not a GGUF file.*`edgewise models verify tiny`"):
-        open_model(settings, lambda event: None)
+        read_model(settings, Store(settings.home / "models"), "tiny", ROOMY)
 
 
 def test_a_remedy_is_given_once_and_only_for_damage() -> None:
@@ -39,7 +42,7 @@ def test_a_remedy_is_given_once_and_only_for_damage() -> None:
     assert with_remedy(other, "tiny") is other
 
 
-async def test_a_model_without_a_template_is_served_and_the_log_says_so(
+def test_a_model_without_a_template_is_served_and_the_log_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = make_tiny_model(tmp_path / "tiny")
@@ -47,7 +50,7 @@ async def test_a_model_without_a_template_is_served_and_the_log_says_so(
     config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": None}))
     settings = imported(tmp_path / "home", source)
     with caplog.at_level("WARNING"):
-        model = open_model(settings, lambda event: None)
-    await model.close()
-    assert model.served.template is None
+        model = read_model(settings, Store(settings.home / "models"), "tiny", ROOMY)
+    model.close()
+    assert model.template is None
     assert "no_chat_template" in caplog.text

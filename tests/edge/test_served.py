@@ -6,16 +6,37 @@ import pytest
 
 from edgewise.core.errors import UnsupportedModel
 from edgewise.core.settings import Settings, load_settings
-from edgewise.edge.served import OpenModel, open_model
+from edgewise.edge.installed import InstalledModels
+from edgewise.edge.served import read_model
+from edgewise.engine.config import EngineConfig
+from edgewise.engine.events import EngineEvent
+from edgewise.engine.machine import Machine
+from edgewise.engine.pool.book import PoolBook
+from edgewise.engine.pool.pool import EnginePool, ManagedEngine
 from edgewise.models.store import Store
 from edgewise.models.tiny import make_tiny_model
 from edgewise.models.weights import gguf
 from edgewise.models.weights.file import RangeFile
 from tests.fakes.gguf import gguf_bytes
 
+MACHINE = Machine(cuda=False, capability=None, available=8 << 30)
+
 
 def settings(home: Path, model: str) -> Settings:
     return load_settings(overrides={"home": str(home), "model": model}, environ={}).settings
+
+
+def no_engine(config: EngineConfig, on_event: object) -> ManagedEngine:
+    raise AssertionError(f"{config.model.name} is not to be loaded")
+
+
+def no_event(model: str, event: EngineEvent) -> None:
+    raise AssertionError(f"{model}: {event.kind}")
+
+
+def installed(home: Path, model: str) -> InstalledModels:
+    pool = EnginePool(PoolBook(4 << 30, wait_s=1.0, retry_s=1.0), no_engine, on_event=no_event)
+    return InstalledModels(settings(home, model), Store(home / "models"), MACHINE, pool)
 
 
 def install(home: Path, path: Path, name: str) -> Store:
@@ -42,27 +63,30 @@ async def test_a_model_is_opened_with_one_look_at_its_header(
         return parse(file)
 
     monkeypatch.setattr(gguf, "parse_gguf_header", counting)
-    opened: OpenModel = open_model(settings(tmp_path, "mine"), lambda event: None)
+    models = installed(tmp_path, "mine")
     try:
+        served = await models.open("mine")
         assert parsed == ["tiny.gguf"]
         manifest = store.manifest("mine")
-        assert (opened.served.name, opened.served.digest) == ("mine", manifest.digest)
-        assert opened.served.created == manifest.installed_seconds
-        assert opened.served.max_context == manifest.info.context == 512
-        assert opened.template is not None
-        assert opened.served.tokenizer.encode("a")
-        assert opened.served.aliases == ()
+        assert (served.name, served.digest) == ("mine", manifest.digest)
+        assert served.created == manifest.installed_seconds
+        assert served.max_context == manifest.info.context == 512
+        assert served.template is not None
+        assert served.tokenizer.encode("a")
+        assert served.aliases == ()
     finally:
-        await opened.close()
+        await models.close()
 
 
 async def test_who_asks_for_a_set_may_use_its_name(tmp_path: Path, tiny_gguf: Path) -> None:
     install(tmp_path, tiny_gguf, "smollm2-135m-instruct")
-    opened = open_model(settings(tmp_path, "starter"), lambda event: None)
+    models = installed(tmp_path, "starter")
     try:
-        assert (opened.served.name, opened.served.aliases) == ("smollm2-135m-instruct", ("starter",))
+        served = await models.open("starter")
+        assert (served.name, served.aliases) == ("smollm2-135m-instruct", ("starter",))
+        assert await models.open("smollm2-135m-instruct") is served
     finally:
-        await opened.close()
+        await models.close()
 
 
 def test_a_file_without_a_model_in_it_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -70,4 +94,4 @@ def test_a_file_without_a_model_in_it_is_refused_before_anything_runs(tmp_path: 
     path.write_bytes(gguf_bytes(b"x"))
     install(tmp_path, path, "empty")
     with pytest.raises(UnsupportedModel, match=r"^x\.gguf"):
-        open_model(settings(tmp_path, "empty"), lambda event: None)
+        read_model(settings(tmp_path, "empty"), Store(tmp_path / "models"), "empty", MACHINE)

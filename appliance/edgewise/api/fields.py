@@ -76,6 +76,7 @@ PART_IGNORED = frozenset({"prompt_cache_breakpoint"})
 
 EXTENSIONS = (
     "ignore_eos",
+    "keep_alive",
     "min_p",
     "min_tokens",
     "repetition_penalty",

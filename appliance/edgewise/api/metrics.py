@@ -8,8 +8,8 @@ from prometheus_client import Counter, Gauge
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.metrics import Metrics
-from edgewise.engine.api import EngineStats
-from edgewise.pipeline.model import Models, ServedModel
+from edgewise.engine.api import Engine, EngineStats
+from edgewise.pipeline.model import Models, PoolStatus
 from edgewise.pipeline.receipts import Usage
 
 STATS_TIMEOUT_S = 2.0
@@ -49,7 +49,13 @@ class ApiMetrics:
         self.engine_up = one.gauge("engine_up", "1 if the engine is ready", ("model",))
         self._gauges = {name: one.gauge(f"engine_{name}", text, ("model",)) for name, text in _GAUGES.items()}
         self._counters = {name: one.counter(f"engine_{name}", text, ("model",)) for name, text in _COUNTERS.items()}
+        self.model_memory = one.gauge("model_memory_bytes", "Memory that the model's engine may book", ("model",))
+        self.pool_budget = one.gauge("pool_budget_bytes", "Memory that all engines may book; 0 without a bound")
+        self.loads = one.counter("model_loads", "Models loaded")
+        self.evictions = one.counter("model_evictions", "Models unloaded or made smaller for another one")
         self._last: dict[str, EngineStats] = {}
+        self._granted: set[str] = set()
+        self._pool = (0, 0)
 
     def answered(self, model: str, usage: Usage, seconds: float) -> None:
         """A generation request has ended, well or not."""
@@ -59,16 +65,29 @@ class ApiMetrics:
 
     async def scrape(self, models: Models) -> None:
         """Ask every engine for its numbers; one that does not answer shows as down and keeps its last numbers."""
-        await asyncio.gather(*(self._scrape(model) for model in models.all()))
+        await asyncio.gather(*(self._scrape(name, engine) for name, engine in models.engines().items()))
+        self._publish_pool(models.status())
 
-    async def _scrape(self, model: ServedModel) -> None:
-        self.engine_up.labels(model.name).set(model.engine.state == "ready")
+    async def _scrape(self, name: str, engine: Engine) -> None:
+        self.engine_up.labels(name).set(engine.state == "ready")
         try:
-            stats = await asyncio.wait_for(model.engine.stats(), STATS_TIMEOUT_S)
+            stats = await asyncio.wait_for(engine.stats(), STATS_TIMEOUT_S)
         except (EdgewiseError, asyncio.TimeoutError):
-            self.engine_up.labels(model.name).set(0)
+            self.engine_up.labels(name).set(0)
             return
-        self._publish(model.name, stats)
+        self._publish(name, stats)
+
+    def _publish_pool(self, pool: PoolStatus) -> None:
+        granted = dict.fromkeys(self._granted, 0)
+        for model in pool.models:
+            granted[model.name] = granted.get(model.name, 0) + model.memory_bytes
+        for name, size in granted.items():
+            self.model_memory.labels(name).set(size)
+        self._granted = set(granted)
+        self.pool_budget.set(pool.budget_bytes or 0)
+        self.loads.inc(pool.loads - self._pool[0])
+        self.evictions.inc(pool.evictions - self._pool[1])
+        self._pool = (pool.loads, pool.evictions)
 
     def _publish(self, name: str, stats: EngineStats) -> None:
         last = self._last.get(name, EngineStats())

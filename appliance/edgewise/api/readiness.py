@@ -1,4 +1,7 @@
-"""Ready means: every model has answered a real token recently. If none was asked for one, a one-token request is the probe."""
+"""Ready means: every pinned model has answered a real token recently. If none was asked for one, a one-token request probes it.
+
+Models that are loaded on demand do not count: whether one of them has room is known when it is asked.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ RECHECK_S = 1.0
 @dataclass(frozen=True, slots=True)
 class ReadyReport:
     """Attributes:
-    token_age_s: Age of the oldest model's latest token; None if some model never answered one.
+    token_age_s: Age of the oldest pinned model's latest token; None if some pinned model never answered one.
     """
 
     ready: bool
@@ -52,9 +55,9 @@ class Readiness:
 
     async def check(self) -> ReadyReport:
         """The verdict now; probes models whose latest token is too old, one check at a time."""
-        models = self._models.all()
+        models = self._models.pinned()
         if not models:
-            return ReadyReport(False, "no model is served", None)
+            return ReadyReport(False, "no pinned model is installed", None)
         async with self._lock:
             reasons = [f"{model.name}: {reason}" for model in models if (reason := await self._verify(model))]
         if reasons:
@@ -62,7 +65,7 @@ class Readiness:
         return ReadyReport(True, "every model has answered a token recently", self._age())
 
     def _age(self) -> float | None:
-        times = [self._tokens.get(model.name) for model in self._models.all()]
+        times = [self._tokens.get(model.name) for model in self._models.pinned()]
         known = [time for time in times if time is not None]
         if not known or len(known) < len(times):
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request
@@ -14,6 +15,7 @@ from edgewise.api.readiness import FAILING
 from edgewise.api.responses import json_response
 from edgewise.api.sse import KEEP_ALIVE, EventStream, sse
 from edgewise.core.errors import EdgewiseError, InvalidRequest
+from edgewise.engine.api import Engine
 
 MEMORY_TIMEOUT_S = 2.0
 
@@ -25,7 +27,7 @@ def service_router(deps: ApiDependencies) -> APIRouter:
     @router.get("/healthz")
     async def healthz() -> Response:
         """Alive: the service answers and no engine keeps failing."""
-        failed = [model.name for model in deps.models.all() if model.engine.state == "failed"]
+        failed = [name for name, engine in deps.models.engines().items() if engine.state == "failed"]
         if failed:
             reason = f"the engine of {', '.join(failed)} keeps failing: {FAILING}"
             return _json({"status": "failed", "reason": reason}, 503)
@@ -34,7 +36,7 @@ def service_router(deps: ApiDependencies) -> APIRouter:
     @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz")
     async def readyz() -> Response:
-        """Ready: every model has answered a real token recently."""
+        """Ready: every pinned model has answered a real token recently."""
         if deps.draining:
             return _json({"ready": False, "reason": "the service is shutting down"}, 503)
         report = await deps.readiness.check()
@@ -50,7 +52,25 @@ def service_router(deps: ApiDependencies) -> APIRouter:
 
     @router.get("/edgewise/v1/memory")
     async def memory() -> Response:
-        return _json({"models": [await _memory(deps, name) for name in (m.name for m in deps.models.all())]})
+        loaded = {name: engine for name, engine in deps.models.engines().items() if engine.state != "stopped"}
+        return _json({"models": [await _memory(name, engine) for name, engine in loaded.items()]})
+
+    @router.get("/edgewise/v1/models")
+    async def models() -> Response:
+        """What is loaded, by whom it is used, and until when."""
+        return _json(asdict(deps.models.status()))
+
+    @router.post("/edgewise/v1/models/{name}/load")
+    async def load(name: str) -> Response:
+        """Load a model; answers when it can be asked."""
+        await deps.requests.until_cut(deps.models.load(name))
+        return _json(asdict(deps.models.status()))
+
+    @router.post("/edgewise/v1/models/{name}/unload")
+    async def unload(name: str) -> Response:
+        """Unload a model as soon as it is idle; answers at once."""
+        await deps.models.unload(name)
+        return _json(asdict(deps.models.status()))
 
     @router.get("/edgewise/v1/requests")
     async def requests() -> Response:
@@ -79,10 +99,10 @@ def _event_number(text: str) -> int:
     return int(text)
 
 
-async def _memory(deps: ApiDependencies, name: str) -> dict[str, Any]:
+async def _memory(name: str, engine: Engine) -> dict[str, Any]:
     """A model's ledger, or why it cannot be read now."""
     try:
-        report = await asyncio.wait_for(deps.models.get(name).engine.memory(), MEMORY_TIMEOUT_S)
+        report = await asyncio.wait_for(engine.memory(), MEMORY_TIMEOUT_S)
     except EdgewiseError as error:
         return {"model": name, "error": {"code": error.code, "message": error.message}}
     except asyncio.TimeoutError:

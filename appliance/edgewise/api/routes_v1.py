@@ -14,7 +14,7 @@ from edgewise.api.responses import json_response
 from edgewise.api.schemas import ChatBody, CompletionBody, validate
 from edgewise.api.shapes import ChatShape, CompletionShape
 from edgewise.api.writers import ChoicesWriter
-from edgewise.pipeline.model import ServedModel
+from edgewise.pipeline.model import ModelCard, unknown_model
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -25,11 +25,15 @@ def v1_router(deps: ApiDependencies) -> APIRouter:
 
     @router.get("/v1/models")
     async def list_models() -> Response:
-        return json_response({"object": "list", "data": [_model(model) for model in deps.models.all()]})
+        return json_response({"object": "list", "data": [_model(card) for card in await deps.models.cards()]})
 
     @router.get("/v1/models/{model_id:path}")
     async def show_model(model_id: str) -> Response:
-        return json_response(_model(deps.models.get(model_id)))
+        cards = await deps.models.cards()
+        card = next((card for card in cards if model_id in (card.name, *card.aliases)), None)
+        if card is None:
+            raise unknown_model(model_id, [card.name for card in cards])
+        return json_response(_model(card))
 
     @router.post(CHAT, openapi_extra=_request_schema(ChatBody))
     async def chat_completions(request: Request) -> Response:
@@ -44,7 +48,7 @@ def v1_router(deps: ApiDependencies) -> APIRouter:
 
 async def prepare_chat(deps: ApiDependencies, body: dict[str, Any], caller: Caller) -> Prepared:
     checked = validate(ChatBody, body)
-    task, form = chat_task(checked, await deps.models.open(checked.model), caller)
+    task, form = chat_task(checked, await deps.models.open(checked.model, keep_alive_s=checked.keep_alive), caller)
     return Prepared(
         task=task, form=form, write=lambda run, created: ChoicesWriter(run, ChatShape(run, form, created), form)
     )
@@ -52,13 +56,15 @@ async def prepare_chat(deps: ApiDependencies, body: dict[str, Any], caller: Call
 
 async def prepare_completion(deps: ApiDependencies, body: dict[str, Any], caller: Caller) -> Prepared:
     checked = validate(CompletionBody, body)
-    task, form = completion_task(checked, await deps.models.open(checked.model), caller)
+    task, form = completion_task(
+        checked, await deps.models.open(checked.model, keep_alive_s=checked.keep_alive), caller
+    )
     return Prepared(
         task=task, form=form, write=lambda run, created: ChoicesWriter(run, CompletionShape(run, form, created), form)
     )
 
 
-def _model(model: ServedModel) -> dict[str, Any]:
+def _model(model: ModelCard) -> dict[str, Any]:
     """OpenAI's model object; `edgewise` adds what a device's user wants to know."""
     return {
         "id": model.name,
@@ -69,7 +75,8 @@ def _model(model: ServedModel) -> dict[str, Any]:
             "aliases": list(model.aliases),
             "context": model.context,
             "digest": model.digest,
-            "chat": model.template is not None,
+            "chat": model.chat,
+            "loaded": model.loaded,
         },
     }
 

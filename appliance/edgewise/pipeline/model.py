@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from edgewise.core.errors import ConfigError, ModelNotFound
+from edgewise.core.errors import ConfigError, InvalidRequest, ModelNotFound
 from edgewise.engine.api import Engine
+from edgewise.models.templates.tool_styles import ToolSupport
 
 
 class Tokenizer(Protocol):
@@ -45,6 +46,9 @@ class Tokenizer(Protocol):
 
 class ChatTemplate(Protocol):
     """Messages to the text that the model was trained on."""
+
+    @property
+    def tool_support(self) -> ToolSupport: ...
 
     def render(
         self,
@@ -94,10 +98,71 @@ class ServedModel:
         return self.max_context if info is None else min(self.max_context, info.max_context)
 
 
-class Models:
-    """The served models by name and alias."""
+ModelState = Literal["unloaded", "waiting", "loading", "loaded", "unloading"]
 
-    def __init__(self, served: Iterable[ServedModel]) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """A model that may be asked, loaded or not, as /v1/models shows it.
+
+    Attributes:
+        context: Largest prompt + answer in tokens; None where nobody knows before it is opened.
+        chat: Whether it has a chat template; None where nobody knows before it is opened.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    context: int | None
+    digest: str
+    created: int
+    owned_by: str
+    chat: bool | None
+    loaded: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStatus:
+    """What a model occupies at the moment.
+
+    Attributes:
+        memory_bytes: What its engine may book; 0 while it is not loaded.
+        needs_bytes: The least that it can be loaded with; None where that is not counted.
+        waiting: Requests that wait for it to be loaded.
+        active: Requests that its engine has, queued or writing.
+        expires_s: Seconds until it is unloaded if nobody asks it; None while it is busy, pinned, not loaded or kept for ever.
+        pid: Process id of its engine.
+    """
+
+    name: str
+    digest: str
+    state: ModelState
+    pinned: bool
+    memory_bytes: int
+    needs_bytes: int | None
+    waiting: int
+    active: int
+    expires_s: float | None
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatus:
+    """All models that are loaded or have been asked, and the memory they share; `budget_bytes` is None without a bound.
+
+    `loads` and `evictions` count since the service's start.
+    """
+
+    budget_bytes: int | None
+    granted_bytes: int
+    loads: int
+    evictions: int
+    models: tuple[ModelStatus, ...]
+
+
+class Models:
+    """The served models by name and alias. Here they are a fixed set; a service with a store has a subclass of it."""
+
+    def __init__(self, served: Iterable[ServedModel] = ()) -> None:
         self._served = tuple(served)
         self._by_name: dict[str, ServedModel] = {}
         for model in self._served:
@@ -106,20 +171,103 @@ class Models:
                     raise ConfigError(f"Two served models are called '{name}': give one of them another name.")
 
     def __repr__(self) -> str:
-        return f"Models({', '.join(model.name for model in self._served)})"
+        return f"Models({', '.join(model.name for model in self.all())})"
 
     def all(self) -> tuple[ServedModel, ...]:
+        """Those that are open: their tokenizer is in memory, their engine need not be."""
         return self._served
 
-    async def open(self, name: str) -> ServedModel:
-        """The model, ready to take a task; may wait for files to be read. Raises what `get` raises."""
+    def pinned(self) -> tuple[ServedModel, ...]:
+        """Those that must answer at any time; readiness asks them."""
+        return self.all()
+
+    def engines(self) -> Mapping[str, Engine]:
+        """The engine of every model that has been open, by the model's name."""
+        return {model.name: model.engine for model in self.all()}
+
+    async def cards(self) -> tuple[ModelCard, ...]:
+        """Every model that may be asked."""
+        return tuple(card_of(model) for model in self.all())
+
+    def status(self) -> PoolStatus:
+        models = tuple(
+            ModelStatus(
+                name=model.name,
+                digest=model.digest,
+                state=_state_of(model.engine),
+                pinned=True,
+                memory_bytes=0,
+                needs_bytes=None,
+                waiting=0,
+                active=0,
+                expires_s=None,
+                pid=None if model.engine.info is None else model.engine.info.pid,
+            )
+            for model in self.all()
+        )
+        return PoolStatus(budget_bytes=None, granted_bytes=0, loads=0, evictions=0, models=models)
+
+    async def open(self, name: str, *, keep_alive_s: float | None = None) -> ServedModel:
+        """The model, ready to take a task; may wait for files to be read, but not for its engine.
+
+        Args:
+            keep_alive_s: How long it stays loaded after the answer; infinite for ever, None for the model's setting.
+
+        Raises:
+            ModelNotFound: There is no such model here.
+            BadModelFile, UnsupportedModel: It is here and cannot be served.
+        """
+        del keep_alive_s  # these are always loaded
         return self.get(name)
 
+    async def load(self, name: str) -> None:
+        """Load it now. Raises what `open` and its engine's `submit` raise."""
+        await self.open(name)
+
+    async def unload(self, name: str) -> None:
+        """Unload it as soon as it is idle.
+
+        Raises:
+            InvalidRequest: It is pinned.
+        """
+        raise pinned_error((await self.open(name)).name)
+
     def get(self, name: str) -> ServedModel:
-        """Raises `ModelNotFound` (404, `model_not_found`) naming what exists."""
+        """One that is open; raises `ModelNotFound` (404, `model_not_found`) naming what exists."""
         model = self._by_name.get(name)
         if model is None:
-            known = ", ".join(f"'{model.name}'" for model in self._served) or "none"
-            shown = name if len(name) <= 100 else name[:100] + "..."
-            raise ModelNotFound(f"The model '{shown}' does not exist here. Models served: {known}.", param="model")
+            raise unknown_model(name, [model.name for model in self._served])
         return model
+
+
+def card_of(model: ServedModel) -> ModelCard:
+    """A model that is open."""
+    return ModelCard(
+        name=model.name,
+        aliases=model.aliases,
+        context=model.context,
+        digest=model.digest,
+        created=model.created,
+        owned_by=model.owned_by,
+        chat=model.template is not None,
+        loaded=model.engine.state == "ready",
+    )
+
+
+def unknown_model(name: str, known: Iterable[str]) -> ModelNotFound:
+    names = ", ".join(f"'{one}'" for one in known) or "none"
+    shown = name if len(name) <= 100 else name[:100] + "..."
+    return ModelNotFound(f"The model '{shown}' does not exist here. Models served: {names}.", param="model")
+
+
+def pinned_error(name: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The model '{name}' is pinned: it stays loaded until `model` and `pool.pinned` in the configuration name it no more.",
+        param="model",
+    )
+
+
+def _state_of(engine: Engine) -> ModelState:
+    if engine.state == "stopped":
+        return "unloaded"
+    return "loaded" if engine.state == "ready" else "loading"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from importlib.metadata import version
 
 import uvicorn
@@ -17,10 +18,16 @@ from edgewise.core.log import configure_logging, get_logger
 from edgewise.core.priority import priorities_by_name
 from edgewise.core.sdnotify import Notifier
 from edgewise.core.settings import LoadedSettings, Settings
-from edgewise.edge.served import open_model, with_remedy
+from edgewise.edge.installed import InstalledModels
+from edgewise.edge.served import with_remedy
 from edgewise.edge.server import DrainingServer, listen
 from edgewise.engine.client import EngineClient
+from edgewise.engine.config import EngineConfig
 from edgewise.engine.events import EngineEvent
+from edgewise.engine.machine import look
+from edgewise.engine.pool.book import PoolBook
+from edgewise.engine.pool.pool import EnginePool
+from edgewise.models.store import Store
 from edgewise.pipeline.model import Models
 from edgewise.security.keys import KeyStore
 from edgewise.security.tls import TlsFiles, check_tls
@@ -45,7 +52,7 @@ def serve(loaded: LoadedSettings) -> int:
 
 
 class DeviceService:
-    """One device: an engine process, an API server, and the tasks that keep them."""
+    """One device: engine processes, an API server, and the tasks that keep them."""
 
     # Made by `run`, before anything that uses them is started.
     _loop: asyncio.AbstractEventLoop
@@ -62,9 +69,9 @@ class DeviceService:
     async def run(self) -> int:
         """Start, serve, drain, stop."""
         self._loop = asyncio.get_running_loop()
-        model = open_model(self._settings, self._engine_event)
+        models = await self._open_models()
         keys = KeyStore(self._settings.keys_file)
-        self._deps = _dependencies(self._settings, Models([model.served]), keys)
+        self._deps = _dependencies(self._settings, models, keys)
         server = DrainingServer(
             _server_config(self._settings, create_app(self._deps), self._tls),
             on_stop=self._stop_soon,
@@ -73,9 +80,9 @@ class DeviceService:
         self._url = _url(self._settings, sockets[0].getsockname()[1])
         if self._tls is None and not self._settings.loopback:
             log.warning("plain_http", host=self._settings.host, risk="keys and texts cross the network in the clear")
-        await model.engine.start()
+        models.start()
         tasks = [
-            asyncio.create_task(self._announce(model.engine), name="announce"),
+            asyncio.create_task(self._announce(models), name="announce"),
             asyncio.create_task(self._watchdog(), name="watchdog"),
             asyncio.create_task(self._drain_then_close(server), name="drain"),
         ]
@@ -85,12 +92,27 @@ class DeviceService:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await model.close()
+            await models.close()
             keys.close()
         if self._failure is not None:
             raise self._failure
         log.info("stopped")
         return 0 if server.started else 1
+
+    async def _open_models(self) -> InstalledModels:
+        """Every installed model can be asked; those that are pinned are opened here. No engine is started yet."""
+        settings = self._settings
+        machine = await look(settings.engine.device)
+        budget = settings.engine.memory_budget_bytes or int(machine.available * settings.engine.memory_fraction)
+        book = PoolBook(budget, wait_s=settings.pool.wait_s, retry_s=settings.pool.retry_s)
+        pool = EnginePool(book, _make_engine, on_event=self._engine_event)
+        models = InstalledModels(settings, Store(settings.home / "models"), machine, pool)
+        try:
+            await models.open_pinned()
+        except BaseException:
+            await models.close()
+            raise
+        return models
 
     def _stop_soon(self) -> None:
         """Called from a signal handler, which interrupts the event loop at any point."""
@@ -98,27 +120,28 @@ class DeviceService:
 
     # --- tasks ------------------------------------------------------------------------------------------------------------
 
-    async def _announce(self, engine: EngineClient) -> None:
-        """Tell systemd when the engine is ready; end the service if it can never be."""
-        waiting = asyncio.create_task(engine.wait_ready(), name="engine-ready")
-        while not waiting.done():
-            self._notifier.extend_timeout(_ASK_S)
-            await asyncio.wait({waiting}, timeout=_RENEW_S)
-        try:
-            info = waiting.result()
-        except EdgewiseError as error:
-            self._failure = with_remedy(error, self._settings.model)
-            self._stop.set()
-            return
-        self._notifier.ready(f"serving {info.model} on {self._url}")
-        log.info(
-            "ready",
-            model=info.model,
-            url=self._url,
-            numeric_class=info.numeric_class,
-            context=info.max_context,
-            load_s=round(info.load_s, 2),
-        )
+    async def _announce(self, models: InstalledModels) -> None:
+        """Tell systemd when the pinned models can answer; end the service if one never can."""
+        for name in models.pinned_names:
+            waiting = asyncio.create_task(models.wait_ready(name), name="engine-ready")
+            while not waiting.done():
+                self._notifier.extend_timeout(_ASK_S)
+                await asyncio.wait({waiting}, timeout=_RENEW_S)
+            try:
+                info = waiting.result()
+            except EdgewiseError as error:
+                self._failure = with_remedy(error, name)
+                self._stop.set()
+                return
+            log.info(
+                "ready",
+                model=info.model,
+                url=self._url,
+                numeric_class=info.numeric_class,
+                context=info.max_context,
+                load_s=round(info.load_s, 2),
+            )
+        self._notifier.ready(f"serving {', '.join(models.pinned_names)} on {self._url}")
 
     async def _watchdog(self) -> None:
         """The event loop lives: say so in time. The engine has a supervisor of its own."""
@@ -143,20 +166,24 @@ class DeviceService:
             await requests.wait_idle(_FLUSH_S)
         server.close()
 
-    def _engine_event(self, event: EngineEvent) -> None:
+    def _engine_event(self, model: str, event: EngineEvent) -> None:
         """Supervision in words: to the log, to systemd's status line and to /edgewise/v1/events."""
         if event.kind == "progress":
-            self._notifier.status(event.message)
+            self._notifier.status(f"{model}: {event.message}")
             return
-        facts = {
+        facts = {"model": model} | {
             name: value
             for name in ("epoch", "pid", "status", "request_id", "code", "delay_s")
             if (value := getattr(event, name)) is not None
         }
         level = log.warning if event.kind in ("crashed", "failed", "request_failed") else log.info
         level(f"engine_{event.kind}", message=event.message, **facts)
-        self._notifier.status(event.message)
+        self._notifier.status(f"{model}: {event.message}")
         self._deps.events.emit(f"engine_{event.kind}", event.message, **facts)
+
+
+def _make_engine(config: EngineConfig, on_event: Callable[[EngineEvent], None]) -> EngineClient:
+    return EngineClient(config, on_event=on_event)
 
 
 def _dependencies(settings: Settings, models: Models, keys: KeyStore) -> ApiDependencies:

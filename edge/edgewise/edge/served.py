@@ -1,18 +1,21 @@
-"""From a model's name in the store to something the pipeline can ask: tokenizer, template, engine."""
+"""From a model's name in the store to something the pipeline can ask: tokenizer, template, and how its engine is built."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from edgewise.core.errors import BadModelFile, EdgewiseError, TemplateFailed
 from edgewise.core.log import get_logger
 from edgewise.core.settings import Settings
-from edgewise.engine.client import EngineClient
+from edgewise.engine.api import Engine
 from edgewise.engine.config import EngineConfig
-from edgewise.engine.events import EngineEvent
-from edgewise.models.catalog import SETS
-from edgewise.models.decoder.config import read_config
+from edgewise.engine.fit import Needs, fit
+from edgewise.engine.fit import needs as needs_of
+from edgewise.engine.machine import Machine
+from edgewise.engine.numerics import resolve
+from edgewise.kernels.limits import PAGE_TOKENS
+from edgewise.models.decoder.config import DecoderConfig, read_config
 from edgewise.models.files import ModelFiles
 from edgewise.models.sampling import recommended_sampling
 from edgewise.models.store import Store
@@ -25,16 +28,33 @@ from edgewise.pipeline.structured.vocabulary import vocabulary_of
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenModel:
-    """A model with the processes that belong to it: its engine and the one that renders its chat template."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadModel:
+    """What was read of a model's files; `needs` says with how much memory it can be loaded."""
 
-    served: ServedModel
-    engine: EngineClient
+    config: EngineConfig
+    tokenizer: Tokenizer
     template: ChatTemplate | None
+    needs: Needs
+    created: int
+    sampling: Mapping[str, float]
 
-    async def close(self) -> None:
-        await self.engine.stop()
+    def served(self, engine: Engine, aliases: tuple[str, ...]) -> ServedModel:
+        files = self.config.model
+        return ServedModel(
+            name=files.name,
+            aliases=aliases,
+            tokenizer=self.tokenizer,
+            template=self.template,
+            engine=engine,
+            max_context=self.needs.context,
+            digest=files.digest,
+            created=self.created,
+            sampling=self.sampling,
+        )
+
+    def close(self) -> None:
+        """End the process that renders its chat template."""
         if self.template is not None:
             self.template.close()
 
@@ -62,16 +82,18 @@ def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
     )
 
 
-def open_model(settings: Settings, on_event: Callable[[EngineEvent], None]) -> OpenModel:
-    """Resolve `settings.model` and prepare to serve it; the engine is not started yet.
+def read_model(settings: Settings, store: Store, name: str, machine: Machine) -> ReadModel:
+    """Read a model's header, tokenizer and template, and compute its size. Takes up to seconds: call it in a thread.
+
+    Args:
+        machine: `available` is what can be had for this model at most.
 
     Raises:
-        ModelNotFound, BadModelFile, UnsupportedModel, ConfigError: Why it cannot be served; nothing is running then.
+        ModelNotFound, BadModelFile, UnsupportedModel, ConfigError: Why it cannot be served.
     """
-    store = Store(settings.home / "models")
-    files = store.resolve(settings.model)
+    files = store.resolve(name)
     try:
-        return _open(settings, store, files, on_event)
+        return _read(settings, store, files, machine)
     except BadModelFile as error:
         raise with_remedy(error, files.name) from error
 
@@ -84,30 +106,50 @@ def with_remedy(error: EdgewiseError, model: str) -> EdgewiseError:
     return type(error)(f"{error.message.rstrip('.')}. {remedy}", param=error.param)
 
 
-def _open(settings: Settings, store: Store, files: ModelFiles, on_event: Callable[[EngineEvent], None]) -> OpenModel:
+def _read(settings: Settings, store: Store, files: ModelFiles, machine: Machine) -> ReadModel:
     header = header_of(files) if files.format == "gguf" else None
     tokenizer = load_tokenizer(files, header)
     config = replace(engine_config(settings, files), vocabulary=vocabulary_of(tokenizer))
-    client = EngineClient(config, on_event=on_event)
-    template = _template(files, tokenizer, header)
+    needs = model_needs(config, read_config(files, header), machine)
     manifest = store.manifest(files.name)
-    served = ServedModel(
-        name=files.name,
-        aliases=_aliases(settings.model, files.name),
+    return ReadModel(
+        config=config,
         tokenizer=tokenizer,
-        template=template,
-        engine=client,
-        max_context=read_config(files, header).max_position,
-        digest=files.digest,
+        template=_template(files, tokenizer, header),
+        needs=needs,
         created=manifest.installed_seconds,
         sampling=manifest.info.sampling or recommended_sampling(files),
     )
-    return OpenModel(served, client, template)
 
 
-def _aliases(asked: str, name: str) -> tuple[str, ...]:
-    """Whoever configured "starter" may also ask for "starter"."""
-    return (asked,) if asked in SETS and asked != name else ()
+def model_needs(config: EngineConfig, network: DecoderConfig, machine: Machine) -> Needs:
+    """The memory budgets that are of use to a model, by the sum that its engine will make."""
+    numerics = resolve(
+        device=config.device,
+        dtype=config.dtype,
+        kv_dtype=config.kv_dtype,
+        quantize=config.quantize,
+        cuda=machine.cuda,
+        capability=machine.capability,
+    )
+    report = fit(
+        network,
+        numerics,
+        available=machine.available,
+        memory_fraction=config.memory_fraction,
+        kv_memory_bytes=config.kv_memory_bytes,
+        max_context=config.max_context,
+        max_running=config.max_running,
+        max_step_tokens=config.max_step_tokens,
+        page_tokens=PAGE_TOKENS,
+        memory_budget_bytes=machine.available,
+    )
+    return needs_of(
+        report,
+        max_context=config.max_context,
+        max_running=config.max_running,
+        kv_memory_bytes=config.kv_memory_bytes,
+    )
 
 
 def _template(files: ModelFiles, tokenizer: Tokenizer, header: GGUFHeader | None) -> ChatTemplate | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from edgewise.core.errors import EdgewiseError, EngineUnavailable, ModelNotFound, ShuttingDown
+from edgewise.core.errors import DeadlineExceeded, EdgewiseError, EngineUnavailable, ModelNotFound, ShuttingDown
 from edgewise.core.log import get_logger
 from edgewise.engine.api import Engine, EngineInfo
 from edgewise.engine.config import EngineConfig
@@ -47,6 +47,7 @@ class _Member:
     """What the book does not need to know of a model: its configuration, its engine, and the tasks and requests around it.
 
     Attributes:
+        config: How its engine is built; kept only while somebody wants it, since it carries the vocabulary.
         load: The load that is under way.
         ending: The engine's stop that is under way.
         started: Set while there is an engine that can be asked or waited for.
@@ -54,7 +55,7 @@ class _Member:
         waiting: One for each waiter that the book counts.
     """
 
-    config: EngineConfig
+    config: EngineConfig | None
     engine: ManagedEngine | None = None
     load: asyncio.Task[None] | None = None
     ending: asyncio.Task[None] | None = None
@@ -113,11 +114,6 @@ class EnginePool:
         """Begin to load the pinned models; returns at once."""
         self._do(self.book.start_pinned())
 
-    async def load(self, key: str) -> None:
-        """Load it as a request would, and let it rest. Raises what `acquire` raises."""
-        await self.acquire(key)
-        self.release(key)
-
     def unload(self, key: str) -> None:
         """See `PoolBook.unload`."""
         self._do(self.book.unload(key))
@@ -149,12 +145,17 @@ class EnginePool:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    async def acquire(self, key: str) -> ManagedEngine:
+    async def acquire(self, key: str, config: EngineConfig, timeout_s: float | None = None) -> ManagedEngine:
         """Wait until the model is loaded; it stays so until `release` is called, once for each `acquire` that returned.
+
+        Args:
+            config: How its engine is built if it is not loaded; the memory budget is filled in here.
+            timeout_s: The request's own deadline.
 
         Raises:
             OutOfMemory: It can never fit.
             EngineUnavailable: There was no room for it within the time that requests wait.
+            DeadlineExceeded: `timeout_s` have passed.
             EdgewiseError: Why it could not be loaded.
         """
         member = self._members.get(key)
@@ -164,13 +165,17 @@ class EnginePool:
             raise ShuttingDown("The service is shutting down.", retry_after_s=10.0)
         place: asyncio.Future[ManagedEngine] = asyncio.get_running_loop().create_future()
         actions = self.book.want(key, self._now())
+        member.config = config
         member.waiting.append(place)
         self._do(actions)
         try:
-            await asyncio.wait({place})
+            await asyncio.wait({place}, timeout=timeout_s)
         except asyncio.CancelledError:
             self._give_up(key, member, place)
             raise
+        if not place.done():
+            self._give_up(key, member, place)
+            raise DeadlineExceeded(f"The request's deadline of {timeout_s:g} s has passed before the model was loaded.")
         return place.result()
 
     def release(self, key: str) -> None:
@@ -223,6 +228,7 @@ class EnginePool:
         log.info("model_loading", model=entry.name, budget_bytes=budget)
         self.loads += 1
         member.crashed = asyncio.Event()
+        assert member.config is not None
         config = replace(member.config, memory_budget_bytes=budget)
         engine = member.engine = self._make(config, partial(self._event, key, member, entry.name))
         try:
@@ -250,6 +256,7 @@ class EnginePool:
         await self._end(member)
         actions = self.book.unloaded(action.key)
         if entry.state == "cold":
+            member.config = None
             self.on_unloaded(action.key)
         self._do(actions)
 

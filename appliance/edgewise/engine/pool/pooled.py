@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 from edgewise.engine.api import EngineInfo, EngineState, EngineStats, MemoryReport, TokenStream
+from edgewise.engine.config import EngineConfig
 from edgewise.engine.pool.pool import EnginePool
 from edgewise.engine.request import GenerateRequest, TokenChunk
 
@@ -14,9 +17,10 @@ from edgewise.engine.request import GenerateRequest, TokenChunk
 class PooledEngine:
     """Implements `engine.api.Engine` for one model of a pool; its key is fixed, its engine process comes and goes."""
 
-    def __init__(self, pool: EnginePool, key: str) -> None:
+    def __init__(self, pool: EnginePool, key: str, config: EngineConfig) -> None:
         self._pool = pool
         self._key = key
+        self._config = config
 
     def __repr__(self) -> str:
         return f"PooledEngine({self._key}, {self.state})"
@@ -39,13 +43,21 @@ class PooledEngine:
         Raises:
             OutOfMemory, EngineUnavailable: There is no room for it, or not in time; or why it could not be loaded.
         """
-        engine = await self._pool.acquire(self._key)
+        began = time.monotonic()
+        engine = await self._pool.acquire(self._key, self._config, request.deadline_s)
         try:
+            if request.deadline_s is not None:
+                request = replace(request, deadline_s=max(0.001, request.deadline_s - (time.monotonic() - began)))
             stream = await engine.submit(request)
         except BaseException:
             self._pool.release(self._key)
             raise
         return PooledStream(stream, lambda: self._pool.release(self._key), asyncio.get_running_loop())
+
+    async def load(self) -> None:
+        """Load it as a request would, and let it rest. Raises what `submit` raises."""
+        await self._pool.acquire(self._key, self._config)
+        self._pool.release(self._key)
 
     async def stats(self) -> EngineStats:
         """All zero while the model is not loaded."""

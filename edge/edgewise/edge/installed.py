@@ -1,0 +1,335 @@
+"""The models of the store, each of which can be asked by name: opened when first asked, loaded by the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from edgewise.core.errors import EdgewiseError, InvalidRequest
+from edgewise.core.settings import Settings
+from edgewise.edge.served import ReadModel, read_model
+from edgewise.engine.api import Engine, EngineInfo
+from edgewise.engine.machine import Machine
+from edgewise.engine.pool.entry import FOREVER, Entry, State, again
+from edgewise.engine.pool.pool import EnginePool
+from edgewise.engine.pool.pooled import PooledEngine
+from edgewise.models.catalog import SETS, member_for_role
+from edgewise.models.manifest import Manifest
+from edgewise.models.names import check_name
+from edgewise.models.store import Store
+from edgewise.pipeline.model import (
+    ModelCard,
+    Models,
+    ModelState,
+    ModelStatus,
+    PoolStatus,
+    ServedModel,
+    card_of,
+    pinned_error,
+    unknown_model,
+)
+
+FORGET_S = 60.0
+"""A model that was opened and never loaded is closed after so long, when another one is opened."""
+
+_STATES: Mapping[State, ModelState] = {
+    "cold": "unloaded",
+    "waiting": "waiting",
+    "loading": "loading",
+    "ready": "loaded",
+    "unloading": "unloading",
+}
+_CHAT = {"in-file": True, "none": False, "unknown": None}
+_Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A model that has been opened: its key in the pool, the manifest it was opened by, and its engine's handle."""
+
+    key: str
+    digest: str
+    stamp: _Stamp
+    engine: PooledEngine
+
+
+@dataclass(slots=True)
+class _Opened:
+    """What of a known model is in memory."""
+
+    read: ReadModel
+    served: ServedModel
+    asked: float
+
+
+class InstalledModels(Models):
+    """See `pipeline.model.Models`. Pinned are `settings.model` and `settings.pool.pinned`; the others come and go with the store.
+
+    Args:
+        machine: What is there for all engines together.
+        pool: Where they are loaded.
+    """
+
+    def __init__(self, settings: Settings, store: Store, machine: Machine, pool: EnginePool) -> None:
+        super().__init__()
+        self._settings = settings
+        self._store = store
+        self._machine = machine
+        self._pool = pool
+        self._pinned = tuple(dict.fromkeys(_plain(name) for name in (settings.model, *settings.pool.pinned)))
+        self._allowed = frozenset(_plain(name) for name in settings.models) | {*self._pinned}
+        self._keep_alive = dict(_keep_alive(text) for text in settings.pool.keep_alive)
+        self._known: dict[str, _Known] = {}
+        self._opened: dict[str, _Opened] = {}
+        self._opening: dict[str, asyncio.Task[ServedModel]] = {}
+        self._numbers = itertools.count(1)
+        pool.on_unloaded = self._unloaded
+
+    async def open_pinned(self) -> None:
+        """Open every pinned model, the configured one first. Raises why one cannot be served; nothing runs then."""
+        for name in self._pinned:
+            await asyncio.to_thread(self._store.resolve, name)  # its error names the command that installs the model
+            await self.open(name)
+
+    @property
+    def pinned_names(self) -> tuple[str, ...]:
+        return self._pinned
+
+    def start(self) -> None:
+        """Begin to load the pinned models; returns at once."""
+        self._pool.start_pinned()
+
+    async def wait_ready(self, name: str) -> EngineInfo:
+        """Wait for a pinned model's engine. Raises why it cannot be loaded."""
+        return await self._pool.wait_ready(self._known[name].key)
+
+    async def close(self) -> None:
+        """End every engine and every process of a template."""
+        for opening in self._opening.values():
+            opening.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        await self._pool.close()
+        for opened in self._opened.values():
+            opened.read.close()
+        self._opened.clear()
+
+    # --- what the API asks -------------------------------------------------------------------------------------------
+
+    def all(self) -> tuple[ServedModel, ...]:
+        return tuple(opened.served for opened in self._opened.values())
+
+    def pinned(self) -> tuple[ServedModel, ...]:
+        return tuple(self._opened[name].served for name in self._pinned if name in self._opened)
+
+    def engines(self) -> Mapping[str, Engine]:
+        return {name: known.engine for name, known in self._known.items()}
+
+    async def cards(self) -> tuple[ModelCard, ...]:
+        return tuple([self._card(manifest) for manifest in await self._manifests()])
+
+    def status(self) -> PoolStatus:
+        book, now = self._pool.book, time.monotonic()
+        return PoolStatus(
+            budget_bytes=book.budget,
+            granted_bytes=book.granted,
+            loads=self._pool.loads,
+            evictions=self._pool.evictions,
+            models=tuple(self._status(entry, now) for entry in book.entries()),
+        )
+
+    def get(self, name: str) -> ServedModel:
+        opened = self._opened.get(_plain(name))
+        if opened is None:
+            raise unknown_model(name, self._opened)
+        return opened.served
+
+    async def open(self, name: str, *, keep_alive_s: float | None = None) -> ServedModel:
+        plain = _plain(name)
+        stamp = self._stamp(plain) if not self._settings.models or plain in self._allowed else None
+        if stamp is None:
+            self._forget(plain)
+            raise unknown_model(name, [manifest.name for manifest in await self._manifests()])
+        opened, known = self._opened.get(plain), self._known.get(plain)
+        if opened is None or known is None or known.stamp != stamp:
+            served = await self._open_once(plain, stamp)
+        else:
+            opened.asked = time.monotonic()
+            served = opened.served
+        if plain in self._known:
+            self._pool.book.hold(self._known[plain].key, keep_alive_s)
+        return served
+
+    async def load(self, name: str) -> None:
+        await self.open(name)
+        await self._known[_plain(name)].engine.load()
+
+    async def unload(self, name: str) -> None:
+        served = await self.open(name)
+        if served.name in self._pinned:
+            raise pinned_error(served.name)
+        self._pool.unload(self._known[served.name].key)
+
+    # --- opening -----------------------------------------------------------------------------------------------------
+
+    def _stamp(self, name: str) -> _Stamp | None:
+        """What tells one installed version from another without reading it; None if there is none of that name."""
+        try:
+            check_name(name)
+            stat = (self._store.root / "manifests" / f"{name}.json").stat()
+        except (InvalidRequest, FileNotFoundError):
+            return None
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+    async def _open_once(self, name: str, stamp: _Stamp) -> ServedModel:
+        """Callers who ask at the same time share one opening; one who leaves does not end it for the others."""
+        task = self._opening.get(name)
+        if task is None:
+            task = asyncio.create_task(self._open(name, stamp), name=f"open-{name}")
+            self._opening[name] = task
+            task.add_done_callback(lambda done: self._opening_done(name, done))
+        await asyncio.wait({task})
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, EdgewiseError):
+            raise again(error) from error
+        return task.result()
+
+    def _opening_done(self, name: str, task: asyncio.Task[ServedModel]) -> None:
+        del self._opening[name]
+        if not task.cancelled():
+            task.exception()  # seen, also if everybody who asked has left
+
+    async def _open(self, name: str, stamp: _Stamp) -> ServedModel:
+        self._pool.book.sharing = len(await self._manifests()) > 1
+        read = await asyncio.to_thread(read_model, self._settings, self._store, name, self._room_for(name))
+        digest = read.config.model.digest
+        known = self._known.get(name)
+        entry = None if known is None else self._pool.book.get(known.key)
+        if known is None or known.digest != digest or entry is None or entry.retired:
+            self._forget(name)
+            try:
+                key = self._enter(name, read)
+            except BaseException:
+                read.close()
+                raise
+        else:
+            key = known.key
+            self._close(name)
+        engine = PooledEngine(self._pool, key, read.config)
+        served = read.served(engine, self._aliases(name))
+        self._known[name] = _Known(key, digest, stamp, engine)
+        self._opened[name] = _Opened(read, served, time.monotonic())
+        self._close_unused()
+        return served
+
+    def _enter(self, name: str, read: ReadModel) -> str:
+        """Make a version of a model known to the pool."""
+        key = f"{name}#{next(self._numbers)}"
+        keep_alive = self._keep_alive.get(name, _seconds(self._settings.pool.keep_alive_s))
+        self._pool.add(key, read.config, read.needs, pinned=name in self._pinned, keep_alive_s=keep_alive)
+        return key
+
+    def _room_for(self, name: str) -> Machine:
+        """What it could be given at most: pinned models keep what they need."""
+        kept = sum(entry.kept for entry in self._pool.book.entries() if entry.name != name)
+        return replace(self._machine, available=max(0, self._pool.book.budget - kept))
+
+    def _aliases(self, name: str) -> tuple[str, ...]:
+        """Whoever configured "starter" may also ask for "starter"."""
+        asked = self._settings.model
+        return (asked,) if asked in SETS and asked != name and _plain(asked) == name else ()
+
+    # --- closing -----------------------------------------------------------------------------------------------------
+
+    def _forget(self, name: str) -> None:
+        """It was removed or replaced: what runs may end, then it is unloaded."""
+        known = self._known.pop(name, None)
+        if known is not None:
+            self._pool.retire(known.key)
+            self._close(name)
+
+    def _close(self, name: str) -> None:
+        """Out of memory; requests that hold it go on, and the process of a template starts again if they need it."""
+        opened = self._opened.pop(name, None)
+        if opened is not None:
+            opened.read.close()
+
+    def _unloaded(self, key: str) -> None:
+        for name in [name for name, known in self._known.items() if known.key == key and name not in self._pinned]:
+            self._close(name)
+
+    def _close_unused(self) -> None:
+        long_ago = time.monotonic() - FORGET_S
+        for name in [name for name, opened in self._opened.items() if opened.asked < long_ago]:
+            entry = self._pool.book.get(self._known[name].key)
+            if name not in self._pinned and (entry is None or entry.state == "cold"):
+                self._close(name)
+
+    # --- showing -----------------------------------------------------------------------------------------------------
+
+    async def _manifests(self) -> list[Manifest]:
+        """Those of all models that may be asked. Models that have been removed meanwhile are given up here."""
+        installed = await asyncio.to_thread(self._store.manifests)
+        for name in [name for name in self._known if name not in {manifest.name for manifest in installed}]:
+            if self._stamp(name) is None:
+                self._forget(name)
+        return [
+            manifest
+            for manifest in installed
+            if manifest.info.role == "llm" and (not self._settings.models or manifest.name in self._allowed)
+        ]
+
+    def _card(self, manifest: Manifest) -> ModelCard:
+        opened = self._opened.get(manifest.name)
+        if opened is not None and opened.served.digest == manifest.digest:
+            return card_of(opened.served)
+        known = self._known.get(manifest.name)
+        limits = [limit for limit in (manifest.info.context, self._settings.engine.max_context) if limit is not None]
+        return ModelCard(
+            name=manifest.name,
+            aliases=self._aliases(manifest.name),
+            context=min(limits, default=None) if manifest.info.context is not None else None,
+            digest=manifest.digest,
+            created=manifest.installed_seconds,
+            owned_by=ServedModel.owned_by,
+            chat=_CHAT[manifest.info.chat_template],
+            loaded=known is not None and known.engine.state == "ready",
+        )
+
+    def _status(self, entry: Entry, now: float) -> ModelStatus:
+        known = self._known.get(entry.name)
+        engine = self._pool.engine(entry.key)
+        expires = entry.expires
+        return ModelStatus(
+            name=entry.name,
+            digest="" if known is None or known.key != entry.key else known.digest,
+            state=_STATES[entry.state] if engine is None or engine.state == "ready" else _starting(entry),
+            pinned=entry.pinned,
+            memory_bytes=entry.granted,
+            needs_bytes=entry.needs.minimal,
+            waiting=entry.waiters,
+            active=entry.streams,
+            expires_s=None if expires is None or expires == FOREVER else round(max(0.0, expires - now), 1),
+            pid=None if engine is None else engine.pid,
+        )
+
+
+def _starting(entry: Entry) -> ModelState:
+    """A pinned engine counts as ready for the pool from its start on; shown is what is true."""
+    return "loading" if entry.state == "ready" else _STATES[entry.state]
+
+
+def _plain(name: str) -> str:
+    """The model that a set's name stands for."""
+    return member_for_role(name, "llm") if name in SETS else name
+
+
+def _seconds(setting: float) -> float:
+    return FOREVER if setting < 0 else setting
+
+
+def _keep_alive(text: str) -> tuple[str, float]:
+    name, _, seconds = text.partition("=")
+    return _plain(name), _seconds(float(seconds))
