@@ -21,6 +21,7 @@ class Page:
     `cuts`: bytes to send of each successive answer before the connection is closed (then whole answers again).
     `slow`: seconds of pause before every 64 KiB.
     `statuses`: answered first, one a request, each with `extra` headers.
+    `auth`: the Authorization header that is asked for; others get `denied`, a status and its headers.
     """
 
     body: bytes = b""
@@ -35,6 +36,8 @@ class Page:
     wrong_start: int = 0
     chunked: bool = False
     slow: float = 0.0
+    auth: str | None = None
+    denied: tuple[int, dict[str, str]] = (401, {})
 
 
 @dataclass
@@ -102,8 +105,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, b"", {})
         elif page.statuses:
             self._answer(page.statuses.pop(0), b"", dict(page.extra))
+        elif page.auth is not None and self.headers.get("Authorization") != page.auth:
+            self._answer(page.denied[0], b"", page.denied[1])
         elif page.location is not None:
-            self._answer(302, b"", {"Location": page.location})
+            self._answer(302, b"", {"Location": page.location, **page.extra})
         else:
             self._serve(page)
 
