@@ -82,6 +82,8 @@ class DecoderConfig:
             )
         if self.head_dim % 2:
             raise BadModelFile(f"{self.architecture}: the head size is {self.head_dim}; rotation needs an even one.")
+        if not 0 < self.rotary_dim <= self.head_dim or self.rotary_dim % 2:
+            raise BadModelFile(f"{self.architecture}: {self.rotary_dim} of {self.head_dim} dimensions cannot rotate.")
         if len(self.windows) != self.num_layers:
             raise BadModelFile(f"{self.architecture}: {len(self.windows)} windows for {self.num_layers} layers.")
         if self.experts is not None and self.experts.per_token > self.experts.count:

@@ -8,10 +8,10 @@ from typing import Any
 from edgewise.core.errors import UnsupportedModel
 from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.models.decoder.fields import Fields
+from edgewise.models.decoder.gguf_families import GGUF_FAMILIES, GGUFFamily, Keys, Shapes
 from edgewise.models.decoder.hf_fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS
 from edgewise.models.decoder.hf_rope import yarn_scale
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
 # Features that would change the result, with the values that do not; each key is prefixed with the architecture.
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "expert_count": (0,),
@@ -28,48 +28,59 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "rope.scaling.yarn_log_multiplier": (0.0,),
     "rope.scaling.yarn_ext_factor": (1.0,),
     "pooling_type": (0,),
+    "expert_gating_func": (1,),  # softmax
+    "expert_weights_scale": (0.0, 1.0),
+    "expert_shared_count": (0,),
+    "expert_shared_feed_forward_length": (0,),
+    "expert_group_count": (0, 1),
+    "leading_dense_block_count": (0,),
+    "nextn_predict_layers": (0,),
+    "rope.dimension_sections": (),
+    "use_parallel_residual": (False,),
 }
-
-Shapes = Mapping[str, Sequence[int]]
 
 
 def parse(metadata: Mapping[str, Any], tensors: Shapes | None, name: str) -> dict[str, Any]:
     fields = Fields(metadata, name)
-    family = fields.get("general.architecture")
-    if family not in ARCHITECTURES:
-        supported = ", ".join(ARCHITECTURES)
-        raise UnsupportedModel(f"{name}: the architecture is {family!r}; this build supports {supported}.")
-    fields.refuse_unless_neutral({f"{family}.{key}": values for key, values in _NEUTRAL.items()})
-    layers = fields.size(f"{family}.block_count", most=MAX_LAYERS)
-    heads = _heads(fields, f"{family}.attention.head_count", None)
-    hidden = fields.size(f"{family}.embedding_length")
-    max_position = fields.size(f"{family}.context_length")
-    head_dim = _head_dim(fields, family, max(1, hidden // heads))
+    arch = fields.get("general.architecture")
+    if arch not in GGUF_FAMILIES:
+        supported = ", ".join(GGUF_FAMILIES)
+        raise UnsupportedModel(f"{name}: the architecture is {arch!r}; this build supports {supported}.")
+    how, keys = GGUF_FAMILIES[arch], Keys(fields=fields, arch=arch, tensors=tensors)
+    fields.refuse_unless_neutral({keys.name(key): values for key, values in _NEUTRAL.items() if key not in how.handles})
+    values = _plain(keys, how)
+    return values | how.read(keys, values)
+
+
+def _plain(keys: Keys, how: GGUFFamily) -> dict[str, Any]:
+    """What all architectures write alike."""
+    layers = keys.size("block_count", most=MAX_LAYERS)
+    heads = _heads(keys.fields, keys.name("attention.head_count"), None)
+    hidden = keys.size("embedding_length")
+    max_position = keys.size("context_length")
+    head_dim = _head_dim(keys, max(1, hidden // heads), how.partial)
+    ffn = keys.size("feed_forward_length", keys.get("expert_feed_forward_length"))
     return {
-        "architecture": family,
-        "vocab_size": _vocab_size(fields, family, tensors),
+        "architecture": how.family,
+        "vocab_size": _vocab_size(keys),
         "hidden_size": hidden,
         "num_layers": layers,
         "num_heads": heads,
-        "num_kv_heads": _heads(fields, f"{family}.attention.head_count_kv", heads),
+        "num_kv_heads": _heads(keys.fields, keys.name("attention.head_count_kv"), heads),
         "head_dim": head_dim,
-        "rotary_dim": head_dim,
-        "ffn_size": fields.size(f"{family}.feed_forward_length"),
-        "rms_eps": fields.positive(f"{family}.attention.layer_norm_rms_epsilon"),
-        "rope": _rope(fields, family, max_position),
+        "rotary_dim": keys.size("rope.dimension_count", head_dim, head_dim),
+        "ffn_size": ffn,
+        "rms_eps": keys.positive("attention.layer_norm_rms_epsilon"),
+        "rope": _rope(keys.fields, keys.arch, max_position),
         "windows": (None,) * layers,
-        "qk_norm": family == "qwen3",
-        "qkv_bias": _has(tensors, "blk.0.attn_q.bias", family == "qwen2"),
-        "output_bias": _has(tensors, "blk.0.attn_output.bias", False),
-        "mlp_bias": _has(tensors, "blk.0.ffn_gate.bias", False),
-        "tied_embeddings": not _has(tensors, "output.weight", False),
+        "qk_norm": False,
+        "qkv_bias": keys.has("blk.0.attn_q.bias", keys.arch == "qwen2"),
+        "output_bias": keys.has("blk.0.attn_output.bias", False),
+        "mlp_bias": keys.has("blk.0.ffn_gate.bias", False),
+        "tied_embeddings": not keys.has("output.weight", False),
         "max_position": max_position,
         "attention_scale": head_dim**-0.5,
     }
-
-
-def _has(tensors: Shapes | None, name: str, usual: bool) -> bool:
-    return usual if tensors is None else name in tensors
 
 
 def _heads(fields: Fields, key: str, default: int | None) -> int:
@@ -82,19 +93,19 @@ def _heads(fields: Fields, key: str, default: int | None) -> int:
     return Fields({key: value[0]}, fields.where).size(key, most=MAX_HEADS)
 
 
-def _head_dim(fields: Fields, family: str, default: int) -> int:
-    head_dim = fields.size(f"{family}.attention.key_length", default, MAX_HEAD_DIM)
-    for key in (f"{family}.attention.value_length", f"{family}.rope.dimension_count"):
-        if fields.size(key, head_dim) != head_dim:
-            raise fields.unsupported(key, f"the size of the key heads, {head_dim}")
+def _head_dim(keys: Keys, default: int, partial: bool) -> int:
+    head_dim = keys.size("attention.key_length", default, MAX_HEAD_DIM)
+    for key in ("attention.value_length", "rope.dimension_count"):
+        if keys.size(key, head_dim) != head_dim and not (partial and key == "rope.dimension_count"):
+            raise keys.fields.unsupported(keys.name(key), f"the size of the key heads, {head_dim}")
     return head_dim
 
 
-def _vocab_size(fields: Fields, family: str, tensors: Shapes | None) -> int:
-    if tensors and "token_embd.weight" in tensors:
-        return int(tensors["token_embd.weight"][0])
-    tokens = fields.get("tokenizer.ggml.tokens", ())
-    return fields.size(f"{family}.vocab_size", len(tokens) or None)
+def _vocab_size(keys: Keys) -> int:
+    if keys.tensors and "token_embd.weight" in keys.tensors:
+        return int(keys.tensors["token_embd.weight"][0])
+    tokens = keys.fields.get("tokenizer.ggml.tokens", ())
+    return keys.size("vocab_size", len(tokens) or None)
 
 
 def _rope(fields: Fields, family: str, max_position: int) -> RopeParameters:

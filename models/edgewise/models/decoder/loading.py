@@ -12,15 +12,10 @@ from edgewise.core.errors import BadModelFile
 from edgewise.kernels.rope import RopeTable, rope_tables
 from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.models.decoder.config import DecoderConfig, read_config
+from edgewise.models.decoder.gguf_families import LONG_DIVISORS, ROPE_DIVISORS, SHORT_DIVISORS
 from edgewise.models.decoder.layout import Pairs, Target, targets
 from edgewise.models.decoder.model import Decoder
-from edgewise.models.decoder.names import (
-    GGUF_LONG_DIVISORS,
-    GGUF_ROPE_DIVISORS,
-    GGUF_SHORT_DIVISORS,
-    Names,
-    names_of,
-)
+from edgewise.models.decoder.names import Names, names_of
 from edgewise.models.decoder.parallel import ALONE, Parallel
 from edgewise.models.decoder.parameters import allocate
 from edgewise.models.files import ModelFiles
@@ -180,9 +175,9 @@ def _rope_tables(config: DecoderConfig, reader: WeightReader, device: torch.devi
 
 def _rope_divisors(config: DecoderConfig, reader: WeightReader) -> torch.Tensor | None:
     """GGUF files carry the frequencies' stretch of Llama 3 and of LongRoPE as tensors."""
-    name = GGUF_ROPE_DIVISORS
+    name = ROPE_DIVISORS
     if config.rope.kind == "longrope" and not config.rope.divisors:
-        name = GGUF_LONG_DIVISORS if config.rope.is_long else GGUF_SHORT_DIVISORS
+        name = LONG_DIVISORS if config.rope.is_long else SHORT_DIVISORS
         if name not in reader.tensors:
             raise BadModelFile(f"The tensor '{name}' is missing.")
     info = reader.tensors.get(name)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.gguf_families import LONG_DIVISORS, ROPE_DIVISORS, SHORT_DIVISORS
 from edgewise.models.files import ModelFormat
 
 _HF = {
@@ -86,10 +87,6 @@ _PAIRED_IN_GGUF = frozenset({"llama", "mixtral", "smollm3", "glm", "glm4"})
 # Gemma norms multiply by 1 + weight; converters to GGUF store the sum.
 _OFFSET_NORMS_IN_HF = frozenset({"gemma2", "gemma3"})
 
-GGUF_ROPE_DIVISORS = "rope_freqs.weight"
-GGUF_SHORT_DIVISORS = "rope_factors_short.weight"
-GGUF_LONG_DIVISORS = "rope_factors_long.weight"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
@@ -144,9 +141,9 @@ def _gguf_names(config: DecoderConfig, stored: Collection[str]) -> Names:
         parts["qkv"] = _GGUF_FUSED_QKV
     if family in _GGUF_FUSED_GATE:
         parts["gate_up"] = parts["up"]
-    unused = {GGUF_ROPE_DIVISORS}
+    unused = {ROPE_DIVISORS}
     if config.rope.kind == "longrope":
-        unused |= {GGUF_SHORT_DIVISORS, GGUF_LONG_DIVISORS}
+        unused |= {SHORT_DIVISORS, LONG_DIVISORS}
     return Names(
         parts=parts,
         layer="blk.{}.",
