@@ -243,7 +243,8 @@ def _require_public(host: str, literal: str) -> None:
     address = ipaddress.ip_address(literal.split("%", 1)[0])
     if not is_public(address):
         raise UrlRefused(
-            f"Host {host!r} lies at {address}, which is not a public address: allow it by name, in `sources.local_hosts` or with `allow_private` in its entry."
+            f"Host {host!r} lies at {address}, which is not a public address: allow it by name, in `sources.local_hosts` or "
+            f"with `allow_private` in its catalog entry."
         )
 
 
