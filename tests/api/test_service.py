@@ -105,7 +105,8 @@ async def test_the_models() -> None:
         1_800_000_000,
         "edgewise",
     )
-    assert shown["edgewise"] == {"aliases": ["starter"], "context": 4096, "digest": DIGEST, "chat": True}
+    about = {"aliases": ["starter"], "context": 4096, "digest": DIGEST, "chat": True, "loaded": True}
+    assert shown["edgewise"] == about
     assert (await api.get("/v1/models/starter")).json() == shown
 
 

@@ -1,6 +1,7 @@
 """Ready means: every pinned model has answered a real token recently. If none was asked for one, a one-token request probes it.
 
-Models that are loaded on demand do not count: whether one of them has room is known when it is asked.
+Models that are loaded on demand do not count: whether one of them has room is known when it is asked, and a probe would keep
+it loaded. Where none is pinned, ready means that the service takes requests.
 """
 
 from __future__ import annotations
@@ -56,8 +57,11 @@ class Readiness:
     async def check(self) -> ReadyReport:
         """The verdict now; probes models whose latest token is too old, one check at a time."""
         models = self._models.pinned()
+        absent = self._models.absent()
+        if absent:
+            return ReadyReport(False, f"{', '.join(absent)}: pinned, but not installed (any more)", None)
         if not models:
-            return ReadyReport(False, "no pinned model is installed", None)
+            return ReadyReport(True, "no model is pinned: each is loaded when it is asked", None)
         async with self._lock:
             reasons = [f"{model.name}: {reason}" for model in models if (reason := await self._verify(model))]
         if reasons:

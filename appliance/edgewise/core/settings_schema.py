@@ -107,6 +107,10 @@ class PoolSettings(Section):
     pinned: tuple[str, ...] = Field(
         default=(), description="Models that are loaded at start and never unloaded, besides `model`."
     )
+    pin_model: bool = Field(
+        default=True,
+        description="Whether `model` is pinned too; if not, it is loaded at start and unloaded when another needs its room.",
+    )
     keep_alive_s: float = Field(
         default=300.0,
         ge=-1,
@@ -219,7 +223,7 @@ class Settings(Section):
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on; 0.0.0.0 or :: for all.")
     port: int = Field(default=8400, ge=0, le=65535, description="TCP port; 0 takes a free one.")
     model: str = Field(
-        default="starter", min_length=1, description="Model that is loaded at start and stays, by its name in the store."
+        default="starter", min_length=1, description="Model that is loaded at start, by its name in the store; it stays unless `pool.pin_model` is off."
     )
     models: tuple[str, ...] = Field(
         default=(), description="Models that may be asked besides the pinned ones; empty: all installed."

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from edgewise.core.errors import ConfigError, InvalidRequest, ModelNotFound
 from edgewise.engine.api import Engine
 from edgewise.models.templates.tool_styles import ToolSupport
+from edgewise.pipeline.structured.check import GrammarCheck
 
 
 class Tokenizer(Protocol):
@@ -83,6 +84,17 @@ class ServedModel:
     owned_by: str = "edgewise"
     aliases: tuple[str, ...] = ()
     sampling: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def special_ids(self) -> Mapping[str, int]:
+        """Ids of the control tokens by their written form."""
+        tokenizer = self.tokenizer
+        return {tokenizer.token_text(id): id for id in range(tokenizer.vocab_size) if tokenizer.is_special(id)}
+
+    @cached_property
+    def grammars(self) -> GrammarCheck:
+        """Compiles grammars for this model's vocabulary. The first use takes a while: not from the event loop."""
+        return GrammarCheck(self.tokenizer)
 
     @cached_property
     def special_texts(self) -> tuple[str, ...]:
@@ -180,6 +192,10 @@ class Models:
     def pinned(self) -> tuple[ServedModel, ...]:
         """Those that must answer at any time; readiness asks them."""
         return self.all()
+
+    def absent(self) -> tuple[str, ...]:
+        """Names of pinned models that have been removed."""
+        return ()
 
     def engines(self) -> Mapping[str, Engine]:
         """The engine of every model that has been open, by the model's name."""

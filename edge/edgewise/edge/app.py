@@ -100,7 +100,7 @@ class DeviceService:
         return 0 if server.started else 1
 
     async def _open_models(self) -> InstalledModels:
-        """Every installed model can be asked; those that are pinned are opened here. No engine is started yet."""
+        """Every installed model can be asked; those that are loaded at start are opened here. No engine is started yet."""
         settings = self._settings
         machine = await look(settings.engine.device)
         budget = settings.engine.memory_budget_bytes or int(machine.available * settings.engine.memory_fraction)
@@ -108,7 +108,7 @@ class DeviceService:
         pool = EnginePool(book, _make_engine, on_event=self._engine_event)
         models = InstalledModels(settings, Store(settings.home / "models"), machine, pool)
         try:
-            await models.open_pinned()
+            await models.open_first()
         except BaseException:
             await models.close()
             raise
@@ -121,8 +121,8 @@ class DeviceService:
     # --- tasks ------------------------------------------------------------------------------------------------------------
 
     async def _announce(self, models: InstalledModels) -> None:
-        """Tell systemd when the pinned models can answer; end the service if one never can."""
-        for name in models.pinned_names:
+        """Tell systemd when the models that are loaded at start can answer; end the service if one never can."""
+        for name in models.first:
             waiting = asyncio.create_task(models.wait_ready(name), name="engine-ready")
             while not waiting.done():
                 self._notifier.extend_timeout(_ASK_S)
@@ -141,7 +141,7 @@ class DeviceService:
                 context=info.max_context,
                 load_s=round(info.load_s, 2),
             )
-        self._notifier.ready(f"serving {', '.join(models.pinned_names)} on {self._url}")
+        self._notifier.ready(f"serving {', '.join(models.first)} on {self._url}")
 
     async def _watchdog(self) -> None:
         """The event loop lives: say so in time. The engine has a supervisor of its own."""

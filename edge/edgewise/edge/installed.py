@@ -66,11 +66,14 @@ class _Opened:
 
 
 class InstalledModels(Models):
-    """See `pipeline.model.Models`. Pinned are `settings.model` and `settings.pool.pinned`; the others come and go with the store.
+    """See `pipeline.model.Models`. `settings.model` and `settings.pool.pinned` are loaded at start, the others when asked.
 
     Args:
         machine: What is there for all engines together.
         pool: Where they are loaded.
+
+    Attributes:
+        first: Names of the models that are loaded at start.
     """
 
     def __init__(self, settings: Settings, store: Store, machine: Machine, pool: EnginePool) -> None:
@@ -79,8 +82,10 @@ class InstalledModels(Models):
         self._store = store
         self._machine = machine
         self._pool = pool
-        self._pinned = tuple(dict.fromkeys(_plain(name) for name in (settings.model, *settings.pool.pinned)))
-        self._allowed = frozenset(_plain(name) for name in settings.models) | {*self._pinned}
+        self.first = tuple(dict.fromkeys(_plain(name) for name in (settings.model, *settings.pool.pinned)))
+        held = self.first if settings.pool.pin_model else settings.pool.pinned
+        self._pinned = tuple(_plain(name) for name in held)
+        self._allowed = frozenset(_plain(name) for name in settings.models) | {*self.first}
         self._keep_alive = dict(_keep_alive(text) for text in settings.pool.keep_alive)
         self._known: dict[str, _Known] = {}
         self._opened: dict[str, _Opened] = {}
@@ -88,23 +93,22 @@ class InstalledModels(Models):
         self._numbers = itertools.count(1)
         pool.on_unloaded = self._unloaded
 
-    async def open_pinned(self) -> None:
-        """Open every pinned model, the configured one first. Raises why one cannot be served; nothing runs then."""
-        for name in self._pinned:
+    async def open_first(self) -> None:
+        """Open what is to be loaded at start, the configured model first. Raises why one cannot be served; nothing runs then."""
+        for name in self.first:
             await asyncio.to_thread(self._store.resolve, name)  # its error names the command that installs the model
             await self.open(name)
-
-    @property
-    def pinned_names(self) -> tuple[str, ...]:
-        return self._pinned
 
     def start(self) -> None:
         """Begin to load the pinned models; returns at once."""
         self._pool.start_pinned()
 
     async def wait_ready(self, name: str) -> EngineInfo:
-        """Wait for a pinned model's engine. Raises why it cannot be loaded."""
-        return await self._pool.wait_ready(self._known[name].key)
+        """Wait for the engine of a model that is loaded at start. Raises why it cannot be loaded."""
+        known = self._known[name]
+        if name in self._pinned:
+            return await self._pool.wait_ready(known.key)
+        return await known.engine.load()
 
     async def close(self) -> None:
         """End every engine and every process of a template."""
@@ -123,6 +127,9 @@ class InstalledModels(Models):
 
     def pinned(self) -> tuple[ServedModel, ...]:
         return tuple(self._opened[name].served for name in self._pinned if name in self._opened)
+
+    def absent(self) -> tuple[str, ...]:
+        return tuple(name for name in self._pinned if name not in self._opened)
 
     def engines(self) -> Mapping[str, Engine]:
         return {name: known.engine for name, known in self._known.items()}

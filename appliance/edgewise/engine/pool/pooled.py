@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
-from edgewise.engine.api import EngineInfo, EngineState, EngineStats, MemoryReport, TokenStream
+from edgewise.engine.api import CacheTier, EngineInfo, EngineState, EngineStats, MemoryReport, TokenStream
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.pool.pool import EnginePool
 from edgewise.engine.request import GenerateRequest, TokenChunk
@@ -54,10 +54,13 @@ class PooledEngine:
             raise
         return PooledStream(stream, lambda: self._pool.release(self._key), asyncio.get_running_loop())
 
-    async def load(self) -> None:
+    async def load(self) -> EngineInfo:
         """Load it as a request would, and let it rest. Raises what `submit` raises."""
-        await self._pool.acquire(self._key, self._config)
-        self._pool.release(self._key)
+        engine = await self._pool.acquire(self._key, self._config)
+        try:
+            return await engine.wait_ready()
+        finally:
+            self._pool.release(self._key)
 
     async def stats(self) -> EngineStats:
         """All zero while the model is not loaded."""
@@ -68,6 +71,11 @@ class PooledEngine:
         """All zero while the model is not loaded."""
         engine = self._pool.engine(self._key)
         return MemoryReport(budget_bytes=0, available_bytes=0) if engine is None else await engine.memory()
+
+    async def clear_cache(self, tier: CacheTier | None = None) -> dict[str, int]:
+        """Nothing to forget while the model is not loaded."""
+        engine = self._pool.engine(self._key)
+        return {} if engine is None else await engine.clear_cache(tier)
 
 
 class PooledStream:
