@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgewise.core.errors import TemplateFailed
+from edgewise.models.templates.tool_styles import ToolSupport
 
 SPECIAL = {256: "<|start|>", 257: "<|end|>", 258: "<|text|>"}
 BOS, EOS = 258, 257
@@ -57,6 +58,9 @@ class ByteTokenizer:
 
 class TagTemplate:
     """`<|start|>role\\ncontent<|end|>\\n` for every message; refuses a conversation with the content "refuse me"."""
+
+    def __init__(self, tool_support: ToolSupport | None = None) -> None:
+        self.tool_support = tool_support or ToolSupport()
 
     def render(
         self,

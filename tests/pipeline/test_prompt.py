@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, TemplateFailed
+from edgewise.models.templates.tool_styles import ToolSupport
 from edgewise.pipeline.prompt import THREAD_CHARS, answer_budget, encode_input
 from edgewise.pipeline.task import ChatInput, Sampling, Task, TextInput
 from tests.fakes.engine import FakeEngine
@@ -101,7 +102,8 @@ async def test_bytes_that_the_vocabulary_lacks_are_reported() -> None:
 async def test_tool_calls_that_the_template_leaves_out_are_reported() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     messages = ({"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]})
-    encoded = await encode_input(Task(id="t", model=fake_model(), input=ChatInput(messages)))
+    model = fake_model(template=TagTemplate(ToolSupport("hermes", writes_calls=True)))
+    encoded = await encode_input(Task(id="t", model=model, input=ChatInput(messages)))
     assert encoded.warnings == (
         "The model does not see the tool calls of messages[1]: its chat template has no place for them.",
     )

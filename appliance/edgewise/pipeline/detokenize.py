@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Mapping
 
 from edgewise.pipeline.model import Tokenizer
 
@@ -11,11 +12,13 @@ class Detokenizer:
     """Turns one sequence's tokens into text.
 
     Bytes of a character that is not complete yet are held; bytes that can never become a character are shown as U+FFFD as
-    soon as that is certain. Special tokens add nothing. The text does not depend on how tokens arrive.
+    soon as that is certain. Special tokens add nothing, but for those in `revealed`, which add the bytes given there. The text
+    does not depend on how tokens arrive.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, revealed: Mapping[int, bytes] | None = None) -> None:
         self._tokenizer = tokenizer
+        self._revealed = revealed or {}
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._position = 0
 
@@ -31,8 +34,9 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """The characters completed by this token."""
-        if self._tokenizer.is_special(token):
+        raw = self._revealed.get(token)
+        if raw is None and self._tokenizer.is_special(token):
             return ""
-        text = self._decoder.decode(self._tokenizer.token_bytes(token))
+        text = self._decoder.decode(self._tokenizer.token_bytes(token) if raw is None else raw)
         self._position += len(text)
         return text

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgewise.core.errors import ContextLengthExceeded, InvalidRequest
-from edgewise.pipeline.model import ServedModel
+from edgewise.pipeline.model import ChatTemplate, ServedModel
 from edgewise.pipeline.task import ChatInput, Task
+from edgewise.pipeline.tools.conversation import adapt, with_objects
 
 THREAD_CHARS = 16_384
 """Longer texts are tokenized on a thread, so that the event loop keeps serving others; chats always are, for their templates."""
@@ -46,7 +47,7 @@ async def encode_input(task: Task) -> EncodedInput:
 
 def _encode(task: Task) -> EncodedInput:
     if isinstance(task.input, ChatInput):
-        return _encode_chat(task.model, task.input)
+        return _encode_chat(task.model, task.input, without_tools=task.tool_choice.mode == "none")
     prompts = task.input.prompts
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     return EncodedInput(
@@ -54,18 +55,23 @@ def _encode(task: Task) -> EncodedInput:
     )
 
 
-def _encode_chat(model: ServedModel, chat: ChatInput) -> EncodedInput:
+def _encode_chat(model: ServedModel, chat: ChatInput, *, without_tools: bool) -> EncodedInput:
     if model.template is None:
         raise InvalidRequest(
             f"The model '{model.name}' has no chat template: use /v1/completions with it.", param="messages"
         )
     guard = _Guard(model)
-    messages = [guard.cover(message) for message in chat.messages]
-    text = model.template.render(messages, add_generation_prompt=True)
+    messages = [guard.cover(with_objects(message)) for message in chat.messages]
+    text = _render(model.template, messages, [] if without_tools else [guard.cover(tool) for tool in chat.tools])
     ids = guard.encode(text)
     if not ids:
         raise InvalidRequest("The chat template makes an empty prompt of these messages.", param="messages")
     return EncodedInput((tuple(ids),), (*_unseen_calls(chat, text), *_left_out(model, text)))
+
+
+def _render(template: ChatTemplate, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
+    given = adapt(messages, tools, template.tool_support)
+    return template.render(given.messages, add_generation_prompt=True, tools=given.tools)
 
 
 class _Guard:
@@ -75,7 +81,7 @@ class _Guard:
         self._tokenizer = model.tokenizer
         texts = model.special_texts
         self._pattern = re.compile("|".join(re.escape(text) for text in texts)) if texts else None
-        self._nonce = f"\ue000{secrets.token_hex(16)}\ue001"
+        self._nonce = f"covered-{secrets.token_hex(16)}-"  # of characters that JSON writes as they are
         self._covered: list[str] = []
 
     def cover(self, value: Any) -> Any:
@@ -83,7 +89,7 @@ class _Guard:
         if isinstance(value, str):
             return value if self._pattern is None else self._pattern.sub(self._name, value)
         if isinstance(value, Mapping):
-            return {key: self.cover(item) for key, item in value.items()}
+            return {self.cover(key): self.cover(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [self.cover(item) for item in value]
         return value

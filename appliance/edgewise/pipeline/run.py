@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from edgewise.core.errors import Cancelled, EdgewiseError, EngineFault, error_class
@@ -21,8 +22,10 @@ from edgewise.pipeline.prompt import answer_budget, encode_input
 from edgewise.pipeline.receipts import Pace, Receipt, Usage, stage_receipt
 from edgewise.pipeline.seeds import draw_seed, normalize_seed, sequence_seed
 from edgewise.pipeline.spec import stages_of
+from edgewise.pipeline.structured.hold import hold
 from edgewise.pipeline.task import Task
 from edgewise.pipeline.text import TextAssembler, TextChunk
+from edgewise.pipeline.tools.reading import CallReading, call_id
 
 log = get_logger(__name__)
 
@@ -114,14 +117,21 @@ class Run:
         """Seconds from the start to the first token of any sequence."""
         return None if self._first_s is None else self._first_s - self._started_s
 
-    async def submit(self, requests: list[GenerateRequest]) -> None:
-        """Queue every sequence or none."""
+    async def submit(self, requests: list[GenerateRequest], reading: CallReading | None = None) -> None:
+        """Queue every sequence or none; `reading` tells how tool calls are read from their texts."""
         engine = self.plan.decision("generate").engine
         tokenizer = self.task.model.tokenizer
         try:
             for index, request in enumerate(requests):
                 stream = await engine.submit(request)
-                assembler = TextAssembler(tokenizer, self.task.stop, sequence=index)
+                prompt, answer = request.prompt, index % self.task.n
+                assembler = TextAssembler(
+                    tokenizer,
+                    self.task.stop,
+                    sequence=index,
+                    reading=reading,
+                    make_id=partial(call_id, self.seed, prompt, answer),
+                )
                 self._sequences.append(_Sequence(index, stream, assembler))
         except BaseException:
             await self.aclose()
@@ -276,18 +286,22 @@ async def start_run(
         QueueFull, EngineUnavailable: The engine takes no more, or is not there.
     """
     encoded = await encode_input(task)
-    task = replace(task, warnings=(*task.warnings, *encoded.warnings))
+    held = await hold(task)
+    task = replace(task, warnings=(*task.warnings, *encoded.warnings, *held.warnings))
     seed = draw_seed() if task.sampling.seed is None else normalize_seed(task.sampling.seed)
-    requests = _requests(task, encoded.prompts, seed)
+    requests = _requests(task, encoded.prompts, seed, held.constraint)
     plan = await planner.plan(task, stages_of(task.model))
     run = Run(task, plan, encoded.prompts, seed, clock=clock, observer=observer)
-    await run.submit(requests)
+    await run.submit(requests, held.reading)
     return run
 
 
-def _requests(task: Task, prompts: tuple[tuple[int, ...], ...], seed: int) -> list[GenerateRequest]:
+def _requests(
+    task: Task, prompts: tuple[tuple[int, ...], ...], seed: int, constraint: str | None
+) -> list[GenerateRequest]:
     """One engine request per answer: all answers to the first prompt, then to the second, ..."""
     requests: list[GenerateRequest] = []
+    drawing = task.sampling if constraint is None else replace(task.sampling, ignore_eos=False)
     for prompt in prompts:
         budget = answer_budget(task, len(prompt))
         for answer in range(task.n):
@@ -295,11 +309,12 @@ def _requests(task: Task, prompts: tuple[tuple[int, ...], ...], seed: int) -> li
                 GenerateRequest(
                     id=f"{task.id}/{len(requests)}",
                     prompt=prompt,
-                    sampling=task.sampling.resolve(task.model, max_tokens=budget, seed=sequence_seed(seed, answer)),
+                    sampling=drawing.resolve(task.model, max_tokens=budget, seed=sequence_seed(seed, answer)),
                     salt=task.salt,
                     key=task.key,
                     priority=task.priority,
                     deadline_s=task.deadline_s,
+                    constraint=constraint,
                 )
             )
     return requests

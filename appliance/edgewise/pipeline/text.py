@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +11,8 @@ from edgewise.engine.request import FinishReason, TokenLogprobs
 from edgewise.pipeline.detokenize import Detokenizer
 from edgewise.pipeline.model import Tokenizer
 from edgewise.pipeline.stops import StopScanner
+from edgewise.pipeline.tools.reading import CallReading
+from edgewise.pipeline.tools.scanner import CallPiece, Found
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class TextChunk:
         token_ids: Every token consumed since the last piece, stop tokens included.
         finish: Set on the last piece only.
         stop: The stop string that ended the answer; on the last piece only.
-        tool_calls: Pieces of tool calls, in order; their text is not part of `text`.
+        tool_calls: Pieces of tool calls, in order; their text is not part of `text`, but their tokens are among `shown`.
     """
 
     sequence: int
@@ -80,23 +82,39 @@ class _Piece:
 
 
 class TextAssembler:
-    """Detokenizes one sequence and applies its stop strings; the only way from tokens to text, for every route.
+    """Detokenizes one sequence, applies its stop strings and reads its tool calls; the only way from tokens to text, for every
+    route.
+
+    Args:
+        reading: How tool calls are read; None takes everything for text.
+        make_id: The id of a call, given its number.
 
     Attributes:
         count: Tokens consumed.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], *, sequence: int = 0) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str],
+        *,
+        sequence: int = 0,
+        reading: CallReading | None = None,
+        make_id: Callable[[int], str] = "call_{}".format,
+    ) -> None:
         self._sequence = sequence
-        self._detokenizer = Detokenizer(tokenizer)
+        self._calls = None if reading is None else reading.scanner()
+        self._make_id = make_id
+        self._told = 0
+        self._detokenizer = Detokenizer(tokenizer, None if reading is None else reading.revealed)
         self._scanner = StopScanner(stops)
         self._held: deque[_Piece] = deque()
         self.count = 0
 
     @property
     def stopped(self) -> bool:
-        """A stop string was found: nothing that follows is shown."""
-        return self._scanner.found is not None
+        """A stop string was found, or the one call that is allowed has ended: nothing that follows is shown."""
+        return self._scanner.found is not None or (self._calls is not None and self._calls.finished)
 
     @property
     def cut_bytes(self) -> int:
@@ -115,34 +133,48 @@ class TextAssembler:
             tokens: Next tokens. With finish "stop" the last one is the stop token, which is not shown.
             logprobs: One per token.
         """
-        offset = self._scanner.released
         visible = len(tokens) - (finish == "stop")
-        text: list[str] = []
+        found: list[Found] = []
         consumed = 0
         for index, token in enumerate(tokens):
             if self.stopped:
                 break
             consumed += 1
             if index < visible:
-                text.append(self._push(token, logprobs[index] if logprobs else None))
+                found += self._read(self._push(token, logprobs[index] if logprobs else None))
         self.count += consumed
         if self.stopped:
             finish = "stop"
         elif finish is not None:
-            text.append(self._scanner.flush())
+            found += self._read(self._scanner.flush())
+        if finish is not None and self._calls is not None:
+            found += self._calls.flush()
         shown = tuple(self._settle(last=finish is not None))
-        joined = "".join(text)
-        if not (joined or shown or consumed or finish):
+        text = "".join(piece for piece in found if isinstance(piece, str))
+        if not (found or shown or consumed or finish):
             return None
+        offset, self._told = self._told, self._told + len(text)
+        called = finish == "stop" and self._calls is not None and self._calls.calls > 0
         return TextChunk(
             sequence=self._sequence,
             offset=offset,
-            text=joined,
+            text=text,
             shown=shown,
             token_ids=tuple(tokens[:consumed]),
-            finish=finish,
-            stop=self._scanner.pattern if self.stopped else None,
+            finish="tool_calls" if called else finish,
+            tool_calls=tuple(self._delta(piece) for piece in found if not isinstance(piece, str)),
+            stop=None if self._scanner.found is None else self._scanner.pattern,
         )
+
+    def _read(self, text: str) -> list[Found]:
+        """Content and pieces of calls; without tools all is content."""
+        if self._calls is not None:
+            return self._calls.feed(text)
+        return [text] if text else []
+
+    def _delta(self, piece: CallPiece) -> ToolCallDelta:
+        id = None if piece.name is None else self._make_id(piece.index)
+        return ToolCallDelta(index=piece.index, id=id, name=piece.name, arguments=piece.arguments)
 
     def _push(self, token: int, logprobs: TokenLogprobs | None) -> str:
         start = self._detokenizer.position

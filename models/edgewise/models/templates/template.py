@@ -8,6 +8,7 @@ from typing import Any
 from edgewise.core.errors import TemplateFailed
 from edgewise.models.templates.limits import ADDRESS_SPACE_BYTES
 from edgewise.models.templates.process import RenderProcess
+from edgewise.models.templates.tool_styles import ToolSupport, tool_support
 
 DEFAULT, TOOL_USE = "default", "tool_use"
 
@@ -17,6 +18,7 @@ class ChatTemplate:
 
     Attributes:
         sources: Jinja text by name; "default" is always there, "tool_use" is taken when tools are given.
+        tool_support: What it knows of tools.
     """
 
     def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
@@ -26,6 +28,7 @@ class ChatTemplate:
             special_tokens: Variables such as "bos_token".
         """
         self.sources = dict(sources)
+        self.tool_support: ToolSupport = tool_support(sources)
         self._special_tokens = dict(special_tokens)
         self._process = RenderProcess()
 
@@ -71,6 +74,7 @@ class ChatTemplate:
             **self._special_tokens,
             "messages": [{key: value for key, value in message.items() if value is not None} for message in messages],
             "tools": None if tools is None else list(tools),
+            **({"xml_tools": list(tools)} if tools else {}),  # the name that SmolLM3's template has for them
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
             **extra,
