@@ -19,7 +19,7 @@ from typing import Any
 
 from edgewise.core import errors
 from edgewise.core.errors import EdgewiseError
-from edgewise.engine.api import EngineInfo, EngineStats, MemoryReport
+from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.request import (
     FinishReason,
@@ -86,6 +86,7 @@ class Settings:
         load_s: Duration of loading.
         load_error: Code of the error that the factory raises.
         load_crash: The factory kills the process.
+        notice: A notice that is told as soon as somebody listens.
         import_torch: Record in the info whether OMP_NUM_THREADS was set when the factory ran.
     """
 
@@ -93,6 +94,7 @@ class Settings:
     load_s: float = 0.0
     load_error: str | None = None
     load_crash: bool = False
+    notice: str = ""
 
     @classmethod
     def of(cls, config: EngineConfig) -> Settings:
@@ -247,6 +249,13 @@ class FakeCore:
     @property
     def has_work(self) -> bool:
         return bool(self._work or self._cancelled)
+
+    def listen(self, listener: Callable[[str, str], None]) -> None:
+        if self._settings.notice:
+            listener("fake_notice", self._settings.notice)
+
+    def clear_cache(self, tier: CacheTier | None) -> dict[str, int]:
+        return {"device": 7, "host": 5} if tier is None else {tier: 5}
 
     def stats(self) -> EngineStats:
         return EngineStats(

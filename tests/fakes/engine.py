@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from edgewise.core.errors import EdgewiseError, QueueFull
-from edgewise.engine.api import EngineInfo, EngineState, EngineStats, MemoryReport
+from edgewise.engine.api import CacheTier, EngineInfo, EngineState, EngineStats, MemoryReport
 from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats, TokenChunk, TokenLogprobs
 
 PAGE_TOKENS = 16
@@ -52,6 +52,7 @@ class FakeEngine:
     info_known: bool = True
     requests: list[GenerateRequest] = field(default_factory=list)
     open: dict[str, FakeStream] = field(default_factory=dict)
+    cleared: list[CacheTier | None] = field(default_factory=list)
     aborted: int = 0
     hold: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -103,6 +104,10 @@ class FakeEngine:
 
     async def memory(self) -> MemoryReport:
         return MemoryReport(budget_bytes=1 << 30, available_bytes=1 << 29, booked={"weights": 1 << 20, "kv": 1 << 10})
+
+    async def clear_cache(self, tier: CacheTier | None = None) -> dict[str, int]:
+        self.cleared.append(tier)
+        return {"device": 3, "host": 2} if tier is None else {tier: 2}
 
 
 class FakeStream:

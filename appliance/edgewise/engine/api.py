@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from edgewise.engine.request import GenerateRequest, TokenChunk
 
+CacheTier = Literal["device", "host", "disk"]
 EngineState = Literal["stopped", "starting", "ready", "restarting", "failed"]
 
 
@@ -39,7 +40,12 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """Gauges and counters of the engine at one moment; published on /metrics."""
+    """Gauges and counters of the engine at one moment; published on /metrics.
+
+    Those of the tiers count pages: what they hold now, and since the engine's start how many were found (`hits`), not found,
+    refused because a file did not pass its checks (files), and not written (`dropped`). `disk_off` is 1 while the disk takes
+    no writes.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -52,6 +58,18 @@ class EngineStats:
     generated_tokens: int = 0
     preemptions: int = 0
     aborted: int = 0
+    host_pages: int = 0
+    host_bytes: int = 0
+    host_limit_bytes: int = 0
+    host_hits: int = 0
+    host_misses: int = 0
+    disk_pages: int = 0
+    disk_bytes: int = 0
+    disk_hits: int = 0
+    disk_misses: int = 0
+    disk_refused: int = 0
+    disk_dropped: int = 0
+    disk_off: int = 0
     rss_bytes: int = 0
 
 
@@ -97,3 +115,10 @@ class Engine(Protocol):
     async def stats(self) -> EngineStats: ...
 
     async def memory(self) -> MemoryReport: ...
+
+    async def clear_cache(self, tier: CacheTier | None = None) -> dict[str, int]:
+        """Make a running engine forget its cached pages of one tier, or of all; returns how many by tier, nothing if none runs.
+
+        Raises:
+            EngineUnavailable: It did not answer in time.
+        """

@@ -17,11 +17,15 @@ from edgewise.engine.engine import Engine
 from edgewise.engine.fit import FitReport, fit
 from edgewise.engine.kv_cache import allocate
 from edgewise.engine.ledger import Ledger, available_memory
+from edgewise.engine.notices import Notices
 from edgewise.engine.numerics import Numerics, cpu_family, numeric_class, resolve
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.pages import PagePool
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Scheduler
+from edgewise.engine.tiering import PageTiers
+from edgewise.engine.tiers.make import make_tiers, wanted_bytes
+from edgewise.engine.tiers.mover import KVPageMover
 from edgewise.kernels.linear import tiles_invariant
 from edgewise.kernels.paging import PAGE_TOKENS
 from edgewise.models.decoder.config import DecoderConfig, read_config
@@ -67,7 +71,6 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
     )
     kv = allocate(network, num_pages=report.num_pages, kv_dtype=numerics.kv_dtype, dtype=numerics.dtype, device=device)
     pacer = Pacer(max_step_tokens=config.max_step_tokens)
-    scheduler = _scheduler(config, report, pacer)
     progress("check", 0.0)
     info = _info(
         config,
@@ -80,8 +83,26 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
     )
     for choice in numerics.why:
         log.info("numerics_chosen", choice=choice)
-    runner = Runner(decoder, kv, device, Constraints(config.vocabulary))
-    return Engine(info, scheduler=scheduler, runner=runner, pacer=pacer, ledger=ledger)
+    notices = Notices()
+    mover = KVPageMover(kv)
+    tiers = make_tiers(
+        config,
+        mover=mover,
+        ledger=_host_ledger(config, device, ledger),
+        available=available_memory,
+        numeric_class=info.numeric_class,
+        page_tokens=PAGE_TOKENS,
+        notify=notices.put,
+    )
+    return Engine(
+        info,
+        scheduler=_scheduler(config, report, pacer, tiers),
+        runner=Runner(decoder, kv, device, Constraints(config.vocabulary)),
+        pacer=pacer,
+        ledger=ledger,
+        tiers=tiers,
+        notices=notices,
+    )
 
 
 def _fit(config: EngineConfig, network: DecoderConfig, numerics: Numerics, device: torch.device) -> FitReport:
@@ -96,6 +117,7 @@ def _fit(config: EngineConfig, network: DecoderConfig, numerics: Numerics, devic
         max_step_tokens=config.max_step_tokens,
         page_tokens=PAGE_TOKENS,
         memory_budget_bytes=config.memory_budget_bytes,
+        tier_bytes=wanted_bytes(config) if _shares_host_memory(device) else 0,
     )
     if not report.fits:
         # A cache that is asked for and too small is a mistake that no freed memory mends.
@@ -112,15 +134,23 @@ def _book(report: FitReport, device: torch.device) -> Ledger:
     return ledger
 
 
-def _scheduler(config: EngineConfig, report: FitReport, pacer: Pacer) -> Scheduler:
+def _host_ledger(config: EngineConfig, device: torch.device, ledger: Ledger) -> Ledger:
+    """Of host memory: the same ledger where the device has no memory of its own."""
+    if _shares_host_memory(device):
+        return ledger
+    return Ledger(int(available_memory() * config.memory_fraction), available_memory)
+
+
+def _scheduler(config: EngineConfig, report: FitReport, pacer: Pacer, tiers: PageTiers | None) -> Scheduler:
     return Scheduler(
-        PagePool(report.num_pages, keep_cached=config.prefix_cache),
+        PagePool(report.num_pages, keep_cached=config.prefix_cache, tiers=tiers),
         page_tokens=PAGE_TOKENS,
         max_context=report.max_context,
         max_running=config.max_running,
         max_waiting=config.max_waiting,
         pacer=pacer,
         now=time.monotonic,
+        tiers=tiers,
     )
 
 
@@ -164,8 +194,11 @@ def _available(device: torch.device) -> int:
     if device.type != "cuda":
         return available_memory()
     free, _ = torch.cuda.mem_get_info(device)
-    integrated = bool(getattr(torch.cuda.get_device_properties(device), "is_integrated", False))
-    return available_memory() if integrated else free
+    return available_memory() if _shares_host_memory(device) else free
+
+
+def _shares_host_memory(device: torch.device) -> bool:
+    return device.type != "cuda" or bool(getattr(torch.cuda.get_device_properties(device), "is_integrated", False))
 
 
 def _device_name(device: torch.device) -> str:

@@ -14,17 +14,20 @@ from typing import Any, Generic, TypeVar
 
 from edgewise.core.errors import EdgewiseError, EngineUnavailable, QueueFull, ShuttingDown
 from edgewise.core.log import Logger, get_logger
-from edgewise.engine.api import EngineInfo, EngineState, EngineStats, MemoryReport
+from edgewise.engine.api import CacheTier, EngineInfo, EngineState, EngineStats, MemoryReport
 from edgewise.engine.book import Accept, Action, Deliver, Refuse, RequestBook, Send
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.core import DEFAULT_FACTORY
 from edgewise.engine.events import EngineEvent
 from edgewise.engine.messages import (
     Accepted,
+    CacheCleared,
     Chunks,
+    ClearCache,
     MemoryQuery,
     MemoryReply,
     Message,
+    Notice,
     Refused,
     StatsQuery,
     StatsReply,
@@ -58,12 +61,18 @@ class _Gauge(Generic[T]):
 
     def __init__(self, value: T) -> None:
         self.value = value
+        self.answers = 0
         self._at: float | None = None
         self._asked: asyncio.Future[None] | None = None
 
     @property
     def age_s(self) -> float | None:
         return None if self._at is None else time.monotonic() - self._at
+
+    @property
+    def asked(self) -> bool:
+        """Whether a question is under way."""
+        return self._asked is not None
 
     async def refresh(self, ask: Callable[[], None], bound_s: float) -> None:
         if self._asked is None:
@@ -73,6 +82,7 @@ class _Gauge(Generic[T]):
 
     def answer(self, value: T) -> None:
         self.value, self._at = value, time.monotonic()
+        self.answers += 1
         self.give_up()
 
     def give_up(self) -> None:
@@ -112,6 +122,7 @@ class EngineClient:
         self._info: EngineInfo | None = None
         self._stats = _Gauge(EngineStats())
         self._memory = _Gauge(MemoryReport(budget_bytes=0, available_bytes=0))
+        self._cleared = _Gauge[dict[str, int]]({})
         self._clock: asyncio.Task[None] | None = None
         self._busy = asyncio.Event()
         self._idle = asyncio.Event()
@@ -247,6 +258,20 @@ class EngineClient:
         await self._refresh(self._memory, MemoryQuery())
         return self._memory.value
 
+    async def clear_cache(self, tier: CacheTier | None = None) -> dict[str, int]:
+        """See `engine.api.Engine.clear_cache`."""
+        supervisor = self._supervisor
+        if supervisor is None or not self._ready.is_set():
+            return {}
+        before = self._cleared.answers
+        while self._cleared.asked:  # somebody else's question may be for another tier
+            await self._cleared.refresh(lambda: None, self._timings.patience_s)
+            before = self._cleared.answers
+        await self._cleared.refresh(lambda: supervisor.send(ClearCache(tier=tier)), self._timings.patience_s)
+        if self._cleared.answers == before:
+            raise EngineUnavailable("The engine did not clear its cache in time; ask again.", retry_after_s=1.0)
+        return self._cleared.value
+
     def _check_open(self) -> EngineSupervisor:
         supervisor = self._supervisor
         if self._closing:
@@ -293,6 +318,7 @@ class EngineClient:
         self._ready.clear()
         self._stats.give_up()
         self._memory.give_up()
+        self._cleared.give_up()
         self._do(self._book.down(time.monotonic()))
 
     def engine_failed(self, error: EdgewiseError) -> None:
@@ -312,6 +338,11 @@ class EngineClient:
                 self._stats.answer(stats)
             case MemoryReply(memory=memory):
                 self._memory.answer(memory)
+            case CacheCleared(pages=pages):
+                self._cleared.answer(pages)
+            case Notice(kind=kind, message=text):
+                epoch = 0 if self._supervisor is None else self._supervisor.epoch
+                self.engine_event(EngineEvent(kind="notice", epoch=epoch, message=text, code=kind))
             case _:
                 self._log.error("engine_message_unexpected", kind=type(message).__name__)
 

@@ -15,8 +15,9 @@ from types import ModuleType
 from typing import Protocol, cast
 
 from edgewise.core.errors import ConfigError
-from edgewise.engine.api import EngineInfo, EngineStats, MemoryReport
+from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.config import EngineConfig
+from edgewise.engine.notices import Notify
 from edgewise.engine.request import GenerateRequest, TokenChunk
 
 DEFAULT_FACTORY = "edgewise.engine.build:build"
@@ -47,6 +48,12 @@ class EngineCore(Protocol):
     @property
     def has_work(self) -> bool:
         """True while a call of `step` would advance a request or return a chunk."""
+
+    def listen(self, listener: Notify) -> None:
+        """Have notices for operators told to `listener`, from any thread."""
+
+    def clear_cache(self, tier: CacheTier | None) -> dict[str, int]:
+        """Forget cached pages of one tier, or of all; returns the number of pages by tier. Pages in use stay."""
 
     def stats(self) -> EngineStats: ...
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from edgewise.core.errors import ConstraintFailed, InvalidRequest
 from edgewise.core.log import get_logger
-from edgewise.engine.api import EngineInfo, EngineStats, MemoryReport
+from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.heartbeat import resident_bytes
 from edgewise.engine.ledger import Ledger
+from edgewise.engine.notices import Notices, Notify
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats, TokenChunk, TokenLogprobs
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Scheduler, StepPlan, Work
 from edgewise.engine.sequence import Sequence
 from edgewise.engine.tiering import NoTiers, PageTiers
+from edgewise.engine.tiers.pages import TieredPages
 from edgewise.kernels.sample import Draw
 
 log = get_logger(__name__)
@@ -31,6 +33,7 @@ class Engine:
         info: What this engine is, for callers.
         scheduler, runner, pacer, ledger: Its parts.
         tiers: Pages beyond the device; the same that the scheduler and its page pool have.
+        notices: What the parts want operators to know.
         now, wait: Monotonic seconds, and how to let some pass.
     """
 
@@ -42,7 +45,8 @@ class Engine:
         runner: Runner,
         pacer: Pacer,
         ledger: Ledger,
-        tiers: PageTiers | None = None,
+        tiers: TieredPages | None = None,
+        notices: Notices | None = None,
         now: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -52,6 +56,8 @@ class Engine:
         self._pacer = pacer
         self._ledger = ledger
         self._tiers: PageTiers = tiers or NoTiers()
+        self._tiered = tiers
+        self._notices = notices or Notices()
         self._writing_behind = False
         self._now = now
         self._wait = wait
@@ -204,7 +210,18 @@ class Engine:
             pages_cached=pages.cached,
             preemptions=self._scheduler.preemptions,
             rss_bytes=resident_bytes(),
+            **({} if self._tiered is None else asdict(self._tiered.stats())),
         )
+
+    def listen(self, listener: Notify) -> None:
+        self._notices.listen(listener)
+
+    def clear_cache(self, tier: CacheTier | None) -> dict[str, int]:
+        """Device pages that nobody uses go first: they would be copied into the tiers below."""
+        cleared = {"device": self._scheduler.pages.drop_cached()} if tier in (None, "device") else {}
+        if self._tiered is not None and tier != "device":
+            cleared |= self._tiered.clear(tier)
+        return cleared
 
     def memory(self) -> MemoryReport:
         return self._ledger.report()

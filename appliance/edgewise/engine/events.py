@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-EventKind = Literal["starting", "progress", "ready", "crashed", "restarting", "failed", "stopped", "request_failed"]
+EventKind = Literal[
+    "starting", "progress", "ready", "crashed", "restarting", "failed", "stopped", "request_failed", "notice"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +20,7 @@ class EngineEvent:
         pid: Process id, of "starting" and "ready".
         status: Of "crashed": exit code, or minus the number of the signal; None if no process could be started.
         stage, fraction: Of "progress": what is being loaded and how much of it is done, 0 to 1.
-        request_id, code: Of "request_failed": the request and the error code it got.
+        request_id, code: Of "request_failed": the request and the error code it got. Of "notice": the notice's stable word.
         delay_s: Of "restarting" and "failed": seconds until the next start.
     """
 

@@ -69,11 +69,13 @@ def fit(
     max_step_tokens: int,
     page_tokens: int,
     memory_budget_bytes: int | None = None,
+    tier_bytes: int = 0,
 ) -> FitReport:
     """Divide the budget: weights and workspace first, the rest below `SHRINK_MARK` to the KV cache.
 
     The budget is `memory_budget_bytes`, but no more than is available; without it, `memory_fraction` of what is available.
     The cache is never larger than `max_running` full contexts can use, and exactly `kv_memory_bytes` when that is given.
+    Tiers that want `tier_bytes` of the same memory are left a quarter at most of what lies beyond one whole context.
     """
     budget = int(available * memory_fraction) if memory_budget_bytes is None else min(memory_budget_bytes, available)
     weights = weight_bytes(config, numerics.dtype)
@@ -81,7 +83,8 @@ def fit(
     per_token = kv_bytes_per_token(config, numerics.kv_dtype, numerics.dtype)
     context = min(max_context or config.max_position, config.max_position)
     room = int(budget * SHRINK_MARK) - weights - workspace
-    wanted = kv_memory_bytes if kv_memory_bytes is not None else min(room, max_running * context * per_token)
+    left = room - min(tier_bytes, max(0, room - context * per_token) // 4)
+    wanted = kv_memory_bytes if kv_memory_bytes is not None else min(left, max_running * context * per_token)
     pages = max(0, wanted) // (per_token * page_tokens)
     usable = min(context, pages * page_tokens)
     fits, reason = _verdict(weights, workspace, wanted, room, usable, context)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from edgewise.core.errors import EdgewiseError, EngineFault, InvalidRequest, error_class
-from edgewise.engine.api import EngineInfo, EngineStats, MemoryReport
+from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.request import GenerateRequest, Priority, SamplingParams, TokenChunk
 
@@ -96,6 +96,12 @@ class MemoryQuery(Message, frozen=True):
     pass
 
 
+class ClearCache(Message, frozen=True):
+    """Forget cached pages of one tier ("device", "host", "disk"), or of all."""
+
+    tier: CacheTier | None
+
+
 class Stop(Message, frozen=True):
     """Release everything and exit 0; requests still in work are dropped."""
 
@@ -147,6 +153,19 @@ class MemoryReply(Message, frozen=True):
     memory: MemoryReport
 
 
+class CacheCleared(Message, frozen=True):
+    """How many pages were forgotten, by tier."""
+
+    pages: dict[str, int]
+
+
+class Notice(Message, frozen=True):
+    """Something inside the engine that operators should know: a stable word and a sentence."""
+
+    kind: str
+    message: str
+
+
 class Heartbeat(Message, frozen=True):
     """Sent by a thread of its own, also while a step runs.
 
@@ -167,9 +186,9 @@ class Fault(Message, frozen=True):
     traceback: str
 
 
-ToEngine: TypeAlias = Start | Submit | Cancel | StatsQuery | MemoryQuery | Stop
+ToEngine: TypeAlias = Start | Submit | Cancel | StatsQuery | MemoryQuery | ClearCache | Stop
 ToService: TypeAlias = (
-    Progress | Ready | Accepted | Refused | Chunks | StatsReply | MemoryReply | Heartbeat | Fault
+    Progress | Ready | Accepted | Refused | Chunks | StatsReply | MemoryReply | CacheCleared | Notice | Heartbeat | Fault
 )  # fmt: skip
 
 

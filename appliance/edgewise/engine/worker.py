@@ -30,10 +30,13 @@ from edgewise.engine.core import EngineCore, load_factory
 from edgewise.engine.heartbeat import StepClock
 from edgewise.engine.messages import (
     Accepted,
+    CacheCleared,
     Cancel,
+    ClearCache,
     Fault,
     MemoryQuery,
     MemoryReply,
+    Notice,
     Progress,
     Ready,
     Refused,
@@ -43,6 +46,7 @@ from edgewise.engine.messages import (
     Stop,
     Submit,
     ToEngine,
+    ToService,
     decode_to_engine,
 )
 from edgewise.engine.outbox import Outbox
@@ -132,6 +136,7 @@ class Worker:
         self._link.wake()
         core = self._build(start.config)
         self._send(Ready(epoch=start.epoch, info=core.info))
+        core.listen(lambda kind, message: self._send(Notice(kind=kind, message=message)))
         self._serve(core)
         core.close()  # not after a fault: the state is unknown then, and the kernel releases everything
 
@@ -172,6 +177,8 @@ class Worker:
                 self._send(StatsReply(stats=core.stats()))
             case MemoryQuery():
                 self._send(MemoryReply(memory=core.memory()))
+            case ClearCache(tier=tier):
+                self._send(CacheCleared(pages=core.clear_cache(tier)))
             case Stop():
                 self._stopping = True
             case Start():
@@ -195,7 +202,7 @@ class Worker:
         else:
             self._send(Accepted(epoch=epoch, id=message.id))
 
-    def _send(self, message: Progress | Ready | Refused | Accepted | StatsReply | MemoryReply) -> None:
+    def _send(self, message: ToService) -> None:
         if not self._link.outbox.put(message):
             self._link.wake()
 
