@@ -117,7 +117,7 @@ class Engine:
     def _run(self, plan: StepPlan) -> list[Draw | None]:
         began = self._now()
         draws = self._runner.run(plan.work)
-        self._pacer.observe(decoding=plan.decoding, prefilling=plan.prefilling, seconds=self._now() - began)
+        self._pacer.observe(decoding=plan.decoding, load=plan.load, seconds=self._now() - began)
         for work in plan.work:
             self._scheduler.commit(work)
         self._count(steps=1, prompt_tokens=plan.prefilling)

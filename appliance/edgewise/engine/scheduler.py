@@ -1,32 +1,40 @@
 """Who computes what in the next step: continuous batching with chunked prefill. Lists only, no tensors.
 
 One step, in this order:
-  1. requests past their deadline leave;
-  2. every decoding sequence gets its one token (decode first);
-  3. sequences in the middle of their prompt get what the pacer's budget allows, most urgent first;
-  4. waiting requests are admitted while there is budget, a place in the batch, and pages for the *whole* prompt
-     (reserve before admit: an admitted prompt can always be finished).
-When a running sequence needs a page and none is left, the least urgent, latest sequence is preempted: its pages go, and it
-is recomputed later from its tokens. A generation is a pure function of its tokens, so that changes nothing but time. The most
-urgent sequence is never preempted, so there is always progress.
+  1. requests past their deadline leave; those that have waited very long count as one class more urgent;
+  2. realtime requests are admitted, whoever has to make room;
+  3. every decoding sequence gets its one token (decode first). While the prompt of a realtime request is being computed, the
+     streams of background and bulk sit out;
+  4. prompts get what the pacer's budget allows: those under way and those that wait, in order of class, of what their key has
+     had (`engine.fairness`), and of arrival. A waiting one is admitted if there is a place in the batch and pages for its
+     *whole* prompt (reserve before admit: an admitted prompt can always be finished).
+
+Preemption. A sequence that needs a page when none is left takes it from the least urgent, latest one. A waiting request that
+finds no place takes one from sequences of a less urgent class, and only if that is certain to be enough; never from its own
+class, so that equals do not push each other out in turn. What a preempted sequence has computed is parked (`engine.pages`) or
+computed again later, by measured cost. A generation is a pure function of its tokens, so that changes nothing but time. The most
+urgent sequence is never preempted by one that is not more urgent, so there is always progress.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, QueueFull
+from edgewise.core.priority import Priority
+from edgewise.engine.fairness import WaitingQueue
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.pages import PagePool
-from edgewise.engine.prefix import PageHash, extend_chain
 from edgewise.engine.request import GenerateRequest
+from edgewise.engine.residency import Residency
 from edgewise.engine.sequence import Sequence
+from edgewise.engine.step_cost import PromptLoad
 from edgewise.engine.tiering import NoTiers, PageTiers
 
 HOLD_S = 0.25  # longest time that a request waits for a lower cache tier to bring its pages
+_AGEING_LOOKS = 16  # how often in `ageing_s` the queue is looked through
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +49,34 @@ class Work:
 
 @dataclass(slots=True)
 class StepPlan:
-    """What one step does, decoding sequences first."""
+    """What one step does: `decoding` sequences get their next token, they come first; the rest is `load`, prompts."""
 
     work: list[Work] = field(default_factory=list)
     expired: list[Sequence] = field(default_factory=list)
-
-    @property
-    def decoding(self) -> int:
-        return sum(1 for item in self.work if item.count == 1 and item.sample)
+    decoding: int = 0
+    load: PromptLoad = field(default_factory=PromptLoad)
 
     @property
     def prefilling(self) -> int:
-        return sum(item.count for item in self.work) - self.decoding
+        return self.load.tokens
+
+    def decode(self, sequence: Sequence) -> None:
+        self.work.append(Work(sequence, sequence.computed, 1, sample=True))
+        self.decoding += 1
+
+    def prefill(self, sequence: Sequence, budget: int) -> int:
+        """Add what the budget allows of a sequence's prompt; returns what is left of the budget."""
+        count = min(sequence.remaining, budget)
+        self.work.append(Work(sequence, sequence.computed, count, sample=count == sequence.remaining))
+        self.load = self.load.plus(sequence.computed, count)
+        return budget - count
+
+    def drop(self, victim: Sequence) -> None:
+        """Take a preempted sequence out again, if it is in. Only decodes are planned when somebody can be preempted for them."""
+        kept = [work for work in self.work if work.sequence is not victim]
+        gone = [work for work in self.work if work.sequence is victim]
+        self.work = kept
+        self.decoding -= len(gone)
 
 
 class Scheduler:
@@ -62,10 +86,11 @@ class Scheduler:
         pages: The pool; the scheduler is its only user.
         page_tokens: Tokens per page.
         max_context: Largest prompt + answer.
-        max_running, max_waiting: Sequences in the batch / that may wait for a place in it.
+        max_running, max_waiting: Sequences in the batch / that may wait for a place in it, of one class and more urgent ones.
         pacer: Budget of prompt tokens per step.
-        tiers: Where pages may be that the device has no more; the same that `pages` has.
         now: Monotonic seconds.
+        ageing_s: Seconds in the queue for which a request is promoted by one class, at most to interactive; 0 for never.
+        tiers: Where pages may be that the device has no more; the same that `pages` has.
     """
 
     def __init__(
@@ -78,18 +103,21 @@ class Scheduler:
         max_waiting: int,
         pacer: Pacer,
         now: Callable[[], float],
+        ageing_s: float = 0.0,
         tiers: PageTiers | None = None,
     ) -> None:
         self.pages = pages
-        self.waiting: list[Sequence] = []
+        self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         self.preemptions = 0
-        self._page_tokens = page_tokens
+        self._residency = Residency(pages, page_tokens=page_tokens, tiers=tiers)
         self._max_context = min(max_context, pages.num_pages * page_tokens)
         self._max_running = max_running
         self._max_waiting = max_waiting
         self._pacer = pacer
         self._now = now
+        self._ageing_s = ageing_s
+        self._next_ageing = now() if ageing_s else float("inf")
         self._tiers: PageTiers = tiers or NoTiers()
         self._arrivals = 0
 
@@ -104,11 +132,12 @@ class Scheduler:
         Raises:
             InvalidRequest: Empty prompt, id already in flight, or nothing left to generate.
             ContextLengthExceeded: It can never fit.
-            QueueFull: As many wait as may, those for whom a place in the batch is free not counted: that many answers can
-                always be asked of an idle engine at once.
+            QueueFull: As many of its class and of more urgent ones wait as may, those for whom a place in the batch is free not
+                counted: that many answers can always be asked of an idle engine at once.
         """
         self._check(request)
-        if len(self.running) + len(self.waiting) >= self._max_running + self._max_waiting:
+        before = sum(1 for s in (*self.running, *self.waiting) if s.rank <= request.priority)
+        if before >= self._max_running + self._max_waiting:
             raise QueueFull(
                 f"{self._max_waiting} answers may wait beside {self._max_running} in the making, which is this service's "
                 "limit: try again later.",
@@ -116,8 +145,8 @@ class Scheduler:
             )
         sequence = Sequence.of(request, arrival=self._arrivals, now=self._now())
         self._arrivals += 1
-        insort(self.waiting, sequence, key=lambda waiting: waiting.order)
-        self._tiers.prefetch(self._prefix(sequence))
+        self.waiting.push(sequence)
+        self._tiers.prefetch(self._residency.prefix(sequence))
         return sequence
 
     def remove(self, sequence: Sequence) -> None:
@@ -126,27 +155,25 @@ class Scheduler:
             self.running.remove(sequence)
         else:
             self.waiting.remove(sequence)
-        self._free(sequence)
+        self._residency.release(sequence)
 
     # --- one step --------------------------------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan:
         """Decide the next step and reserve its pages. Sequences in `expired` have left already."""
-        plan = StepPlan(expired=self._expire())
+        now = self._now()
+        plan = StepPlan(expired=self._expire(now))
+        self._age(now)
+        self._admit_realtime(now, plan)
         self._schedule_decodes(plan)
-        budget = self._pacer.budget(len(plan.work))
-        budget = self._schedule_prefills(plan, budget)
-        self._admit(plan, budget)
+        self._schedule_prompts(now, plan)
         return plan
 
     def commit(self, work: Work) -> None:
         """Record that `work` has been computed: its tokens are in the cache, full pages get their names."""
-        sequence = work.sequence
-        sequence.computed = work.start + work.count
-        known = len(sequence.chain)
-        extend_chain(sequence.chain, sequence.start, sequence.tokens, self._page_tokens, sequence.computed)
-        for index in range(known, len(sequence.chain)):
-            self.pages.name(sequence.pages[index], sequence.chain[index])
+        self._residency.settle(work.sequence, work.start + work.count)
+        if work.sample:
+            self.waiting.charge(work.sequence, output=1)
 
     # --- parts -----------------------------------------------------------------------------------------------------------
 
@@ -169,119 +196,124 @@ class Scheduler:
         if any(sequence.id == request.id for sequence in (*self.running, *self.waiting)):
             raise InvalidRequest(f"A request with id {request.id!r} is in flight already.", param="id")
 
-    def _expire(self) -> list[Sequence]:
-        now = self._now()
+    def _expire(self, now: float) -> list[Sequence]:
         late = [s for s in (*self.running, *self.waiting) if s.deadline_at is not None and s.deadline_at <= now]
         for sequence in late:
             self.remove(sequence)
         return late
 
-    def _schedule_decodes(self, plan: StepPlan) -> None:
-        for sequence in list(self.running):
-            if sequence in self.running and sequence.remaining == 1 and self._reserve(sequence, plan):
-                plan.work.append(Work(sequence, sequence.computed, 1, sample=True))
-
-    def _schedule_prefills(self, plan: StepPlan, budget: int) -> int:
-        for sequence in list(self.running):
-            if budget <= 0:
-                break
-            if sequence.remaining > 1:
-                budget -= self._append_prefill(plan, sequence, budget)
-        return budget
-
-    def _append_prefill(self, plan: StepPlan, sequence: Sequence, budget: int) -> int:
-        count = min(sequence.remaining, budget)
-        plan.work.append(Work(sequence, sequence.computed, count, sample=count == sequence.remaining))
-        return count
-
-    def _admit(self, plan: StepPlan, budget: int) -> None:
+    def _age(self, now: float) -> None:
+        """Promote what has waited for `ageing_s` since it came or was promoted; a promotion lasts."""
+        if now < self._next_ageing:
+            return
+        self._next_ageing = now + self._ageing_s / _AGEING_LOOKS
         for sequence in list(self.waiting):
-            if budget <= 0 or len(self.running) >= self._max_running:
-                break
-            if self._held_back(sequence):
-                continue
-            if not self._reserve_prompt(sequence):
-                break
-            self.waiting.remove(sequence)
-            insort(self.running, sequence, key=lambda running: running.order)
-            if sequence.admitted_at is None:
-                sequence.admitted_at = self._now()
-            budget -= self._append_prefill(plan, sequence, budget)
+            steps = 1 + sequence.request.priority - sequence.rank
+            if sequence.rank > Priority.INTERACTIVE and sequence.waited(now) >= steps * self._ageing_s:
+                self.waiting.remove(sequence)
+                sequence.rank -= 1
+                self.waiting.push(sequence)
 
-    def _reserve_prompt(self, sequence: Sequence) -> bool:
-        """Pages for all tokens of a waiting sequence: known ones, then those of lower tiers, then empty ones; all or nothing."""
-        chain = self._prefix(sequence)
-        shared = self.pages.acquire_prefix(chain)
-        needed = self._pages_for(len(sequence.tokens)) - len(shared)
-        # One page of headroom for each running sequence: admitting into the last page would only preempt somebody at once.
-        own = self.pages.allocate(needed) if self.pages.available >= needed + len(self.running) else None
-        if own is None:
-            self.pages.release(shared)
+    def _admit_realtime(self, now: float, plan: StepPlan) -> None:
+        held: set[Sequence] = set()
+        while (sequence := self.waiting.first(held)) is not None and sequence.rank == Priority.REALTIME:
+            if self._held_back(sequence, now):
+                held.add(sequence)
+            elif not self._admit(sequence, now, plan):
+                return
+
+    def _schedule_decodes(self, plan: StepPlan) -> None:
+        urgent = any(s.rank == Priority.REALTIME and s.remaining > 1 for s in self.running)
+        for sequence in list(self.running):
+            if sequence.remaining != 1 or (urgent and sequence.rank >= Priority.BACKGROUND):
+                continue
+            if sequence in self.running and self._reserve(sequence, plan):
+                plan.decode(sequence)
+
+    def _schedule_prompts(self, now: float, plan: StepPlan) -> None:
+        prompts = sorted((s for s in self.running if s.remaining > 1), key=self.waiting.turn)
+        held: set[Sequence] = set()
+        candidate = self._next_waiting(held, now)
+        budget = self._budget(plan, prompts[0] if prompts else candidate)
+        while budget > 0 and (prompts or candidate is not None):
+            if candidate is None or (prompts and self.waiting.turn(prompts[0]) <= self.waiting.turn(candidate)):
+                budget = plan.prefill(prompts.pop(0), budget)
+            elif self._admit(candidate, now, plan):
+                prompts = [candidate, *(s for s in prompts if s in self.running)]
+                budget = plan.prefill(prompts.pop(0), budget)
+                candidate = self._next_waiting(held, now)
+            else:
+                candidate = None  # nobody overtakes who waits for room
+
+    def _next_waiting(self, held: set[Sequence], now: float) -> Sequence | None:
+        """Whose turn it is, but for those whose pages are on their way; they are added to `held`."""
+        while (sequence := self.waiting.first(held)) is not None and self._held_back(sequence, now):
+            held.add(sequence)
+        return sequence
+
+    def _budget(self, plan: StepPlan, first: Sequence | None) -> int:
+        """For the prompts of this step, `first` being the one whose turn it is. Only streams as urgent as that are protected."""
+        if first is None:
+            return 0
+        paced = any(work.sequence.rank <= first.rank for work in plan.work)
+        return self._pacer.budget(plan.decoding, start=first.computed, paced=paced)
+
+    # --- places ----------------------------------------------------------------------------------------------------------
+
+    def _admit(self, sequence: Sequence, now: float, plan: StepPlan) -> bool:
+        """Give a waiting sequence a place in the batch and its pages, if need be those of less urgent ones."""
+        if not self._place(sequence) and not self._take_place(sequence, plan):
             return False
-        restored = self._restore(chain[len(shared) :], own)
-        known = len(shared) + restored
-        sequence.pages = shared + own
-        sequence.chain = chain[:known]
-        sequence.computed = known * self._page_tokens
-        if sequence.cached_tokens is None:
-            prompt = len(sequence.request.prompt)
-            sequence.cached_tokens = min(sequence.computed, prompt)
-            sequence.restored_tokens = max(0, sequence.cached_tokens - len(shared) * self._page_tokens)
+        self.waiting.remove(sequence)
+        sequence.waited_s = sequence.waited(now)
+        insort(self.running, sequence, key=lambda running: running.order)
+        if sequence.admitted_at is None:
+            sequence.admitted_at = now
+            self.waiting.charge(sequence, prompt=sequence.remaining)
         return True
 
-    def _restore(self, chain: Seq[PageHash], pages: Seq[int]) -> int:
-        """Load what lower tiers hold of `chain` into pages just allocated, and name them; returns how many pages that were."""
-        count = self._tiers.lookup(chain) if chain else 0
-        if count == 0:
-            return 0
-        good = self._tiers.load(chain[:count], pages[:count])
-        for page, name in zip(pages[:good], chain[:good], strict=True):
-            self.pages.name(page, name)
-        return good
+    def _place(self, sequence: Sequence) -> bool:
+        # One page of headroom for each running sequence: admitting into the last page would only preempt somebody at once.
+        return len(self.running) < self._max_running and self._residency.place(sequence, spare=len(self.running))
 
-    def _held_back(self, sequence: Sequence) -> bool:
-        """Whether a lower tier is bringing pages of a waiting sequence; for `HOLD_S` at most."""
-        now = self._now()
-        if sequence.hold_until is None:
-            sequence.hold_until = now + HOLD_S
-        return now < sequence.hold_until and self._tiers.pending(self._prefix(sequence))
-
-    def _prefix(self, sequence: Sequence) -> list[PageHash]:
-        """Names of the full pages that may be known already. The last token is always computed: its hidden state gives the
-        first logits."""
-        chain: list[PageHash] = []
-        extend_chain(chain, sequence.start, sequence.tokens, self._page_tokens, len(sequence.tokens) - 1)
-        return chain
+    def _take_place(self, sequence: Sequence, plan: StepPlan) -> bool:
+        """Preempt as few sequences of less urgent classes as needed, least urgent, latest first; none if all would not do."""
+        victims = [s for s in reversed(self.running) if s.rank > sequence.rank]
+        if not victims:
+            return False
+        spare = len(self.running) - len(victims)
+        room = self.pages.available + self._residency.freed_by(victims)
+        if room < self._residency.needed(sequence) + spare:
+            return False
+        for victim in victims:
+            self._preempt(victim, plan)
+            if self._place(sequence):
+                return True
+        return False
 
     def _reserve(self, sequence: Sequence, plan: StepPlan) -> bool:
         """A page for the next token of a running sequence, preempting others if need be; False if it was preempted itself."""
-        while len(sequence.pages) < self._pages_for(len(sequence.tokens)):
-            page = self.pages.allocate(1)
-            if page is not None:
-                sequence.pages += page
-                continue
+        while not self._residency.grow(sequence):
             victim = self.running[-1]
-            self._preempt(victim)
-            plan.work = [work for work in plan.work if work.sequence is not victim]
+            self._preempt(victim, plan)
             if victim is sequence:
                 return False
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
-        self._free(sequence)
-        sequence.preemptions += 1
+    def _preempt(self, victim: Sequence, plan: StepPlan) -> None:
+        plan.drop(victim)
+        self.running.remove(victim)
+        self._residency.suspend(victim, self._pacer.recompute_s(victim.computed))
+        victim.preemptions += 1
         self.preemptions += 1
-        insort(self.waiting, sequence, key=lambda waiting: waiting.order)
+        victim.queued_at = self._now()
+        self.waiting.push(victim)
 
-    def _free(self, sequence: Sequence) -> None:
-        self.pages.release(sequence.pages)
-        sequence.pages = []
-        sequence.chain = []
-        sequence.computed = 0
-
-    def _pages_for(self, tokens: int) -> int:
-        return -(-tokens // self._page_tokens)
+    def _held_back(self, sequence: Sequence, now: float) -> bool:
+        """Whether a lower tier is bringing pages of a waiting sequence; for `HOLD_S` at most."""
+        if sequence.hold_until is None:
+            sequence.hold_until = now + HOLD_S
+        return now < sequence.hold_until and self._tiers.pending(self._residency.prefix(sequence))
 
     def _estimate_wait(self) -> float:
         """Seconds until a place in the queue is likely free: a guess from the oldest running request's age, 1 to 60."""

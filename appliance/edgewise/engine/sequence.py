@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from edgewise.engine.pages import Parked
 from edgewise.engine.prefix import PageHash, chain_start
 from edgewise.engine.request import GenerateRequest
 
@@ -14,10 +15,15 @@ class Sequence:
 
     Attributes:
         tokens: Prompt and output so far.
-        computed: Leading tokens whose keys and values are in the cache.
+        rank: Deadline class in force: the request's own, or a more urgent one that it has been promoted to by its age.
+        computed: Leading tokens whose keys and values are in the cache, or parked.
         pages: KV pages in order; enough for `computed` tokens and for what is scheduled next.
-        chain: Names of the full pages (prefix cache).
+        parked: Pages of a preempted sequence that are kept until it runs again; None while it runs.
+        names: Names of its full pages, as far as they are known: a function of its tokens.
+        named: Leading pages whose names the page pool has been told.
+        blocked_at: State of the page pool (`PagePool.returned`) in which there was no room for it.
         arrival: Running number; the tie-break inside a priority class, kept through preemption.
+        queued_at: Engine clock when it began to wait this time; `waited_s` are the seconds it had waited before.
         deadline_at: Engine clock in seconds, or None.
         cached_tokens: Prompt tokens that the prefix cache spared at first admission; None before it.
         restored_tokens: Those of them that came back from a lower cache tier.
@@ -30,9 +36,15 @@ class Sequence:
     deadline_at: float | None
     tokens: list[int]
     start: PageHash
+    rank: int
+    queued_at: float
+    waited_s: float = 0.0
     computed: int = 0
     pages: list[int] = field(default_factory=list)
-    chain: list[PageHash] = field(default_factory=list)
+    parked: Parked | None = None
+    names: list[PageHash] = field(default_factory=list)
+    named: int = 0
+    blocked_at: int | None = None
     cached_tokens: int | None = None
     restored_tokens: int = 0
     hold_until: float | None = None
@@ -50,6 +62,8 @@ class Sequence:
             deadline_at=deadline,
             tokens=[*request.prompt, *request.output],
             start=chain_start(request.salt),
+            rank=int(request.priority),
+            queued_at=now,
         )
 
     @property
@@ -59,7 +73,7 @@ class Sequence:
     @property
     def order(self) -> tuple[int, int]:
         """Sort key of scheduling: most urgent class first, then first come."""
-        return (int(self.request.priority), self.arrival)
+        return (self.rank, self.arrival)
 
     @property
     def remaining(self) -> int:
@@ -70,6 +84,10 @@ class Sequence:
     def generated(self) -> int:
         """Tokens of the answer so far, those delivered by an earlier engine included."""
         return len(self.tokens) - len(self.request.prompt)
+
+    def waited(self, now: float) -> float:
+        """Seconds in the queue in all, of a sequence that waits."""
+        return self.waited_s + now - self.queued_at
 
     def __repr__(self) -> str:
         return f"Sequence({self.id}: {self.computed}/{len(self.tokens)} computed, {len(self.pages)} pages)"
