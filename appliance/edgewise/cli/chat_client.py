@@ -87,6 +87,20 @@ class ChatClient:
             raise NotFound(f"the service at {self._url} has no model; `edgewise models pull starter` gets one")
         return str(models[0]["id"])
 
+    def get(self, path: str) -> Any:
+        """The JSON of a GET. Raises `NoService`, `ServiceRefusedError`, `NotFound` or `EngineUnavailable`."""
+        with self._translated():
+            response = self._client.get(path)
+        _check(response)
+        return response.json()
+
+    def post(self, path: str) -> Any:
+        """The JSON of a POST without a body, which may take as long as it takes. Raises as `get` does."""
+        with self._translated():
+            response = self._client.post(path, timeout=httpx.Timeout(10.0, read=None))
+        _check(response)
+        return response.json()
+
     def stream(self, messages: Sequence[Mapping[str, str]], answer: Answer, **options: Any) -> Iterator[str]:
         """Ask, and yield the pieces of the answer's text as they come; `answer` is filled on the way.
 

@@ -135,7 +135,10 @@ class InstalledModels(Models):
         return {name: known.engine for name, known in self._known.items()}
 
     async def cards(self) -> tuple[ModelCard, ...]:
-        return tuple([self._card(manifest) for manifest in await self._manifests()])
+        """Those that are loaded at start come first: who does not care takes the first one."""
+        cards = [self._card(manifest) for manifest in await self._manifests()]
+        order = {name: number for number, name in enumerate(self.first)}
+        return tuple(sorted(cards, key=lambda card: (order.get(card.name, len(order)), card.name)))
 
     def status(self) -> PoolStatus:
         book, now = self._pool.book, time.monotonic()

@@ -1,0 +1,77 @@
+"""`edgewise ps`, `edgewise load`, `edgewise stop`: which models the running service has loaded, and changing that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from edgewise.cli.options import AsJson, ConfigFile
+from edgewise.cli.output import print_json, print_table, say
+from edgewise.core.settings import load_settings
+from edgewise.core.sizes import mib
+
+if TYPE_CHECKING:
+    from edgewise.cli.chat_client import ChatClient
+
+Url = Annotated[str | None, typer.Option(envvar="EDGEWISE_URL", help="Base URL of the service.")]
+Key = Annotated[
+    str | None, typer.Option(envvar="EDGEWISE_API_KEY", help="API key with the scope admin.", show_envvar=True)
+]
+Name = Annotated[str, typer.Argument(help="A model in the store.")]
+
+
+def ps(url: Url = None, key: Key = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Show which models are loaded, how much memory they may book, who uses them, and until when they stay."""
+    with _client(url, key, config) as client:
+        report = client.get("/edgewise/v1/models")
+    if as_json:
+        print_json(report)
+        return
+    rows = [row(model) for model in report["models"]]
+    print_table(("MODEL", "STATE", "MEMORY", "ACTIVE", "WAITING", "UNTIL", "PID"), rows)
+    if report["budget_bytes"] is not None:
+        say(f"{mib(report['granted_bytes'])} of the budget of {mib(report['budget_bytes'])} are given out.")
+
+
+def load(name: Name, url: Url = None, key: Key = None, config: ConfigFile = None) -> None:
+    """Load a model now, so that its first request need not wait."""
+    with _client(url, key, config) as client:
+        client.post(f"/edgewise/v1/models/{quote(name, safe='')}/load")
+
+
+def stop(name: Name, url: Url = None, key: Key = None, config: ConfigFile = None) -> None:
+    """Unload a model as soon as it is idle."""
+    with _client(url, key, config) as client:
+        client.post(f"/edgewise/v1/models/{quote(name, safe='')}/unload")
+
+
+def row(model: Mapping[str, Any]) -> tuple[str, ...]:
+    """One line of the table."""
+    size = mib(model["memory_bytes"]) if model["memory_bytes"] else ""
+    pid = "" if model["pid"] is None else str(model["pid"])
+    return model["name"], model["state"], size, str(model["active"]), str(model["waiting"]), until(model), pid
+
+
+def until(model: Mapping[str, Any]) -> str:
+    """When it is unloaded, in words."""
+    if model["pinned"]:
+        return "pinned"
+    if model["state"] != "loaded":
+        return ""
+    if model["active"] or model["waiting"]:
+        return "in use"
+    seconds = model["expires_s"]
+    if seconds is None:
+        return "for ever"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _client(url: str | None, key: str | None, config: Path | None) -> ChatClient:
+    from edgewise.cli.chat_client import ChatClient
+
+    settings = load_settings(config).settings
+    return ChatClient(url or settings.base_url, key=key, trust=None if url else settings.tls.cert)
