@@ -1,110 +1,14 @@
 """The scheduler driven by random requests and a fake engine: nothing starves, nothing leaks, no answer depends on the load."""
 
-from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgewise.core.clock import FakeClock
 from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, QueueFull
-from edgewise.engine.pacing import Pacer
-from edgewise.engine.pages import PagePool
-from edgewise.engine.request import GenerateRequest, Priority, SamplingParams
-from edgewise.engine.scheduler import HOLD_S, Scheduler, StepPlan
+from edgewise.engine.request import Priority
+from edgewise.engine.scheduler import HOLD_S, StepPlan
 from edgewise.engine.sequence import Sequence
-from edgewise.engine.tiering import NoTiers
-
-PAGE = 4
-
-
-def request(
-    name: str,
-    prompt: Seq[int],
-    max_tokens: int = 4,
-    *,
-    priority: Priority = Priority.INTERACTIVE,
-    deadline_s: float | None = None,
-    salt: str = "",
-) -> GenerateRequest:
-    sampling = SamplingParams(max_tokens=max_tokens)
-    return GenerateRequest(
-        id=name, prompt=tuple(prompt), sampling=sampling, priority=priority, deadline_s=deadline_s, salt=salt
-    )
-
-
-@dataclass
-class Harness:
-    """A scheduler and a fake network whose next token is a pure function of the tokens before it."""
-
-    pages: int = 16
-    max_running: int = 4
-    max_waiting: int = 50
-    max_context: int = 1000
-    step_tokens: int = 8
-    tiered: bool = False
-    clock: FakeClock = field(default_factory=FakeClock)
-
-    def __post_init__(self) -> None:
-        # What a cache would hold: page -> its tokens. Proves that a shared or reused page has the right content.
-        self.memory: dict[int, dict[int, int]] = {}
-        self.tiers = FakeTiers(self.memory)
-        tiers = self.tiers if self.tiered else None
-        self.pool = PagePool(self.pages, tiers=tiers)
-        self.pacer = Pacer(max_step_tokens=self.step_tokens, grain=2)
-        self.scheduler = Scheduler(
-            self.pool,
-            page_tokens=PAGE,
-            max_context=self.max_context,
-            max_running=self.max_running,
-            max_waiting=self.max_waiting,
-            pacer=self.pacer,
-            now=self.clock.monotonic,
-            tiers=tiers,
-        )
-        self.done: dict[str, list[int]] = {}
-
-    def step(self) -> StepPlan:
-        plan = self.scheduler.schedule()
-        for work in plan.work:
-            sequence = work.sequence
-            for position in range(work.start, work.start + work.count):
-                page = sequence.pages[position // PAGE]
-                self.memory.setdefault(page, {})[position % PAGE] = sequence.tokens[position]
-        if plan.work:
-            self.pacer.observe(decoding=plan.decoding, load=plan.load, seconds=0.001 + 0.0001 * plan.prefilling)
-        for work in plan.work:
-            self._check_cache(work.sequence, work.start + work.count)
-            self.scheduler.commit(work)
-            if work.sample:
-                self._draw(work.sequence)
-        return plan
-
-    def _check_cache(self, sequence: Sequence, upto: int) -> None:
-        held = [self.memory[sequence.pages[p // PAGE]][p % PAGE] for p in range(upto)]
-        assert held == sequence.tokens[:upto]
-
-    def _draw(self, sequence: Sequence) -> None:
-        sequence.tokens.append(sum(sequence.tokens) * 31 % 101)
-        if sequence.generated >= sequence.request.sampling.max_tokens:
-            self.done[sequence.id] = sequence.tokens[len(sequence.request.prompt) :]
-            self.scheduler.remove(sequence)
-
-    def drain(self, limit: int = 5000) -> None:
-        for _ in range(limit):
-            if not self.scheduler.running and not self.scheduler.waiting:
-                return
-            self.step()
-        raise AssertionError(f"not done after {limit} steps: {self.scheduler!r}")
-
-
-def answer(prompt: Seq[int], max_tokens: int) -> list[int]:
-    tokens = list(prompt)
-    for _ in range(max_tokens):
-        tokens.append(sum(tokens) * 31 % 101)
-    return tokens[len(prompt) :]
-
+from tests.fakes.scheduling import Harness, answer, request
 
 requests = st.lists(
     st.tuples(
@@ -259,37 +163,6 @@ def test_the_least_urgent_is_preempted_and_ends_with_the_same_answer() -> None:
     assert harness.done["old"] == answer([1, 2, 3], 24)
 
 
-class FakeTiers(NoTiers):
-    """Pages by name in a dictionary, as the harness' memory has them; tells what it was asked."""
-
-    def __init__(self, memory: dict[int, dict[int, int]]) -> None:
-        self.memory = memory
-        self.kept: dict[bytes, dict[int, int]] = {}
-        self.asked: list[bytes] = []
-        self.settled_names: list[bytes] = []
-        self.coming: set[bytes] = set()
-
-    def lookup(self, chain: Seq[bytes]) -> int:  # type: ignore[override]
-        return next((i for i, name in enumerate(chain) if name not in self.kept), len(chain))
-
-    def prefetch(self, chain: Seq[bytes]) -> None:  # type: ignore[override]
-        self.asked += chain
-
-    def pending(self, chain: Seq[bytes]) -> bool:  # type: ignore[override]
-        return bool(self.coming & set(chain))
-
-    def load(self, chain: Seq[bytes], pages: Seq[int]) -> int:  # type: ignore[override]
-        for page, name in zip(pages, chain, strict=True):
-            self.memory[page] = dict(self.kept[name])
-        return len(pages)
-
-    def settled(self, page: int, name: bytes) -> None:  # type: ignore[override]
-        self.settled_names.append(name)
-
-    def evicted(self, page: int, name: bytes) -> None:  # type: ignore[override]
-        self.kept[name] = dict(self.memory[page])
-
-
 def test_pages_that_left_the_device_come_back_from_a_tier() -> None:
     harness = Harness(pages=64, step_tokens=64, tiered=True)
     prompt = list(range(22))
@@ -320,3 +193,210 @@ def test_a_request_whose_pages_are_coming_waits_but_not_for_long() -> None:
     harness.drain()
     assert held.cached_tokens == 0
     assert harness.done["held"] == answer(list(range(9)), 3)
+
+
+# --- classes -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_realtime_request_takes_a_place_at_once() -> None:
+    harness = Harness(pages=64, max_running=4, step_tokens=64)
+    for index in range(8):
+        harness.scheduler.add(request(f"bulk{index}", [index] * 9, 40, priority=Priority.BULK))
+    for _ in range(6):
+        harness.step()
+    harness.scheduler.add(request("now", [50] * 12, 2, priority=Priority.REALTIME))
+    plan = harness.step()
+    assert [(work.sequence.id, work.count, work.sample) for work in plan.work] == [("now", 12, True)]
+    assert harness.scheduler.preemptions == 1
+    harness.drain()
+    assert all(harness.done[f"bulk{index}"] == answer([index] * 9, 40) for index in range(8))
+
+
+def test_only_as_many_are_preempted_as_needed_and_nobody_in_vain() -> None:
+    harness = Harness(pages=16, max_running=8, step_tokens=64)
+    for index in range(3):
+        harness.scheduler.add(request(f"bulk{index}", [index] * 10, 2, priority=Priority.BULK))
+    harness.scheduler.add(request("chat", [5] * 7, 8))
+    harness.step()
+    running = [s.id for s in harness.scheduler.running]
+    assert running == ["chat", "bulk0", "bulk1", "bulk2"]
+    # the pages of all bulk sequences would not be enough beside the other interactive one
+    large = harness.scheduler.add(request("large", [6] * 58, 2))
+    plan = StepPlan()
+    assert not harness.scheduler._admit(large, 0.0, plan)
+    assert harness.scheduler.preemptions == 0
+    small = harness.scheduler.add(request("small", [7] * 20, 2))
+    assert harness.scheduler._admit(small, 0.0, plan)
+    assert [s.id for s in harness.scheduler.running] == ["chat", "small", "bulk0", "bulk1"]
+    harness.drain()
+    assert harness.done["large"] == answer([6] * 58, 2)
+
+
+def test_equals_do_not_push_each_other_out() -> None:
+    harness = Harness(pages=64, max_running=2, step_tokens=64)
+    for index in range(6):
+        harness.scheduler.add(request(str(index), [index] * 9, 10))
+    harness.drain()
+    assert harness.scheduler.preemptions == 0
+
+
+def test_streams_of_lower_classes_sit_out_while_a_realtime_prompt_is_computed() -> None:
+    harness = Harness(pages=64, max_running=8, step_tokens=8)
+    for name, priority in (("chat", Priority.INTERACTIVE), ("bulk", Priority.BULK)):
+        harness.scheduler.add(request(name, [1] * 5, 60, priority=priority))
+    for _ in range(5):
+        harness.step()
+    harness.scheduler.add(request("now", [2] * 20, 2, priority=Priority.REALTIME))
+    names = [sorted(work.sequence.id for work in harness.step().work) for _ in range(3)]
+    assert names == [["chat", "now"]] * 3
+    assert len(harness.step().work) == 3
+
+
+def test_a_queue_full_of_bulk_refuses_no_chat() -> None:
+    harness = Harness(max_running=1, max_waiting=1)
+    for index in range(2):
+        harness.scheduler.add(request(f"bulk{index}", [1], priority=Priority.BULK))
+    with pytest.raises(QueueFull):
+        harness.scheduler.add(request("more", [1], priority=Priority.BULK))
+    for index in range(2):
+        harness.scheduler.add(request(f"chat{index}", [1]))
+    with pytest.raises(QueueFull):
+        harness.scheduler.add(request("chat", [1]))
+    harness.drain()
+
+
+def test_bulk_grows_old_and_gets_its_turn() -> None:
+    harness = Harness(max_running=1, ageing_s=10.0, step_tokens=64)
+    bulk = harness.scheduler.add(request("bulk", [1] * 4, 2, priority=Priority.BULK))
+    for index in range(400):
+        if len(harness.scheduler.waiting) < 3:
+            harness.scheduler.add(request(f"chat{index}", [2] * 4, 2, key="busy"))
+        harness.step()
+        harness.clock.advance(0.5)
+        if "bulk" in harness.done:
+            break
+    assert bulk.rank == Priority.INTERACTIVE
+    assert 20.0 <= harness.clock.monotonic() - bulk.added_at < 30.0
+
+
+# --- fairness ----------------------------------------------------------------------------------------------------------------
+
+
+def test_one_request_does_not_wait_for_a_hundred_of_another_key() -> None:
+    harness = Harness(pages=64, max_running=2, max_waiting=200, step_tokens=64)
+    for index in range(100):
+        harness.scheduler.add(request(f"many{index}", [1] * 8, 4, key="many"))
+    for _ in range(10):
+        harness.step()
+    harness.scheduler.add(request("one", [2] * 8, 4, key="one"))
+    done_before = len(harness.done)
+    while "one" not in harness.done:
+        harness.step()
+    assert len(harness.done) - done_before <= 4
+
+
+def test_a_pause_saves_nothing_up() -> None:
+    harness = Harness(pages=64, max_running=2, max_waiting=200, step_tokens=64)
+    for index in range(40):
+        harness.scheduler.add(request(f"a{index}", [1] * 8, 4, key="a"))
+    for _ in range(60):
+        harness.step()
+    for index in range(40):
+        harness.scheduler.add(request(f"b{index}", [2] * 8, 4, key="b"))
+    order = []
+    while not all(f"b{index}" in harness.done for index in range(5)):
+        known = set(harness.done)
+        harness.step()
+        order += [name[0] for name in harness.done if name not in known]
+    assert order.count("a") >= 3
+
+
+def test_a_long_prompt_of_one_key_does_not_hold_up_another_key() -> None:
+    harness = Harness(pages=256, max_running=4, max_waiting=200, step_tokens=8)
+    harness.scheduler.add(request("long", list(range(100)) * 5, 2, key="a"))
+    for _ in range(3):
+        harness.step()
+    harness.scheduler.add(request("short", [1] * 8, 2, key="b"))
+    for _ in range(4):
+        harness.step()
+    assert "short" in harness.done
+    harness.drain()
+    assert harness.done["long"] == answer(list(range(100)) * 5, 2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 24), st.integers(1, 12)), min_size=60, max_size=90),
+    st.integers(1, 4),
+)
+def test_what_busy_keys_have_had_never_differs_by_more_than_a_bound(
+    jobs: list[tuple[str, int, int]], running: int
+) -> None:
+    harness = Harness(pages=200, max_running=running, max_waiting=200, step_tokens=32)
+    for index, (key, prompt, max_tokens) in enumerate(jobs):
+        harness.scheduler.add(request(str(index), [index] * prompt, max_tokens, key=key))
+    bound = 2 * max(24, 2 * 12 * running)
+    queue = harness.scheduler.waiting
+    while len(queue):
+        harness.step()
+        had = {s.request.key: queue.had(s) for s in queue}
+        if len(had) > 1:
+            assert max(had.values()) - min(had.values()) <= bound
+
+
+# --- spilling ----------------------------------------------------------------------------------------------------------------
+
+
+def storm(harness: Harness) -> Sequence:
+    """A bulk sequence is pushed out by a realtime one that overwrites all its pages."""
+    bulk = harness.scheduler.add(request("bulk", list(range(30)), 6, priority=Priority.BULK))
+    while bulk.remaining != 1:
+        harness.step()
+    harness.scheduler.add(request("now", [7] * 50, 3, priority=Priority.REALTIME))
+    computed = 0
+    while "bulk" not in harness.done:
+        computed += sum(work.count for work in harness.step().work if work.sequence is bulk)
+    assert harness.done["bulk"] == answer(list(range(30)), 6)
+    assert harness.done["now"] == answer([7] * 50, 3)
+    assert bulk.preemptions == 1
+    assert computed <= 5 or harness.spill.stats().restored == 0
+    return bulk
+
+
+def test_spilled_pages_come_back_without_computing_anything_again() -> None:
+    harness = Harness(pages=16, spill_pages=16, step_tokens=64)
+    storm(harness)
+    stats = harness.spill.stats()
+    assert stats.exported == stats.restored > 0
+    assert stats.reserved_bytes == 0
+
+
+def test_without_room_for_spilled_pages_they_are_computed_again() -> None:
+    harness = Harness(pages=16, spill_pages=3, step_tokens=64)
+    storm(harness)
+    assert harness.spill.stats().exported == 0
+
+
+def test_parked_pages_that_nobody_needs_are_not_moved() -> None:
+    harness = Harness(pages=40, max_running=1, spill_pages=40, step_tokens=64)
+    harness.scheduler.add(request("bulk", list(range(30)), 6, priority=Priority.BULK))
+    harness.step()
+    harness.scheduler.add(request("now", [7] * 20, 3, priority=Priority.REALTIME))
+    harness.drain()
+    assert harness.scheduler.preemptions == 1
+    assert harness.spill.stats().exported == 0
+    assert harness.done["bulk"] == answer(list(range(30)), 6)
+
+
+def test_a_cancelled_request_gives_its_parked_pages_back() -> None:
+    harness = Harness(pages=16, spill_pages=16, step_tokens=64)
+    bulk = harness.scheduler.add(request("bulk", list(range(30)), 6, priority=Priority.BULK))
+    harness.step()
+    harness.scheduler.add(request("now", [7] * 50, 3, priority=Priority.REALTIME))
+    harness.step()
+    assert harness.spill.stats().reserved_bytes > 0
+    harness.scheduler.remove(bulk)
+    assert harness.spill.stats().reserved_bytes == 0
+    harness.drain()
+    harness.pool.drop_cached()
+    assert harness.pool.free == 16

@@ -1,0 +1,161 @@
+"""A scheduler over a pretended network and cache, for tests of what is computed when and of who waits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from edgewise.core.clock import FakeClock
+from edgewise.engine.pacing import Pacer
+from edgewise.engine.pages import PagePool
+from edgewise.engine.request import GenerateRequest, Priority, SamplingParams
+from edgewise.engine.scheduler import Scheduler, StepPlan
+from edgewise.engine.sequence import Sequence
+from edgewise.engine.spill import SpillSpace
+from edgewise.engine.tiering import NoTiers
+
+PAGE = 4
+
+
+def request(
+    name: str,
+    prompt: Seq[int],
+    max_tokens: int = 4,
+    *,
+    priority: Priority = Priority.INTERACTIVE,
+    deadline_s: float | None = None,
+    salt: str = "",
+    key: str = "",
+) -> GenerateRequest:
+    sampling = SamplingParams(max_tokens=max_tokens)
+    return GenerateRequest(
+        id=name, prompt=tuple(prompt), sampling=sampling, priority=priority, deadline_s=deadline_s, salt=salt, key=key
+    )
+
+
+class FakeMover:
+    """Moves pages of the harness' memory; a page's content crosses as JSON in `page_bytes` bytes."""
+
+    page_bytes = 256
+
+    def __init__(self, memory: dict[int, dict[int, int]]) -> None:
+        self.memory = memory
+
+    def export(self, pages: Seq[int]) -> list[memoryview]:
+        return [memoryview(json.dumps(self.memory[page]).encode().ljust(self.page_bytes)) for page in pages]
+
+    def restore(self, pages: Seq[int], contents: Seq[memoryview]) -> None:
+        for page, content in zip(pages, contents, strict=True):
+            self.memory[page] = {int(slot): token for slot, token in json.loads(bytes(content)).items()}
+
+
+class FakeTiers(NoTiers):
+    """Pages by name in a dictionary, as the harness' memory has them; tells what it was asked."""
+
+    def __init__(self, memory: dict[int, dict[int, int]]) -> None:
+        self.memory = memory
+        self.kept: dict[bytes, dict[int, int]] = {}
+        self.asked: list[bytes] = []
+        self.settled_names: list[bytes] = []
+        self.coming: set[bytes] = set()
+
+    def lookup(self, chain: Seq[bytes]) -> int:  # type: ignore[override]
+        return next((i for i, name in enumerate(chain) if name not in self.kept), len(chain))
+
+    def prefetch(self, chain: Seq[bytes]) -> None:  # type: ignore[override]
+        self.asked += chain
+
+    def pending(self, chain: Seq[bytes]) -> bool:  # type: ignore[override]
+        return bool(self.coming & set(chain))
+
+    def load(self, chain: Seq[bytes], pages: Seq[int]) -> int:  # type: ignore[override]
+        for page, name in zip(pages, chain, strict=True):
+            self.memory[page] = dict(self.kept[name])
+        return len(pages)
+
+    def settled(self, page: int, name: bytes) -> None:  # type: ignore[override]
+        self.settled_names.append(name)
+
+    def evicted(self, page: int, name: bytes) -> None:  # type: ignore[override]
+        self.kept[name] = dict(self.memory[page])
+
+
+@dataclass
+class Harness:
+    """A scheduler and a fake network whose next token is a pure function of the tokens before it."""
+
+    pages: int = 16
+    max_running: int = 4
+    max_waiting: int = 50
+    max_context: int = 1000
+    step_tokens: int = 8
+    tiered: bool = False
+    spill_pages: int = 0
+    ageing_s: float = 0.0
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def __post_init__(self) -> None:
+        # What a cache would hold: page -> its tokens. Proves that a shared or reused page has the right content.
+        self.memory: dict[int, dict[int, int]] = {}
+        self.tiers = FakeTiers(self.memory)
+        tiers = self.tiers if self.tiered else None
+        mover = FakeMover(self.memory)
+        self.spill = SpillSpace(mover, self.spill_pages * mover.page_bytes, now=self.clock.monotonic)
+        self.pool = PagePool(self.pages, tiers=tiers, spill=self.spill)
+        self.pacer = Pacer(max_step_tokens=self.step_tokens, grain=2)
+        self.scheduler = Scheduler(
+            self.pool,
+            page_tokens=PAGE,
+            max_context=self.max_context,
+            max_running=self.max_running,
+            max_waiting=self.max_waiting,
+            pacer=self.pacer,
+            now=self.clock.monotonic,
+            tiers=tiers,
+            ageing_s=self.ageing_s,
+        )
+        self.done: dict[str, list[int]] = {}
+
+    def step(self) -> StepPlan:
+        plan = self.scheduler.schedule()
+        for work in plan.work:
+            sequence = work.sequence
+            for position in range(work.start, work.start + work.count):
+                page = sequence.pages[position // PAGE]
+                assert self.pool.users(page) == 1, "a shared page is written"
+                if position % PAGE == 0:
+                    self.memory[page] = {}
+                self.memory.setdefault(page, {})[position % PAGE] = sequence.tokens[position]
+        if plan.work:
+            self.pacer.observe(decoding=plan.decoding, load=plan.load, seconds=0.001 + 0.0001 * plan.prefilling)
+        for work in plan.work:
+            self._check_cache(work.sequence, work.start + work.count)
+            self.scheduler.commit(work)
+            if work.sample:
+                self._draw(work.sequence)
+        return plan
+
+    def _check_cache(self, sequence: Sequence, upto: int) -> None:
+        held = [self.memory[sequence.pages[p // PAGE]][p % PAGE] for p in range(upto)]
+        assert held == sequence.tokens[:upto]
+
+    def _draw(self, sequence: Sequence) -> None:
+        sequence.tokens.append(sum(sequence.tokens) * 31 % 101)
+        if sequence.generated >= sequence.request.sampling.max_tokens:
+            self.done[sequence.id] = sequence.tokens[len(sequence.request.prompt) :]
+            self.scheduler.remove(sequence)
+
+    def drain(self, limit: int = 5000) -> None:
+        for _ in range(limit):
+            if not self.scheduler.running and not self.scheduler.waiting:
+                return
+            self.step()
+        raise AssertionError(f"not done after {limit} steps: {self.scheduler!r}")
+
+
+def answer(prompt: Seq[int], max_tokens: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(max_tokens):
+        tokens.append(sum(tokens) * 31 % 101)
+    return tokens[len(prompt) :]
