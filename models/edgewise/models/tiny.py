@@ -1,4 +1,4 @@
-"""Tiny random models, complete on disk: configuration, byte-level tokenizer, ChatML template, weights.
+"""Tiny random models of every family, complete on disk: configuration, byte-level tokenizer, chat template, weights.
 
 Tests and drills use them where a real model would be too slow or too short of context. The same arguments give the
 same bytes on every platform. Run `python -m edgewise.models.tiny DIR --help` to make one by hand.
@@ -9,42 +9,21 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, get_args
 
 from edgewise.models.files import ModelFiles, ModelFormat
-from edgewise.models.tiny_vocab import CHATML_TEMPLATE, SPECIAL_TOKENS, TinyVocab, build_vocab
-from edgewise.models.tiny_weights import FAMILIES, Family, TinyShape, generate_weights
-from edgewise.models.weights.write import GGUFValue, StoredTensor, write_gguf, write_safetensors
+from edgewise.models.tiny_families import FAMILIES, TINY_FAMILIES, Family, TinyFamily
+from edgewise.models.tiny_gguf import write_tiny_gguf
+from edgewise.models.tiny_vocab import TinyVocab, build_vocab
+from edgewise.models.tiny_weights import DtypeName, TinyShape, encode, generate_weights
+from edgewise.models.weights.write import write_safetensors
 
-DtypeName = Literal["F32", "F16", "BF16"]
 GGUF_NAME = "tiny.gguf"
-_END_OF_TEXT, _IM_START, _IM_END = range(3)
-_ARCHITECTURES: Mapping[Family, str] = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
+END_OF_TEXT, BEGIN = 0, 1  # places among the special tokens
 _TORCH_DTYPES: Mapping[DtypeName, str] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_GGUF_NAMES = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +66,7 @@ class TinyModel:
         return TinyShape(
             family=self.family,
             vocab=self.vocab,
-            special=len(SPECIAL_TOKENS),
+            special=len(TINY_FAMILIES[self.family].chat.special),
             hidden=self.hidden,
             layers=self.layers,
             heads=self.heads,
@@ -108,10 +87,11 @@ def make_tiny_model(directory: Path, **options: Any) -> Path:
         ValueError: The sizes do not fit together.
     """
     model = TinyModel(**options)
-    shape, vocab = model.shape(), build_vocab(model.vocab)
+    shape = model.shape()
+    vocab = build_vocab(model.vocab, TINY_FAMILIES[model.family].chat.special)
     directory.mkdir(parents=True, exist_ok=True)
     if model.format == "gguf":
-        _write_gguf_model(directory / GGUF_NAME, model, shape, vocab)
+        write_tiny_gguf(directory / GGUF_NAME, shape, vocab, model.context, model.seed, model.dtype, model.config or {})
     else:
         _write_folder(directory, model, shape, vocab)
     return directory
@@ -131,13 +111,15 @@ def local_files(directory: Path, *, name: str = "tiny") -> ModelFiles:
 
 def _write_folder(directory: Path, model: TinyModel, shape: TinyShape, vocab: TinyVocab) -> None:
     _write_json(directory / "config.json", _config(model, shape))
-    _write_json(directory / "tokenizer.json", _tokenizer(vocab))
-    _write_json(directory / "tokenizer_config.json", _tokenizer_config(model.context))
+    family = TINY_FAMILIES[model.family]
+    end = family.ends_turn
+    _write_json(directory / "tokenizer.json", _tokenizer(vocab, family.chat.special))
+    _write_json(directory / "tokenizer_config.json", _tokenizer_config(model.context, family))
     _write_json(
         directory / "generation_config.json",
-        {"bos_token_id": _IM_START, "eos_token_id": [_IM_END, _END_OF_TEXT], "pad_token_id": _IM_END},
+        {"bos_token_id": BEGIN, "eos_token_id": [end, END_OF_TEXT] if end else END_OF_TEXT, "pad_token_id": end},
     )
-    tensors = [_encode(name, array, model.dtype) for name, array in generate_weights(shape, model.seed)]
+    tensors = [encode(name, array, model.dtype) for name, array in generate_weights(shape, model.seed)]
     if model.shards == 1:
         write_safetensors(directory / "model.safetensors", tensors, {"format": "pt"})
         return
@@ -157,9 +139,10 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _config(model: TinyModel, shape: TinyShape) -> dict[str, Any]:
+    family = TINY_FAMILIES[shape.family]
     config: dict[str, Any] = {
-        "architectures": [_ARCHITECTURES[shape.family]],
-        "model_type": shape.family,
+        "architectures": [family.architecture],
+        "model_type": "gemma3_text" if shape.family == "gemma3" else shape.family,
         "vocab_size": shape.vocab,
         "hidden_size": shape.hidden,
         "intermediate_size": shape.intermediate,
@@ -175,24 +158,26 @@ def _config(model: TinyModel, shape: TinyShape) -> dict[str, Any]:
         "attention_bias": False,
         "attention_dropout": 0.0,
         "tie_word_embeddings": shape.tie_embeddings,
-        "bos_token_id": _IM_START,
-        "eos_token_id": _IM_END,
-        "pad_token_id": _IM_END,
+        "bos_token_id": BEGIN,
+        "eos_token_id": family.ends_turn,
+        "pad_token_id": family.ends_turn,
         "torch_dtype": _TORCH_DTYPES[model.dtype],
     }
-    if shape.family == "mistral":
-        config["sliding_window"] = None
-    return config | dict(model.config or {})
+    if family.offset_norms:
+        config["query_pre_attn_scalar"] = shape.head_dim
+    if shape.family == "qwen3_moe":
+        config["moe_intermediate_size"] = shape.intermediate
+    return config | dict(family.config) | dict(model.config or {})
 
 
-def _tokenizer(vocab: TinyVocab) -> dict[str, Any]:
+def _tokenizer(vocab: TinyVocab, special: tuple[str, ...]) -> dict[str, Any]:
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": index, "content": text, **flags} for index, text in enumerate(SPECIAL_TOKENS)],
+        "added_tokens": [{"id": index, "content": text, **flags} for index, text in enumerate(special)],
         "normalizer": None,
         "pre_tokenizer": byte_level,
         "post_processor": None,
@@ -212,92 +197,19 @@ def _tokenizer(vocab: TinyVocab) -> dict[str, Any]:
     }
 
 
-def _tokenizer_config(context: int) -> dict[str, Any]:
+def _tokenizer_config(context: int, family: TinyFamily) -> dict[str, Any]:
+    special = family.chat.special
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": "<|im_start|>",
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|im_end|>",
+        "bos_token": special[BEGIN],
+        "eos_token": special[family.ends_turn],
+        "pad_token": special[family.ends_turn],
         "unk_token": None,
         "add_bos_token": False,
         "clean_up_tokenization_spaces": False,
         "model_max_length": context,
-        "chat_template": CHATML_TEMPLATE,
+        "chat_template": family.chat.template,
     }
-
-
-def _encode(name: str, array: NDArray[np.float32], dtype: DtypeName) -> StoredTensor:
-    if dtype == "F32":
-        data = array.astype("<f4").tobytes()
-    elif dtype == "F16":
-        data = array.astype("<f2").tobytes()
-    else:
-        bits = array.astype("<f4").view("<u4")
-        rounded = bits + 0x7FFF + ((bits >> 16) & 1)  # to nearest, ties to even; the values are finite and small
-        data = (rounded >> 16).astype("<u2").tobytes()
-    return StoredTensor(name, array.shape, dtype, data)
-
-
-# --- GGUF ---
-
-
-def _write_gguf_model(path: Path, model: TinyModel, shape: TinyShape, vocab: TinyVocab) -> None:
-    if shape.family == "mistral":
-        raise ValueError("family 'mistral' has no GGUF architecture of its own: use 'llama'")
-    write_gguf(path, _gguf_metadata(model, shape, vocab), list(_gguf_tensors(model, shape)))
-
-
-def _gguf_tensors(model: TinyModel, shape: TinyShape) -> Iterator[StoredTensor]:
-    for name, array in generate_weights(shape, model.seed):
-        if shape.family == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
-            array = _interleave_rope(array, shape.head_dim)
-        yield _encode(_gguf_name(name), array, model.dtype if array.ndim > 1 else "F32")
-
-
-def _interleave_rope(array: NDArray[np.float32], head_dim: int) -> NDArray[np.float32]:
-    """Row order of the llama architecture in GGUF: both halves of each head interleaved (adjacent pairs rotate)."""
-    halves = array.reshape(-1, 2, head_dim // 2, array.shape[1])
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
-
-
-def _gguf_name(name: str) -> str:
-    stem, _, kind = name.rpartition(".")
-    if stem.startswith("model.layers."):
-        index, _, part = stem.removeprefix("model.layers.").partition(".")
-        return f"blk.{index}.{_GGUF_NAMES[part]}.{kind}"
-    names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-    return f"{names[stem]}.{kind}"
-
-
-def _gguf_metadata(model: TinyModel, shape: TinyShape, vocab: TinyVocab) -> dict[str, GGUFValue]:
-    arch = shape.family
-    padding = [f"<unused{index}>" for index in range(shape.vocab - len(vocab.tokens))]
-    normal = len(vocab.tokens) - len(SPECIAL_TOKENS)
-    return {
-        "general.architecture": arch,
-        "general.name": "tiny random model",
-        f"{arch}.vocab_size": shape.vocab,
-        f"{arch}.context_length": model.context,
-        f"{arch}.embedding_length": shape.hidden,
-        f"{arch}.block_count": shape.layers,
-        f"{arch}.feed_forward_length": shape.intermediate,
-        f"{arch}.attention.head_count": shape.heads,
-        f"{arch}.attention.head_count_kv": shape.kv_heads,
-        f"{arch}.attention.key_length": shape.head_dim,
-        f"{arch}.attention.value_length": shape.head_dim,
-        f"{arch}.attention.layer_norm_rms_epsilon": 1e-5,
-        f"{arch}.rope.dimension_count": shape.head_dim,
-        f"{arch}.rope.freq_base": 10000.0,
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "gpt-2",
-        "tokenizer.ggml.tokens": [*vocab.tokens, *padding],
-        "tokenizer.ggml.token_type": [3] * len(SPECIAL_TOKENS) + [1] * normal + [5] * len(padding),
-        "tokenizer.ggml.merges": [" ".join(pair) for pair in vocab.merges],
-        "tokenizer.ggml.bos_token_id": _IM_START,
-        "tokenizer.ggml.eos_token_id": _IM_END,
-        "tokenizer.ggml.add_bos_token": False,
-        "tokenizer.chat_template": CHATML_TEMPLATE,
-    } | dict(model.config or {})
 
 
 # --- command ---

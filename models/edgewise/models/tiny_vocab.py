@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from edgewise.models.bytelevel import BYTE_TO_CHAR
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-MIN_VOCAB = len(SPECIAL_TOKENS) + 256
 
 CHATML_TEMPLATE = (
     "{% for message in messages %}"
@@ -49,15 +48,16 @@ class TinyVocab:
     merges: tuple[tuple[str, str], ...]
 
 
-def build_vocab(size: int) -> TinyVocab:
-    """Learn a vocabulary of `size` tokens, or of as many as the text supports (about 750).
+def build_vocab(size: int, special: tuple[str, ...] = SPECIAL_TOKENS) -> TinyVocab:
+    """Learn a vocabulary of `size` tokens, or of as many as the text supports (about 750), `special` ones first.
 
     Raises:
         ValueError: `size` has no room for the 256 bytes and the special tokens.
     """
-    if size < MIN_VOCAB:
-        raise ValueError(f"a byte-level vocabulary needs at least {MIN_VOCAB} tokens, not {size}")
-    tokens = [*SPECIAL_TOKENS, *(BYTE_TO_CHAR[byte] for byte in range(256))]
+    least = len(special) + 256
+    if size < least:
+        raise ValueError(f"a byte-level vocabulary needs at least {least} tokens, not {size}")
+    tokens = [*special, *(BYTE_TO_CHAR[byte] for byte in range(256))]
     known = set(tokens)
     words = _count_words()
     merges: list[tuple[str, str]] = []
