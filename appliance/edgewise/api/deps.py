@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from edgewise.api.events import EventLog
@@ -104,6 +105,7 @@ class ApiDependencies:
     Attributes:
         keys: None accepts no key at all: loopback callers only.
         ready_max_age_s: Age at which a token no longer proves that a model answers.
+        cache_folder: Where engines store KV pages; None if they do not.
         log_content: Put prompts and answers into the log line of their request; the log's own setting must let them through too.
         state: The service's database; one in memory by default.
         requests: Admission and drain; `requests.begin_drain()`, `await requests.wait_idle(s)`, `requests.cut()` end the service.
@@ -120,6 +122,7 @@ class ApiDependencies:
     version: str = "0"
     ready_max_age_s: float = 30.0
     log_content: bool = False
+    cache_folder: Path | None = None
     keep: Keeping = field(default_factory=Keeping)
     state: Database = field(default_factory=lambda: open_state(None))
     conversations: Conversations = field(init=False)

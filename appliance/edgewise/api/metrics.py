@@ -21,6 +21,12 @@ _GAUGES = {
     "pages_total": "Pages of the KV cache",
     "pages_free": "Pages of the KV cache that are free",
     "pages_cached": "Pages of the KV cache kept for their prefix",
+    "host_pages": "KV pages in host memory",
+    "host_bytes": "Bytes of KV pages in host memory",
+    "host_limit_bytes": "Bytes that KV pages in host memory may have at present",
+    "disk_pages": "KV pages on disk that this engine can use",
+    "disk_bytes": "Bytes of all KV pages on disk",
+    "disk_off": "1 while the disk takes no KV pages",
     "rss_bytes": "Resident memory of the engine process",
 }
 _COUNTERS = {
@@ -30,6 +36,12 @@ _COUNTERS = {
     "generated_tokens": "Tokens generated",
     "preemptions": "Sequences preempted",
     "aborted": "Sequences aborted",
+    "host_hits": "KV pages brought back from host memory",
+    "host_misses": "KV pages looked for in host memory and not found",
+    "disk_hits": "KV pages read from disk",
+    "disk_misses": "KV pages looked for on disk and not found",
+    "disk_refused": "Files of KV pages that did not pass their checks",
+    "disk_dropped": "KV pages that were not written to disk",
 }
 
 

@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.readiness import FAILING
 from edgewise.api.responses import json_response
+from edgewise.api.routes_cache import cache_router, tiers_of
 from edgewise.api.sse import KEEP_ALIVE, EventStream, sse
 from edgewise.core.errors import EdgewiseError, InvalidRequest
 from edgewise.engine.api import Engine
@@ -86,6 +87,7 @@ def service_router(deps: ApiDependencies) -> APIRouter:
             return EventStream(_feed(deps, start), send_timeout_s=deps.limits.send_timeout_s)
         return _json({"events": [event.to_dict() for event in deps.events.since(start)]})
 
+    router.include_router(cache_router(deps))
     return router
 
 
@@ -115,6 +117,7 @@ async def _memory(name: str, engine: Engine) -> dict[str, Any]:
         "available_bytes": report.available_bytes,
         "booked_bytes": sum(booked.values()),
         "booked": booked,
+        "tiers": await tiers_of(engine),
     }
 
 

@@ -101,6 +101,13 @@ class ChatClient:
         _check(response)
         return response.json()
 
+    def delete(self, path: str) -> Any:
+        """The JSON of a DELETE. Raises as `get` does."""
+        with self._translated():
+            response = self._client.delete(path)
+        _check(response)
+        return response.json()
+
     def stream(self, messages: Sequence[Mapping[str, str]], answer: Answer, **options: Any) -> Iterator[str]:
         """Ask, and yield the pieces of the answer's text as they come; `answer` is filled on the way.
 

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from edgewise.cli import chat, config, doctor, install, keys, models, ps, serve
+from edgewise.cli import cache, chat, config, doctor, install, keys, models, ps, serve
 from edgewise.cli.exit_codes import ExitCode, exit_code
 from edgewise.core.errors import EdgewiseError
 
@@ -52,6 +52,7 @@ def build() -> typer.Typer:
     app.command("load")(ps.load)
     app.command("stop")(ps.stop)
     app.command("doctor")(doctor.doctor)
+    app.add_typer(cache.app, name="cache")
     app.add_typer(keys.app, name="keys")
     app.add_typer(config.app, name="config")
     app.command("install")(install.install)

@@ -91,6 +91,18 @@ class EngineSettings(Section):
     )
     threads: PositiveInt | None = Field(default=None, description="CPU threads for kernels; unset takes all cores.")
     prefix_cache: bool = Field(default=True, description="Reuse the KV pages of equal beginnings of prompts.")
+    host_cache_bytes: Bytes | None = Field(
+        default=None,
+        description='Host memory for KV pages that had to leave the device, e.g. "1 GiB", for each loaded model; unset for none.',
+    )
+    disk_cache_bytes: Bytes | None = Field(
+        default=None,
+        description='Disk space for KV pages, which then outlive a restart, e.g. "4 GiB", for all models together; unset for none. '
+        "What lies there is as personal as the prompts it was computed from.",
+    )
+    disk_cache_dir: ExpandedPath | None = Field(
+        default=None, description="Folder of the KV pages on disk; unset takes kv-cache in the state directory."
+    )
 
 
 def _check_keep_alives(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -263,6 +275,11 @@ class Settings(Section):
     @property
     def keys_file(self) -> Path:
         return self.home / "keys.db"
+
+    @property
+    def kv_cache_dir(self) -> Path:
+        """Folder of the KV cache's disk tier, whether it is in use or not."""
+        return self.engine.disk_cache_dir or self.home / "kv-cache"
 
     @property
     def base_url(self) -> str:

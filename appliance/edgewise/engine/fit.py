@@ -123,8 +123,13 @@ class Needs:
     context: int
 
 
-def needs(report: FitReport, *, max_context: int | None, max_running: int, kv_memory_bytes: int | None) -> Needs:
-    """The range of useful budgets of a model, of which `report` is what `fit` says for all the memory there is."""
+def needs(
+    report: FitReport, *, max_context: int | None, max_running: int, kv_memory_bytes: int | None, tier_bytes: int = 0
+) -> Needs:
+    """The range of useful budgets of a model, of which `report` is what `fit` says for all the memory there is.
+
+    `tier_bytes` of the same memory are of use to its cache tiers.
+    """
     fixed = report.weights + report.workspace
     page = report.kv_per_token * report.page_tokens
     wanted = min(max_context or report.model_context, report.model_context)
@@ -134,7 +139,7 @@ def needs(report: FitReport, *, max_context: int | None, max_running: int, kv_me
     if minimal > report.budget and kv_memory_bytes is None:
         least = _budget_for(fixed + math.ceil(min(wanted, MIN_CONTEXT) / report.page_tokens) * page)
         minimal, context = max(least, report.budget), min(wanted, max(report.max_context, MIN_CONTEXT))
-    return Needs(minimal=minimal, full=max(minimal, _budget_for(fixed + most)), context=context)
+    return Needs(minimal=minimal, full=max(minimal, _budget_for(fixed + most + tier_bytes)), context=context)
 
 
 def _budget_for(size: int) -> int:

@@ -206,6 +206,7 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore) -> ApiDepe
         ),
         version=version("edgewise"),
         log_content=settings.log.prompts,
+        cache_folder=settings.kv_cache_dir,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -14,6 +16,7 @@ from edgewise.engine.fit import Needs, fit
 from edgewise.engine.fit import needs as needs_of
 from edgewise.engine.machine import Machine
 from edgewise.engine.numerics import resolve
+from edgewise.engine.tiers.make import wanted_bytes
 from edgewise.kernels.limits import PAGE_TOKENS
 from edgewise.models.decoder.config import DecoderConfig, read_config
 from edgewise.models.files import ModelFiles
@@ -79,6 +82,9 @@ def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
         prefill_step_s=engine.prefill_step_s,
         ageing_s=engine.ageing_s,
         spill_bytes=engine.spill_bytes,
+        host_cache_bytes=engine.host_cache_bytes or 0,
+        disk_cache_dir=str(settings.kv_cache_dir) if engine.disk_cache_bytes else None,
+        disk_cache_bytes=engine.disk_cache_bytes or 0,
     )
 
 
@@ -109,13 +115,18 @@ def with_remedy(error: EdgewiseError, model: str) -> EdgewiseError:
 def _read(settings: Settings, store: Store, files: ModelFiles, machine: Machine) -> ReadModel:
     header = header_of(files) if files.format == "gguf" else None
     tokenizer = load_tokenizer(files, header)
-    config = replace(engine_config(settings, files), vocabulary=vocabulary_of(tokenizer))
+    template = _template(files, tokenizer, header)
+    config = replace(
+        engine_config(settings, files),
+        vocabulary=vocabulary_of(tokenizer),
+        disk_cache_key=_disk_cache_key(files, template),
+    )
     needs = model_needs(config, read_config(files, header), machine)
     manifest = store.manifest(files.name)
     return ReadModel(
         config=config,
         tokenizer=tokenizer,
-        template=_template(files, tokenizer, header),
+        template=template,
         needs=needs,
         created=manifest.installed_seconds,
         sampling=manifest.info.sampling or recommended_sampling(files),
@@ -144,12 +155,21 @@ def model_needs(config: EngineConfig, network: DecoderConfig, machine: Machine) 
         page_tokens=PAGE_TOKENS,
         memory_budget_bytes=machine.available,
     )
+    shared = numerics.device == "cpu"
     return needs_of(
         report,
         max_context=config.max_context,
         max_running=config.max_running,
         kv_memory_bytes=config.kv_memory_bytes,
+        tier_bytes=wanted_bytes(config) if shared else 0,
     )
+
+
+def _disk_cache_key(files: ModelFiles, template: ChatTemplate | None) -> str:
+    """Digest of what turns messages into tokens. The model's digest covers all its files, the tokenizer's among them; a chat
+    template may come from elsewhere."""
+    sources = {} if template is None else template.sources
+    return hashlib.blake2b(json.dumps([files.digest, sources], sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _template(files: ModelFiles, tokenizer: Tokenizer, header: GGUFHeader | None) -> ChatTemplate | None:
