@@ -125,25 +125,6 @@ def test_a_stream_cut_anywhere_goes_on_with_the_same_tokens(engine: Engine, temp
         assert end.stats.completion_tokens == 40
 
 
-def test_preemption_changes_time_only(tiny_model: ModelFiles) -> None:
-    core = build(config_of(tiny_model, kv_memory_bytes=None, max_context=256), lambda phase, done: None)
-    pages = 24
-    small = build(
-        config_of(tiny_model, kv_memory_bytes=_page_bytes(core) * pages, max_context=256), lambda phase, done: None
-    )
-    assert small.info.num_pages == pages
-    requests = [
-        make(str(i), prompt_of(i, 40, core.info.vocab_size), max_tokens=60, temperature=0.8, seed=i) for i in range(8)
-    ]
-    assert {k: v[0] for k, v in run(small, *requests).items()} == {k: v[0] for k, v in run(core, *requests).items()}
-    assert small.stats().preemptions > 0
-    assert small.stats().pages_free + small.stats().pages_cached == pages
-
-
-def _page_bytes(core: Engine) -> int:
-    return core.memory().booked["kv_cache"] // core.info.num_pages
-
-
 def test_aborts_at_any_time_free_every_page(engine: Engine) -> None:
     rng = random.Random(1)
     vocab = engine.info.vocab_size

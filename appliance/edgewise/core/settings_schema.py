@@ -74,7 +74,7 @@ class EngineSettings(Section):
         default=512, description="Largest number of tokens in one step; bounds a chunk of a long prompt."
     )
     prefill_step_s: Seconds = Field(
-        default=0.1,
+        default=0.05,
         description="Longest time in seconds that a step spends on prompts while no answer is being written, as far as that "
         "is efficient; a more urgent request waits for no more than the step under way.",
     )

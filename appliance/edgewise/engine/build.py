@@ -23,7 +23,8 @@ from edgewise.engine.pacing import Pacer
 from edgewise.engine.pages import PagePool
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Scheduler
-from edgewise.engine.tiering import PageTiers
+from edgewise.engine.spill import SpillSpace
+from edgewise.engine.tiering import PageMover, PageTiers
 from edgewise.engine.tiers.make import make_tiers, wanted_bytes
 from edgewise.engine.tiers.mover import KVPageMover
 from edgewise.kernels.linear import tiles_invariant
@@ -70,7 +71,7 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
         config=network,
     )
     kv = allocate(network, num_pages=report.num_pages, kv_dtype=numerics.kv_dtype, dtype=numerics.dtype, device=device)
-    pacer = Pacer(max_step_tokens=config.max_step_tokens)
+    pacer = Pacer(max_step_tokens=config.max_step_tokens, idle_step_s=config.prefill_step_s)
     progress("check", 0.0)
     info = _info(
         config,
@@ -85,10 +86,11 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
         log.info("numerics_chosen", choice=choice)
     notices = Notices()
     mover = KVPageMover(kv)
+    host_ledger = _host_ledger(config, device, ledger)
     tiers = make_tiers(
         config,
         mover=mover,
-        ledger=_host_ledger(config, device, ledger),
+        ledger=host_ledger,
         available=available_memory,
         numeric_class=info.numeric_class,
         page_tokens=PAGE_TOKENS,
@@ -96,7 +98,7 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
     )
     return Engine(
         info,
-        scheduler=_scheduler(config, report, pacer, tiers),
+        scheduler=_scheduler(config, report, pacer, tiers, _spill(config, report, host_ledger, mover)),
         runner=Runner(decoder, kv, device, Constraints(config.vocabulary)),
         pacer=pacer,
         ledger=ledger,
@@ -141,15 +143,31 @@ def _host_ledger(config: EngineConfig, device: torch.device, ledger: Ledger) -> 
     return Ledger(int(available_memory() * config.memory_fraction), available_memory)
 
 
-def _scheduler(config: EngineConfig, report: FitReport, pacer: Pacer, tiers: PageTiers | None) -> Scheduler:
+def _spill(config: EngineConfig, report: FitReport, ledger: Ledger, mover: PageMover) -> SpillSpace:
+    """Host memory for preempted requests, booked: what is asked for or the size of the cache, as far as there is room."""
+    wanted = report.kv if config.spill_bytes is None else config.spill_bytes
+    room = ledger.room() // 2 if config.spill_bytes is None else ledger.room()
+    size = min(wanted, room)
+    if config.spill_bytes is not None and size < wanted:
+        log.warning(
+            "spill_smaller", wanted_bytes=wanted, booked_bytes=size, remedy="free memory or lower kv_memory_bytes"
+        )
+    ledger.book("spill", size)
+    return SpillSpace(mover, size)
+
+
+def _scheduler(
+    config: EngineConfig, report: FitReport, pacer: Pacer, tiers: PageTiers | None, spill: SpillSpace
+) -> Scheduler:
     return Scheduler(
-        PagePool(report.num_pages, keep_cached=config.prefix_cache, tiers=tiers),
+        PagePool(report.num_pages, keep_cached=config.prefix_cache, tiers=tiers, spill=spill),
         page_tokens=PAGE_TOKENS,
         max_context=report.max_context,
         max_running=config.max_running,
         max_waiting=config.max_waiting,
         pacer=pacer,
         now=time.monotonic,
+        ageing_s=config.ageing_s,
         tiers=tiers,
     )
 

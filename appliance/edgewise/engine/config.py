@@ -51,7 +51,7 @@ class EngineConfig:
     max_step_tokens: int = 512
     threads: int | None = None
     prefix_cache: bool = True
-    prefill_step_s: float = 0.1
+    prefill_step_s: float = 0.05
     ageing_s: float = 60.0
     spill_bytes: int | None = None
     memory_budget_bytes: int | None = None
