@@ -89,9 +89,6 @@ REFUSED: list[tuple[str, Any]] = [
     ("modalities", ["text", "audio"]),
     ("moderation", {"model": "m"}),
     ("reasoning_effort", "high"),
-    ("response_format", {"type": "json_object"}),
-    ("tool_choice", "required"),
-    ("tools", [{"type": "function", "function": {"name": "f"}}]),
     ("verbosity", "low"),
     ("web_search_options", {}),
 ]
@@ -100,10 +97,6 @@ HARMLESS: list[tuple[str, Any]] = [
     ("functions", []),
     ("modalities", ["text"]),
     ("reasoning_effort", "none"),
-    ("response_format", {"type": "text"}),
-    ("tool_choice", "auto"),
-    ("tool_choice", "none"),
-    ("tools", []),
     ("verbosity", "medium"),
 ]
 

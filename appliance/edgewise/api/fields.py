@@ -37,7 +37,6 @@ def one_of(*values: Any) -> Callable[[Any], bool]:
 CHAT_IGNORED = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_options",
@@ -51,14 +50,11 @@ CHAT_IGNORED = frozenset(
 
 CHAT_REFUSED: Mapping[str, Refusal] = {
     "audio": Refusal("no model here speaks in a chat", never),
-    "function_call": Refusal("functions cannot be called yet", one_of("none", "auto")),
-    "functions": Refusal("functions cannot be called yet", empty),
+    "function_call": Refusal("it is the old form of 'tool_choice': use that", one_of("none", "auto")),
+    "functions": Refusal("it is the old form of 'tools': use that", empty),
     "modalities": Refusal("a chat answers in text only", one_of(["text"])),
     "moderation": Refusal("no moderation model is run", never),
     "reasoning_effort": Refusal("no model here has a setting for it", one_of("none")),
-    "response_format": Refusal("only plain text can be asked for yet", one_of({"type": "text"})),
-    "tool_choice": Refusal("tools cannot be called yet", one_of("none", "auto")),
-    "tools": Refusal("tools cannot be called yet", empty),
     "verbosity": Refusal("no model here has a setting for it", one_of("medium")),
     "web_search_options": Refusal("there is no web search", never),
 }
@@ -75,6 +71,10 @@ MESSAGE_IGNORED = frozenset({"annotations", "name"})
 PART_IGNORED = frozenset({"prompt_cache_breakpoint"})
 
 EXTENSIONS = (
+    "guided_choice",
+    "guided_grammar",
+    "guided_json",
+    "guided_regex",
     "ignore_eos",
     "keep_alive",
     "min_p",
@@ -82,6 +82,7 @@ EXTENSIONS = (
     "repetition_penalty",
     "return_token_ids",
     "stop_token_ids",
+    "structured_outputs",
     "timeout",
     "top_k",
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from edgewise.api.answer_format import answer_format_of
 from edgewise.api.deps import KeyRecord
 from edgewise.api.fields import (
     CHAT_IGNORED,
@@ -18,6 +19,7 @@ from edgewise.api.fields import (
 from edgewise.api.messages import chat_input
 from edgewise.api.priority import priority_in_force
 from edgewise.api.schemas import ChatBody, CompletionBody, Generation
+from edgewise.api.tools import tool_choice_of, tools_of
 from edgewise.core.errors import InvalidRequest, UnsupportedField
 from edgewise.core.priority import Priority
 from edgewise.pipeline.model import ServedModel
@@ -82,12 +84,17 @@ def chat_task(body: ChatBody, model: ServedModel, caller: Caller) -> tuple[Task,
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequest("'top_logprobs' needs 'logprobs': true.", param="top_logprobs")
     conversation, message_ignored = chat_input(body.messages)
+    tools = tools_of(body.tools)
+    if body.parallel_tool_calls is not None and not tools:
+        message_ignored.append("parallel_tool_calls")
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     sampling = _sampling(body, max_tokens, (body.top_logprobs or 0) if body.logprobs else None)
     task = Task(
         id=caller.request_id,
         model=model,
-        input=conversation,
+        input=replace(conversation, tools=tools),
+        tool_choice=tool_choice_of(body.tool_choice, body.parallel_tool_calls, tools),
+        answer_format=answer_format_of(body, body.response_format),
         sampling=sampling,
         stop=body.stop,
         n=_answers(body, 1, caller.max_sequences),
@@ -113,6 +120,7 @@ def completion_task(body: CompletionBody, model: ServedModel, caller: Caller) ->
         id=caller.request_id,
         model=model,
         input=TextInput(body.prompt),
+        answer_format=answer_format_of(body),
         sampling=_sampling(body, body.max_tokens, body.logprobs),
         stop=body.stop,
         n=n,

@@ -155,6 +155,11 @@ class Generation(_Strict):
     keep_alive: Annotated[
         Any, BeforeValidator(keep_alive_seconds), Field(json_schema_extra={"type": ["number", "string", "null"]})
     ] = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
 
 
 class ChatBody(Generation):
@@ -168,7 +173,7 @@ class ChatBody(Generation):
     metadata: Any = None
     modalities: Any = None
     moderation: Any = None
-    parallel_tool_calls: Any = None
+    parallel_tool_calls: bool | None = None
     prediction: Any = None
     prompt_cache_key: Any = None
     prompt_cache_options: Any = None

@@ -11,7 +11,16 @@ from edgewise.api.logprobs import chat_logprobs, completion_logprobs
 from edgewise.api.parse import AnswerForm
 from edgewise.pipeline.run import Run
 from edgewise.pipeline.task import TextInput
-from edgewise.pipeline.text import ShownToken, TextChunk
+from edgewise.pipeline.text import ShownToken, TextChunk, ToolCallDelta
+
+
+@dataclass(slots=True)
+class GatheredCall:
+    """One tool call of a finished answer; `arguments` joined are its JSON text."""
+
+    id: str
+    name: str
+    arguments: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -21,12 +30,17 @@ class Gathered:
     text: list[str] = field(default_factory=list)
     shown: list[ShownToken] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    calls: list[GatheredCall] = field(default_factory=list)
     finish: str | None = None
 
     def add(self, chunk: TextChunk) -> None:
         self.text.append(chunk.text)
         self.shown.extend(chunk.shown)
         self.token_ids.extend(chunk.token_ids)
+        for delta in chunk.tool_calls:
+            if delta.id is not None and delta.name is not None:
+                self.calls.append(GatheredCall(delta.id, delta.name))
+            self.calls[delta.index].arguments.append(delta.arguments)
         self.finish = chunk.finish
 
 
@@ -86,27 +100,39 @@ class ChatShape(_Base):
     id_prefix = "chatcmpl-"
 
     def opening(self) -> list[dict[str, Any]]:
-        start = {"role": "assistant", "content": "", "refusal": None}
+        forced = self._run.task.tool_choice.mode == "required"
+        start = {"role": "assistant", "content": None if forced else "", "refusal": None}
         return [self._delta(index, start) for index in range(self._run.task.n)]
 
     def deltas(self, chunk: TextChunk) -> list[dict[str, Any]]:
         choices = []
-        if self._speaks(chunk):
+        if chunk.tool_calls or self._speaks(chunk):
             choices.append(
-                self._delta(chunk.sequence, {"content": chunk.text}, logprobs=self._logprobs(chunk.shown))
+                self._delta(chunk.sequence, self._said(chunk), logprobs=self._logprobs(chunk.shown))
                 | self._token_ids(chunk.sequence, chunk.token_ids)
             )
         if chunk.finish is not None:
             choices.append(self._delta(chunk.sequence, {}, finish=chunk.finish))
         return choices
 
+    def _said(self, chunk: TextChunk) -> dict[str, Any]:
+        """The delta of a piece; of an answer made of calls alone the content stays null."""
+        calls = [_call_delta(delta) for delta in chunk.tool_calls]
+        said: dict[str, Any] = {"tool_calls": calls} if calls else {}
+        if chunk.text or not (calls or self._run.task.tool_choice.mode == "required"):
+            said["content"] = chunk.text
+        return said
+
     def choice(self, index: int, answer: Gathered) -> dict[str, Any]:
+        content = "".join(answer.text)
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": "".join(answer.text),
+            "content": None if answer.calls and not content else content,
             "refusal": None,
             "annotations": [],
         }
+        if answer.calls:
+            message["tool_calls"] = [_call(call.id, call.name, "".join(call.arguments)) for call in answer.calls]
         return {
             "index": index,
             "message": message,
@@ -121,6 +147,17 @@ class ChatShape(_Base):
         self, index: int, delta: dict[str, Any], *, logprobs: Any = None, finish: str | None = None
     ) -> dict[str, Any]:
         return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+
+
+def _call(id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _call_delta(delta: ToolCallDelta) -> dict[str, Any]:
+    """The index always; id, type and name with a call's first piece only."""
+    if delta.id is None or delta.name is None:
+        return {"index": delta.index, "function": {"arguments": delta.arguments}}
+    return {"index": delta.index} | _call(delta.id, delta.name, delta.arguments)
 
 
 class CompletionShape(_Base):
