@@ -17,6 +17,7 @@ from edgewise.engine.engine import Engine
 from edgewise.engine.fit import FitReport, fit
 from edgewise.engine.kv_cache import allocate
 from edgewise.engine.ledger import Ledger, available_memory
+from edgewise.engine.networks import describe, load_network
 from edgewise.engine.notices import Notices
 from edgewise.engine.numerics import Numerics, cpu_family, numeric_class, resolve
 from edgewise.engine.pacing import Pacer
@@ -29,8 +30,7 @@ from edgewise.engine.tiers.make import make_tiers, wanted_bytes
 from edgewise.engine.tiers.mover import KVPageMover
 from edgewise.kernels.linear import tiles_invariant
 from edgewise.kernels.paging import PAGE_TOKENS
-from edgewise.models.decoder.config import DecoderConfig, read_config
-from edgewise.models.decoder.loading import load_decoder
+from edgewise.models.decoder.kv_formats import NetworkConfig
 
 log = get_logger(__name__)
 
@@ -49,7 +49,7 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
     began = time.monotonic()
     threads = config.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
-    network = read_config(config.model)
+    network = describe(config.model)
     numerics = resolve(
         device=config.device,
         dtype=config.dtype,
@@ -63,12 +63,8 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
     report = _fit(config, network, numerics, device)
     ledger = _book(report, device)
     dtype: torch.dtype = getattr(torch, numerics.dtype)
-    decoder = load_decoder(
-        config.model,
-        device=device,
-        dtype=dtype,
-        progress=lambda done: progress("weights", done),
-        config=network,
+    decoder = load_network(
+        config.model, network, device=device, dtype=dtype, progress=lambda done: progress("weights", done)
     )
     kv = allocate(network, num_pages=report.num_pages, kv_dtype=numerics.kv_dtype, dtype=numerics.dtype, device=device)
     pacer = Pacer(max_step_tokens=config.max_step_tokens, idle_step_s=config.prefill_step_s)
@@ -107,7 +103,7 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
     )
 
 
-def _fit(config: EngineConfig, network: DecoderConfig, numerics: Numerics, device: torch.device) -> FitReport:
+def _fit(config: EngineConfig, network: NetworkConfig, numerics: Numerics, device: torch.device) -> FitReport:
     report = fit(
         network,
         numerics,

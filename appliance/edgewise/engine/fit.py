@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from edgewise.core.sizes import mib
 from edgewise.engine.ledger import SHRINK_MARK
 from edgewise.engine.numerics import Numerics
-from edgewise.models.decoder.config import DecoderConfig
-from edgewise.models.decoder.kv_formats import kv_formats, kv_label
+from edgewise.models.decoder.kv_formats import NetworkConfig, kv_formats, kv_label
 from edgewise.models.decoder.memory import kv_bytes_per_token, weight_bytes, workspace_bytes
 
 # An answer shorter than this is no use to anybody: a cache below it is refused.
@@ -58,7 +57,7 @@ class FitReport:
 
 
 def fit(
-    config: DecoderConfig,
+    config: NetworkConfig,
     numerics: Numerics,
     *,
     available: int,

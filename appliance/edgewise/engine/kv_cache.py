@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from edgewise.kernels.paging import PAGE_TOKENS, SCALED_FORMATS, KVLayer
-from edgewise.models.decoder.config import DecoderConfig
-from edgewise.models.decoder.kv_formats import kv_formats
+from edgewise.models.decoder.kv_formats import NetworkConfig, kv_formats, kv_shapes
 
 _DTYPES = {
     "float32": torch.float32,
@@ -21,7 +20,7 @@ _DTYPES = {
 
 
 def allocate(
-    config: DecoderConfig, *, num_pages: int, kv_dtype: str, device: torch.device, dtype: str = "bfloat16"
+    config: NetworkConfig, *, num_pages: int, kv_dtype: str, device: torch.device, dtype: str = "bfloat16"
 ) -> list[KVLayer]:
     """One `KVLayer` per layer, zeroed. On the CPU the system commits memory only where it is first written.
 
@@ -29,11 +28,13 @@ def allocate(
         kv_dtype: The format asked for; `kv_formats` says which layers take it.
         dtype: Of the weights.
     """
-    return [_layer(config, num_pages, _DTYPES[name], device) for name in kv_formats(config, kv_dtype, dtype)]
+    return [
+        _layer((num_pages, kv_heads, PAGE_TOKENS, head_dim), _DTYPES[name], device)
+        for name, (kv_heads, head_dim) in zip(kv_formats(config, kv_dtype, dtype), kv_shapes(config), strict=True)
+    ]
 
 
-def _layer(config: DecoderConfig, num_pages: int, dtype: torch.dtype, device: torch.device) -> KVLayer:
-    shape = (num_pages, config.num_kv_heads, PAGE_TOKENS, config.head_dim)
+def _layer(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> KVLayer:
     k, v = (_zeros(shape, dtype, device) for _ in range(2))
     if dtype not in SCALED_FORMATS:
         return KVLayer(k, v)

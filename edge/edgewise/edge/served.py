@@ -18,8 +18,9 @@ from edgewise.engine.machine import Machine
 from edgewise.engine.numerics import resolve
 from edgewise.engine.tiers.make import wanted_bytes
 from edgewise.kernels.limits import PAGE_TOKENS
-from edgewise.models.decoder.config import DecoderConfig, read_config
+from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.files import ModelFiles
+from edgewise.models.longtail.estimate import read_network
 from edgewise.models.sampling import recommended_sampling
 from edgewise.models.store import Store
 from edgewise.models.templates import ChatTemplate, load_template
@@ -121,7 +122,7 @@ def _read(settings: Settings, store: Store, files: ModelFiles, machine: Machine)
         vocabulary=vocabulary_of(tokenizer),
         disk_cache_key=_disk_cache_key(files, template),
     )
-    needs = model_needs(config, read_config(files, header), machine)
+    needs = model_needs(config, read_network(files, header), machine)
     manifest = store.manifest(files.name)
     return ReadModel(
         config=config,
@@ -133,7 +134,7 @@ def _read(settings: Settings, store: Store, files: ModelFiles, machine: Machine)
     )
 
 
-def model_needs(config: EngineConfig, network: DecoderConfig, machine: Machine) -> Needs:
+def model_needs(config: EngineConfig, network: NetworkConfig, machine: Machine) -> Needs:
     """The memory budgets that are of use to a model, by the sum that its engine will make."""
     numerics = resolve(
         device=config.device,

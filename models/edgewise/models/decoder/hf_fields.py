@@ -71,6 +71,12 @@ def parse(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     return values | how.read(fields, values)
 
 
+def is_implemented(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json names no class at all (`parse` then judges its model_type) or one of `ARCHITECTURES`."""
+    named = config.get("architectures")
+    return named is None or (isinstance(named, list) and len(named) == 1 and named[0] in list(ARCHITECTURES))
+
+
 def _plain(fields: Fields, family: str) -> dict[str, Any]:
     """What all families write alike."""
     layers = fields.size("num_hidden_layers", most=MAX_LAYERS)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 
 from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.longtail.config import LongTailConfig
+
+NetworkConfig = DecoderConfig | LongTailConfig
 
 KV_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8": 1}
 SCALE_BYTES = 4
 _EIGHT_BITS = ("int8", "fp8")
 
 
-def kv_formats(config: DecoderConfig, kv_dtype: str, dtype: str) -> tuple[str, ...]:
+def kv_formats(config: NetworkConfig, kv_dtype: str, dtype: str) -> tuple[str, ...]:
     """One format name per layer.
 
     In a model that mixes layers with a sliding window and layers that see everything, 8-bit formats are for the latter: they
@@ -34,9 +37,16 @@ def kv_label(formats: tuple[str, ...]) -> str:
     return "+".join(f"{name}x{count}" for name, count in sorted(counts.items(), key=lambda item: item[1]))
 
 
-def kv_token_bytes(config: DecoderConfig, formats: tuple[str, ...]) -> int:
+def kv_shapes(config: NetworkConfig) -> list[tuple[int, int]]:
+    """KV heads and head size of each layer."""
+    if isinstance(config, LongTailConfig):
+        return list(zip(config.kv_heads, config.head_dims, strict=True))
+    return [(config.num_kv_heads, config.head_dim)] * config.num_layers
+
+
+def kv_token_bytes(config: NetworkConfig, formats: tuple[str, ...]) -> int:
     """Bytes of one token's keys and values in all layers, scales counted."""
     return sum(
-        2 * config.num_kv_heads * (config.head_dim * KV_BYTES[name] + (SCALE_BYTES if name in _EIGHT_BITS else 0))
-        for name in formats
+        2 * kv_heads * (head_dim * KV_BYTES[name] + (SCALE_BYTES if name in _EIGHT_BITS else 0))
+        for name, (kv_heads, head_dim) in zip(formats, kv_shapes(config), strict=True)
     )

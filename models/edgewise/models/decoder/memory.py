@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from edgewise.kernels.limits import GATHER_BYTES, PRODUCT_CACHE_BYTES, PRODUCT_ROW_MULTIPLE, SCORE_BYTES, round_up
 from edgewise.models.decoder.config import DecoderConfig
-from edgewise.models.decoder.kv_formats import kv_formats, kv_token_bytes
+from edgewise.models.decoder.kv_formats import NetworkConfig, kv_formats, kv_token_bytes
+from edgewise.models.longtail.config import LongTailConfig
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 _FLOAT_BYTES = 4
 
 
-def weight_bytes(config: DecoderConfig, dtype: str) -> int:
+def weight_bytes(config: NetworkConfig, dtype: str) -> int:
     """Resident bytes of a loaded decoder: matrices and biases in `dtype`, norms and rope tables in float32."""
+    if isinstance(config, LongTailConfig):
+        return config.weight_bytes(dtype)
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     hidden = config.hidden_size
     attention = (queries + 2 * keys) * hidden + hidden * queries
@@ -33,7 +36,7 @@ def _feed_forward(config: DecoderConfig, layer: int) -> int:
     return 3 * config.ffn_size * hidden + (2 * config.ffn_size + hidden) * config.mlp_bias
 
 
-def kv_bytes_per_token(config: DecoderConfig, kv_dtype: str, dtype: str = "bfloat16") -> int:
+def kv_bytes_per_token(config: NetworkConfig, kv_dtype: str, dtype: str = "bfloat16") -> int:
     """Bytes of one token's keys and values in all layers, scales and 16-bit layers (`kv_formats`) counted.
 
     Args:
@@ -43,9 +46,11 @@ def kv_bytes_per_token(config: DecoderConfig, kv_dtype: str, dtype: str = "bfloa
     return kv_token_bytes(config, kv_formats(config, kv_dtype, dtype))
 
 
-def workspace_bytes(config: DecoderConfig, max_step_tokens: int, max_running: int) -> int:
+def workspace_bytes(config: NetworkConfig, max_step_tokens: int, max_running: int) -> int:
     """Upper bound of what one step allocates: activations, attention scratch, the logits of `max_running` rows,
     and what math libraries keep for the shapes they meet."""
+    if isinstance(config, LongTailConfig):
+        return config.workspace_bytes(max_step_tokens, max_running)
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     rows = round_up(max_step_tokens + max_running, PRODUCT_ROW_MULTIPLE)
     # residual, norm and its copy, product; projections, their rotation in four parts and the result; gate, up and act

@@ -1,0 +1,66 @@
+"""Which code runs a model: our decoder, or transformers over our pages. The latter is imported only when a model needs it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from edgewise.engine.runner import Network
+from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.kv_formats import NetworkConfig
+from edgewise.models.decoder.loading import load_decoder
+from edgewise.models.files import ModelFiles
+from edgewise.models.longtail.estimate import read_network
+from edgewise.models.longtail.outline import require_transformers
+
+_LONG_TAIL = "edgewise.models.longtail.network"
+
+
+class LoadedNetwork(Network, Protocol):
+    """A network that can say whether a token's bits depend on the batch."""
+
+    def prove_rows(self) -> bool:
+        """Whether they do not, as measured on its own weights."""
+
+
+def describe(files: ModelFiles) -> NetworkConfig:
+    """Exact sizes of a model, whoever runs it.
+
+    Raises:
+        UnsupportedModel, BadModelFile, StorageError: It cannot be served, by name.
+    """
+    network = read_network(files)
+    if isinstance(network, DecoderConfig):
+        return network
+    described: NetworkConfig = _long_tail(network.architecture).describe(files)
+    return described
+
+
+def load_network(
+    files: ModelFiles,
+    network: NetworkConfig,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Callable[[float], None],
+) -> LoadedNetwork:
+    """Load a model of which `network` is the description.
+
+    Raises:
+        UnsupportedModel, BadModelFile, StorageError: As `load_decoder`.
+    """
+    if isinstance(network, DecoderConfig):
+        return load_decoder(files, device=device, dtype=dtype, progress=progress, config=network)
+    loaded: LoadedNetwork = _long_tail(network.architecture).load_network(
+        files, device=device, dtype=dtype, progress=progress
+    )
+    return loaded
+
+
+def _long_tail(architecture: str) -> Any:
+    """transformers takes seconds and hundreds of megabytes to import; most models never need it."""
+    require_transformers(architecture)
+    return importlib.import_module(_LONG_TAIL)

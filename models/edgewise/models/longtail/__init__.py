@@ -1,0 +1,1 @@
+"""Decoders that Edgewise does not implement, run by transformers over the paged KV cache."""
