@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from edgewise.cli import cache, chat, config, doctor, install, keys, models, ps, serve
+from edgewise.cli import bench, cache, chat, config, doctor, install, keys, models, ps, serve
 from edgewise.cli.exit_codes import ExitCode, exit_code
 from edgewise.core.errors import EdgewiseError
 
@@ -48,6 +48,7 @@ def build() -> typer.Typer:
     app.command("serve")(serve.serve)
     app.command("chat")(chat.chat)
     app.add_typer(models.app, name="models")
+    app.add_typer(bench.app, name="bench")
     app.command("ps")(ps.ps)
     app.command("load")(ps.load)
     app.command("stop")(ps.stop)
