@@ -5,6 +5,8 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from edgewise.api.auth import AuthMiddleware
+from edgewise.api.batches.endpoints import ENDPOINTS
+from edgewise.api.batches.routes import batches_router
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import install_error_handlers
 from edgewise.api.messages_api.routes import messages_router
@@ -30,6 +32,7 @@ def create_app(deps: ApiDependencies) -> FastAPI:
     app.include_router(v1_router(deps))
     app.include_router(responses_router(deps))
     app.include_router(messages_router(deps))
+    app.include_router(batches_router(deps, ENDPOINTS))
     app.include_router(service_router(deps))
     # The last one added is the outermost: context, then CORS (its preflights carry no key), then keys.
     app.add_middleware(AuthMiddleware, keys=deps.keys, access=deps.access)

@@ -14,7 +14,10 @@ from edgewise.api.requests import Requests
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.priority import Priority, PriorityName
 from edgewise.core.sqlite import Database
+from edgewise.pipeline.batches.files import Files
+from edgewise.pipeline.batches.store import Batches
 from edgewise.pipeline.conversations import Conversations
+from edgewise.pipeline.hooks.hooks import Hooks
 from edgewise.pipeline.model import Models
 from edgewise.pipeline.plan import LocalPlanner, Planner
 from edgewise.pipeline.state import open_state
@@ -92,10 +95,20 @@ class Keeping:
     Attributes:
         responses_s: Seconds since its last use after which an answer of /v1/responses is dropped.
         responses_count: Answers kept for each key.
+        file_bytes: Largest file that is taken.
+        files_bytes: All files together.
+        files_s: Age at which a file, or a batch that has ended, is dropped, unless its owner said otherwise.
+        batch_lines: Requests in one batch.
+        open_batches: Unfinished batches of each key.
     """
 
     responses_s: float = 30 * 86_400.0
     responses_count: int = 10_000
+    file_bytes: int = 64 * 1024**2
+    files_bytes: int = 2**30
+    files_s: float = 30 * 86_400.0
+    batch_lines: int = 50_000
+    open_batches: int = 100
 
 
 @dataclass(kw_only=True)
@@ -105,9 +118,11 @@ class ApiDependencies:
     Attributes:
         keys: None accepts no key at all: loopback callers only.
         ready_max_age_s: Age at which a token no longer proves that a model answers.
-        cache_folder: Where engines store KV pages; None if they do not.
         log_content: Put prompts and answers into the log line of their request; the log's own setting must let them through too.
         state: The service's database; one in memory by default.
+        hooks: Plug-ins that see prompts and answers.
+        files_folder: Where files of callers are; None keeps none.
+        cache_folder: Where engines store KV pages; None if they do not.
         requests: Admission and drain; `requests.begin_drain()`, `await requests.wait_idle(s)`, `requests.cut()` end the service.
         events: Events of the service; `events.emit(kind, message, **facts)`.
     """
@@ -122,10 +137,14 @@ class ApiDependencies:
     version: str = "0"
     ready_max_age_s: float = 30.0
     log_content: bool = False
-    cache_folder: Path | None = None
     keep: Keeping = field(default_factory=Keeping)
     state: Database = field(default_factory=lambda: open_state(None))
+    files_folder: Path | None = None
+    hooks: Hooks = field(default_factory=Hooks)
+    cache_folder: Path | None = None
     conversations: Conversations = field(init=False)
+    files: Files = field(init=False)
+    batches: Batches = field(init=False)
     readiness: Readiness = field(init=False)
     requests: Requests = field(init=False)
     events: EventLog = field(init=False)
@@ -140,6 +159,8 @@ class ApiDependencies:
             keep_count=self.keep.responses_count,
             clock=self.clock,
         )
+        self.files = Files(self.state, self.files_folder, total_bytes=self.keep.files_bytes, clock=self.clock)
+        self.batches = Batches(self.state, max_open=self.keep.open_batches, clock=self.clock)
 
     @property
     def draining(self) -> bool:

@@ -111,7 +111,7 @@ async def begin(deps: ApiDependencies, record: RequestRecord, prepared: Prepared
     record.stream = prepared.form.stream
     record.model = task.model.name
     observer: RunObserver = _Observer(deps, task.model.name)
-    run = await start_run(task, deps.planner, clock=deps.clock.monotonic, observer=observer)
+    run = await start_run(task, deps.planner, clock=deps.clock.monotonic, observer=observer, hooks=deps.hooks)
     deps.requests.attach(record, run)
     return run
 

@@ -61,6 +61,12 @@ class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
 
 
+class ContentRefused(InvalidRequest):
+    """A content filter of this service does not let the prompt through."""
+
+    code = "content_filter"
+
+
 class TemplateFailed(InvalidRequest):
     """The model's chat template refuses these messages."""
 
@@ -137,6 +143,13 @@ class ShuttingDown(EdgewiseError):
     code = "shutting_down"
     http_status = 503
     retryable = True
+
+
+class HookFailed(EdgewiseError):
+    """A hook of this service failed, and without its word no request is answered."""
+
+    code = "hook_failed"
+    http_status = 500
 
 
 class OutOfMemory(EdgewiseError):

@@ -210,6 +210,52 @@ class SourcesSettings(Section):
     )
 
 
+class ResponsesSettings(Section):
+    """Answers of /v1/responses that are kept, so that they can be continued."""
+
+    keep_days: float = Field(
+        default=30.0, gt=0, description="Days since its last use after which a kept answer is dropped."
+    )
+    keep_count: PositiveInt = Field(
+        default=10_000, description="Answers kept for each key; the longest unused go first."
+    )
+
+
+class FilesSettings(Section):
+    """Files of batches."""
+
+    max_bytes: Bytes = Field(default=64 * 1024**2, description='Largest file that is taken, e.g. "64 MiB".')
+    total_bytes: Bytes = Field(default=2**30, description="All files of all keys together; more is answered 507.")
+    keep_days: float = Field(
+        default=30.0,
+        gt=0,
+        description="Days after which a file, or a batch that has ended, is dropped, unless its owner said otherwise.",
+    )
+
+
+class BatchesSettings(Section):
+    """Batches, which are worked off behind everybody who waits for an answer."""
+
+    concurrency: PositiveInt = Field(default=4, description="Lines under way at once.")
+    max_lines: PositiveInt = Field(default=50_000, description="Requests in one batch.")
+    max_open: PositiveInt = Field(default=100, description="Unfinished batches of each key; one more is answered 429.")
+
+
+class HooksSettings(Section):
+    """Plug-ins that see prompts and answers; see docs/hooks.md."""
+
+    enabled: tuple[str, ...] = Field(
+        default=(), description="Hooks by name, in the order in which they are asked, e.g. `word-filter`, `audit-log`."
+    )
+    options: tuple[str, ...] = Field(
+        default=(), description="Options of enabled hooks, as `word-filter.file=/etc/edgewise/words.txt`."
+    )
+    on_error: Literal["refuse", "allow"] = Field(
+        default="refuse", description='What the fault of a hook does: "refuse" the request, or "allow" it unchecked.'
+    )
+    timeout_s: Seconds = Field(default=10.0, description="Seconds after which a hook that does not answer has failed.")
+
+
 class LogSettings(Section):
     """What is written to the log, which goes to standard error."""
 
@@ -235,7 +281,9 @@ class Settings(Section):
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on; 0.0.0.0 or :: for all.")
     port: int = Field(default=8400, ge=0, le=65535, description="TCP port; 0 takes a free one.")
     model: str = Field(
-        default="starter", min_length=1, description="Model that is loaded at start, by its name in the store; it stays unless `pool.pin_model` is off."
+        default="starter",
+        min_length=1,
+        description="Model that is loaded at start, by its name in the store; it stays unless `pool.pin_model` is off.",
     )
     models: tuple[str, ...] = Field(
         default=(), description="Models that may be asked besides the pinned ones; empty: all installed."
@@ -265,6 +313,10 @@ class Settings(Section):
     tls: TlsSettings = TlsSettings()
     security: SecuritySettings = SecuritySettings()
     sources: SourcesSettings = SourcesSettings()
+    responses: ResponsesSettings = ResponsesSettings()
+    files: FilesSettings = FilesSettings()
+    batches: BatchesSettings = BatchesSettings()
+    hooks: HooksSettings = HooksSettings()
     log: LogSettings = LogSettings()
 
     @property
@@ -275,6 +327,15 @@ class Settings(Section):
     @property
     def keys_file(self) -> Path:
         return self.home / "keys.db"
+
+    @property
+    def state_file(self) -> Path:
+        """Kept answers and batches."""
+        return self.home / "state.db"
+
+    @property
+    def files_folder(self) -> Path:
+        return self.home / "files"
 
     @property
     def kv_cache_dir(self) -> Path:

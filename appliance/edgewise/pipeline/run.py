@@ -17,6 +17,7 @@ from edgewise.core.errors import Cancelled, EdgewiseError, EngineFault, error_cl
 from edgewise.core.log import get_logger
 from edgewise.engine.api import TokenStream
 from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk
+from edgewise.pipeline.hooks.hooks import Hooks, Passage
 from edgewise.pipeline.plan import Plan, Planner
 from edgewise.pipeline.prompt import answer_budget, encode_input
 from edgewise.pipeline.receipts import Pace, Receipt, Usage, stage_receipt
@@ -89,6 +90,7 @@ class Run:
         *,
         clock: Callable[[], float] = time.monotonic,
         observer: RunObserver | None = None,
+        passage: Passage | None = None,
     ) -> None:
         self.task = task
         self.plan = plan
@@ -96,6 +98,8 @@ class Run:
         self.seed = seed
         self._clock = clock
         self._observer = observer
+        self._passage = passage
+        self._fault = "cancelled"
         self._started_s = clock()
         self._first_s: float | None = None
         self._last_s = self._started_s
@@ -133,7 +137,8 @@ class Run:
                     make_id=partial(call_id, self.seed, prompt, answer),
                 )
                 self._sequences.append(_Sequence(index, stream, assembler))
-        except BaseException:
+        except BaseException as error:
+            self._fault = error.code if isinstance(error, EdgewiseError) else self._fault
             await self.aclose()
             raise
         self._unfinished = len(self._sequences)
@@ -152,6 +157,7 @@ class Run:
             return None
         item = self._ready.popleft()
         if isinstance(item, EdgewiseError):
+            self._fault = item.code
             raise item
         if item.finish is not None:
             self._unfinished -= 1
@@ -177,6 +183,8 @@ class Run:
         await asyncio.gather(*self._pumps, return_exceptions=True)
         for sequence in self._sequences:  # a pump that was cancelled before its first step has not closed its stream
             await sequence.stream.aclose()
+        if self._passage is not None:
+            await self._passage.end(self._fault)
 
     def usage(self) -> Usage:
         """Token counts so far."""
@@ -245,6 +253,8 @@ class Run:
             async for chunk in sequence.stream:
                 text = sequence.take(chunk)
                 self._observe(sequence, len(chunk.tokens))
+                if text is not None and self._passage is not None:
+                    text = await self._passage.pass_on(text)
                 if text is not None:
                     self._offer(text)
                     if text.finish is not None:
@@ -278,20 +288,25 @@ async def start_run(
     *,
     clock: Callable[[], float] = time.monotonic,
     observer: RunObserver | None = None,
+    hooks: Hooks | None = None,
 ) -> Run:
-    """Tokenize, check, plan and queue a task.
+    """Ask the hooks, tokenize, check, plan and queue a task.
 
     Raises:
+        ContentRefused, HookFailed: A hook refuses the prompt, or failed.
         InvalidRequest: A value out of range; ContextLengthExceeded: the prompt does not fit.
         QueueFull, EngineUnavailable: The engine takes no more, or is not there.
     """
+    task, passage = (task, None) if hooks is None else await hooks.admit(task)
     encoded = await encode_input(task)
     held = await hold(task)
     task = replace(task, warnings=(*task.warnings, *encoded.warnings, *held.warnings))
     seed = draw_seed() if task.sampling.seed is None else normalize_seed(task.sampling.seed)
     requests = _requests(task, encoded.prompts, seed, held.constraint)
     plan = await planner.plan(task, stages_of(task.model))
-    run = Run(task, plan, encoded.prompts, seed, clock=clock, observer=observer)
+    run = Run(task, plan, encoded.prompts, seed, clock=clock, observer=observer, passage=passage)
+    if passage is not None:
+        await passage.begin(sum(map(len, encoded.prompts)), len(requests))
     await run.submit(requests, held.reading)
     return run
 

@@ -31,7 +31,6 @@ CREATE INDEX files_by_owner ON files (owner, created_at);
 CREATE TABLE batches (
     id TEXT PRIMARY KEY,
     owner TEXT NOT NULL,
-    key_name TEXT,
     endpoint TEXT NOT NULL,
     input_file TEXT NOT NULL,
     status TEXT NOT NULL,
@@ -40,6 +39,7 @@ CREATE TABLE batches (
     times TEXT NOT NULL,
     metadata TEXT,
     errors TEXT,
+    counts TEXT NOT NULL,
     usage TEXT NOT NULL,
     output_file TEXT,
     error_file TEXT,

@@ -12,7 +12,9 @@ from importlib.metadata import version
 import uvicorn
 
 from edgewise.api.app import create_app
-from edgewise.api.deps import Access, ApiDependencies, Limits
+from edgewise.api.batches.endpoints import ENDPOINTS
+from edgewise.api.batches.runner import BatchRunner
+from edgewise.api.deps import Access, ApiDependencies, Keeping, Limits
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import configure_logging, get_logger
 from edgewise.core.priority import priorities_by_name
@@ -28,7 +30,10 @@ from edgewise.engine.machine import look
 from edgewise.engine.pool.book import PoolBook
 from edgewise.engine.pool.pool import EnginePool
 from edgewise.models.store import Store
+from edgewise.pipeline.hooks.hooks import Hooks
+from edgewise.pipeline.hooks.load import load_hooks
 from edgewise.pipeline.model import Models
+from edgewise.pipeline.state import open_state
 from edgewise.security.keys import KeyStore
 from edgewise.security.tls import TlsFiles, check_tls
 
@@ -37,6 +42,7 @@ log = get_logger(__name__)
 _FLUSH_S = 0.5  # for the error events of streams that were cut to leave the process
 _ASK_S = 20.0  # systemd is asked for this much time at once while the engine loads or drains
 _RENEW_S = 5.0
+_DAY_S = 86_400.0
 
 
 def serve(loaded: LoadedSettings) -> int:
@@ -72,6 +78,7 @@ class DeviceService:
         models = await self._open_models()
         keys = KeyStore(self._settings.keys_file)
         self._deps = _dependencies(self._settings, models, keys)
+        batches = BatchRunner(self._deps, ENDPOINTS, concurrency=self._settings.batches.concurrency)
         server = DrainingServer(
             _server_config(self._settings, create_app(self._deps), self._tls),
             on_stop=self._stop_soon,
@@ -81,6 +88,7 @@ class DeviceService:
         if self._tls is None and not self._settings.loopback:
             log.warning("plain_http", host=self._settings.host, risk="keys and texts cross the network in the clear")
         models.start()
+        batches.start()
         tasks = [
             asyncio.create_task(self._announce(models), name="announce"),
             asyncio.create_task(self._watchdog(), name="watchdog"),
@@ -92,7 +100,10 @@ class DeviceService:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await batches.stop()
             await models.close()
+            await self._deps.hooks.aclose()
+            self._deps.state.close()
             keys.close()
         if self._failure is not None:
             raise self._failure
@@ -206,8 +217,31 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore) -> ApiDepe
         ),
         version=version("edgewise"),
         log_content=settings.log.prompts,
+        keep=_keeping(settings),
+        state=open_state(settings.state_file),
+        files_folder=settings.files_folder,
+        hooks=_hooks(settings),
         cache_folder=settings.kv_cache_dir,
     )
+
+
+def _keeping(settings: Settings) -> Keeping:
+    responses, files, batches = settings.responses, settings.files, settings.batches
+    return Keeping(
+        responses_s=responses.keep_days * _DAY_S,
+        responses_count=responses.keep_count,
+        file_bytes=files.max_bytes,
+        files_bytes=files.total_bytes,
+        files_s=files.keep_days * _DAY_S,
+        batch_lines=batches.max_lines,
+        open_batches=batches.max_open,
+    )
+
+
+def _hooks(settings: Settings) -> Hooks:
+    hooks = settings.hooks
+    loaded = load_hooks(hooks.enabled, hooks.options, settings.home)
+    return Hooks(loaded, on_error=hooks.on_error, timeout_s=hooks.timeout_s)
 
 
 def _url(settings: Settings, port: int) -> str:

@@ -46,7 +46,7 @@ class Asked:
 def check_body(body: ResponsesBody) -> Input:
     """What can be said without a model and without the history; raises `InvalidRequest`, naming the field."""
     refuse(body, REFUSED)
-    _check_metadata(body.metadata or {})
+    check_metadata(body.metadata or {})
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("'stream_options' is only allowed with 'stream': true.", param="stream_options")
     only(body.stream_options or {}, frozenset({"include_obfuscation"}), "stream_options")
@@ -96,7 +96,7 @@ def responses_task(
     return task, form, asked
 
 
-def _check_metadata(metadata: Mapping[str, str]) -> None:
+def check_metadata(metadata: Mapping[str, str]) -> None:
     for key, value in metadata.items():
         if len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE:
             raise InvalidRequest(

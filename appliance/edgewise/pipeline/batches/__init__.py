@@ -1,0 +1,1 @@
+"""Files and batches that callers leave here, in SQLite and one folder. No HTTP."""

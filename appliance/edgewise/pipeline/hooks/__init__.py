@@ -1,0 +1,1 @@
+"""Hooks: plug-ins that see prompts before a model does, answers before their caller does, and who asked what (audit)."""
