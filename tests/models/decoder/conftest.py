@@ -1,82 +1,14 @@
-"""A decoder driven step by step over its paged cache, as the engine's runner drives it."""
+"""Decoders driven step by step, for the tests of this folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import pytest
 import torch
 
-from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
-from edgewise.models.decoder.loading import load_decoder
-from edgewise.models.decoder.model import Decoder
 from edgewise.models.files import ModelFiles
-
-Work = tuple[list[int], int, list[int]]  # tokens, position of the first, pages of the sequence
-
-
-@dataclass
-class Driver:
-    """Pages that were never written hold NaN, so that reading one shows."""
-
-    decoder: Decoder
-    kv_dtype: torch.dtype = torch.float32
-    num_pages: int = 64
-    kv: list[KVLayer] = field(init=False)
-
-    def __post_init__(self) -> None:
-        config = self.decoder.config
-        shape = (self.num_pages, config.num_kv_heads, PAGE_TOKENS, config.head_dim)
-        self.kv = [self._layer(shape) for _ in range(config.num_layers)]
-        order = torch.randperm(self.num_pages - 1, generator=torch.Generator().manual_seed(2)) + 1
-        self.free: list[int] = order.tolist()
-
-    def _layer(self, shape: tuple[int, int, int, int]) -> KVLayer:
-        if self.kv_dtype is not torch.int8:
-            return KVLayer(*(torch.full(shape, torch.nan, dtype=self.kv_dtype) for _ in range(2)))
-        values = [torch.full(shape, 99, dtype=torch.int8) for _ in range(2)]
-        return KVLayer(*values, *(torch.full(shape[:3], torch.nan) for _ in range(2)))
-
-    def pages(self, tokens: int) -> list[int]:
-        return [self.free.pop() for _ in range(-(-tokens // PAGE_TOKENS))]
-
-    def step(self, work: list[Work]) -> torch.Tensor:
-        """[T, vocab] logits of all tokens of the batch."""
-        tables = torch.zeros(len(work), max(len(pages) for _, _, pages in work), dtype=torch.int32)
-        positions, slots = [], []
-        for row, (tokens, start, pages) in enumerate(work):
-            tables[row, : len(pages)] = torch.tensor(pages)
-            at = torch.arange(start, start + len(tokens))
-            positions.append(at)
-            slots.append(torch.tensor(pages)[at // PAGE_TOKENS] * PAGE_TOKENS + at % PAGE_TOKENS)
-        meta = AttentionMeta(
-            query_lens=tuple(len(tokens) for tokens, _, _ in work),
-            context_lens=tuple(start + len(tokens) for tokens, start, _ in work),
-            positions=torch.cat(positions),
-            slots=torch.cat(slots),
-            block_tables=tables,
-        )
-        flat = torch.tensor([token for tokens, _, _ in work for token in tokens])
-        return self.decoder.logits(self.decoder.forward(flat, self.kv, meta))
-
-    def whole(self, tokens: list[int]) -> torch.Tensor:
-        """Logits of one sequence alone, in one prefill."""
-        return self.step([(tokens, 0, self.pages(len(tokens)))])
-
-    def chunked(self, tokens: list[int], sizes: list[int]) -> torch.Tensor:
-        pages, at, parts = self.pages(len(tokens)), 0, []
-        for size in sizes:
-            parts.append(self.step([(tokens[at : at + size], at, pages)]))
-            at += size
-        assert at == len(tokens)
-        return torch.cat(parts)
-
-
-def load(files: ModelFiles, dtype: torch.dtype = torch.float32) -> Decoder:
-    decoder = load_decoder(files, device=torch.device("cpu"), dtype=dtype)
-    assert decoder.prove_rows()
-    return decoder
+from tests.models.decoder.driver import Driver, load
 
 
 @pytest.fixture

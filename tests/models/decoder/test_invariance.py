@@ -52,6 +52,26 @@ def test_same_bits_alone_batched_and_chunked(
     assert torch.equal(drive.chunked(texts[0], [1] * len(texts[0])), alone[0])
 
 
+@pytest.mark.parametrize("family", ["gemma2", "gemma3", "phi3", "mixtral"])
+@pytest.mark.parametrize(("dtype", "kv_dtype"), [CLASSES[0], CLASSES[3]])
+def test_same_bits_in_families_with_windows_caps_and_experts(
+    family: str,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+    driver: Callable[..., Any],
+    tiny_model_factory: Callable[..., Any],
+) -> None:
+    drive = driver(tiny_model_factory(family=family), dtype, kv_dtype=kv_dtype, num_pages=200)
+    texts = prompts(12, 90)
+    alone = [drive.whole(text) for text in texts]
+    assert torch.cat(alone).isfinite().all()
+    pages = [drive.pages(len(text)) for text in texts]
+    together = drive.step([(text, 0, p) for text, p in zip(texts, pages, strict=True)])
+    assert torch.equal(together, torch.cat(alone))
+    last = drive.step([(text[-1:], len(text) - 1, p) for text, p in zip(texts, pages, strict=True)])
+    assert torch.equal(last, torch.stack([rows[-1] for rows in alone]))
+
+
 @st.composite
 def schedules(draw: st.DrawFn) -> list[tuple[int, list[int]]]:
     """Per sequence: the round in which it starts and its chunk sizes, one a round."""
@@ -60,7 +80,11 @@ def schedules(draw: st.DrawFn) -> list[tuple[int, list[int]]]:
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(schedule=schedules(), family=st.sampled_from(["llama", "qwen3"]), kv=st.sampled_from(["float32", "int8"]))
+@given(
+    schedule=schedules(),
+    family=st.sampled_from(["llama", "qwen3", "gemma2", "gemma3", "glm4", "qwen3_moe"]),
+    kv=st.sampled_from(["float32", "int8"]),
+)
 def test_any_schedule_gives_the_same_bits(
     schedule: list[tuple[int, list[int]]],
     family: str,
@@ -89,7 +113,7 @@ def test_any_schedule_gives_the_same_bits(
 CONTINUE = """
 import sys, torch
 sys.path.insert(0, {folder!r})
-from conftest import Driver, load
+from driver import Driver, load
 from pathlib import Path
 from edgewise.models.tiny import local_files
 torch.set_num_threads(1)

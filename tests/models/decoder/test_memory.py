@@ -10,8 +10,7 @@ from edgewise.models.decoder.config import read_config
 from edgewise.models.decoder.loading import load_decoder
 from edgewise.models.decoder.memory import kv_bytes_per_token, weight_bytes, workspace_bytes
 from edgewise.models.decoder.model import Decoder
-
-FAMILIES = ["llama", "qwen2", "qwen3"]
+from edgewise.models.tiny_families import FAMILIES
 
 
 def tensors(decoder: Decoder) -> Iterator[torch.Tensor]:
