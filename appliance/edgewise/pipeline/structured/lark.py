@@ -8,6 +8,8 @@ from typing import Any
 
 from llguidance import regex_to_lark
 
+from edgewise.pipeline.structured.dates import with_dates
+
 JSON_OPTIONS: Mapping[str, Any] = {
     "whitespace_pattern": r"(\n {0,24}| )",
     "json_allowed_escapes": 'nrbtf\\"',
@@ -26,7 +28,7 @@ def quoted(text: str) -> str:
 
 def json_rule(schema: Mapping[str, Any]) -> str:
     """An expression for JSON that validates against a (checked) schema."""
-    return f"%json {json.dumps({**schema, 'x-guidance': JSON_OPTIONS})}"
+    return f"%json {json.dumps({**with_dates(schema), 'x-guidance': JSON_OPTIONS})}"
 
 
 def regex_rule(expression: str) -> str:
