@@ -282,11 +282,18 @@ class PoolBook:
         return sum(entry.granted - entry.kept for entry in self._entries.values() if entry.state == "unloading")
 
     def _share(self, entry: Entry, room: int) -> int:
-        """What it needs, and half of what it could use beyond that, so that the next model finds room; alone all of it."""
+        """What it needs, and half of what it could use beyond that, but so that the largest other model that can be held
+        beside it, of those that have been asked, finds room; alone all there is."""
         if not self.sharing:
             return room
-        needs = entry.needs
-        return needs.minimal + (max(needs.minimal, min(needs.full, room)) - needs.minimal) // 2
+        least, most = entry.needs.minimal, max(entry.needs.minimal, min(entry.needs.full, room))
+        others = [
+            other.needs.minimal
+            for other in self._entries.values()
+            if other is not entry and not other.granted and not other.kept and not other.retired
+        ]
+        beside = max((size for size in others if least + size <= room), default=0)
+        return min(least + (most - least) // 2, room - beside)
 
     def _victims(self, missing: int) -> list[Entry]:
         """Idle models whose memory makes up for what is missing, or none if it does not."""
