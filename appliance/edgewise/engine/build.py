@@ -17,7 +17,7 @@ from edgewise.engine.engine import Engine
 from edgewise.engine.fit import FitReport, fit
 from edgewise.engine.kv_cache import allocate
 from edgewise.engine.ledger import Ledger, available_memory
-from edgewise.engine.networks import describe, load_network
+from edgewise.engine.networks import cache_variant, describe, load_network
 from edgewise.engine.notices import Notices
 from edgewise.engine.numerics import Numerics, cpu_family, numeric_class, resolve
 from edgewise.engine.pacing import Pacer
@@ -49,7 +49,7 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
     began = time.monotonic()
     threads = config.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
-    network = describe(config.model)
+    network = describe(config.model, max_context=config.max_context)
     numerics = resolve(
         device=config.device,
         dtype=config.dtype,
@@ -74,6 +74,7 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
         report,
         device,
         vocab_size=network.vocab_size,
+        variant=cache_variant(network),
         threads=threads,
         invariant=decoder.prove_rows() and tiles_invariant(device),
         began=began,
@@ -174,6 +175,7 @@ def _info(
     device: torch.device,
     *,
     vocab_size: int,
+    variant: str,
     threads: int,
     invariant: bool,
     began: float,
@@ -193,7 +195,7 @@ def _info(
             torch_version=torch.__version__,
             device_family=_device_family(device),
             threads=threads,
-            kv_format=report.kv_format,
+            kv_format="-".join(filter(None, (report.kv_format, variant))),
         ),
         batch_invariant=invariant,
         num_pages=report.num_pages,

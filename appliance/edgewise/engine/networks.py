@@ -26,17 +26,22 @@ class LoadedNetwork(Network, Protocol):
         """Whether they do not, as measured on its own weights."""
 
 
-def describe(files: ModelFiles) -> NetworkConfig:
-    """Exact sizes of a model, whoever runs it.
+def describe(files: ModelFiles, *, max_context: int | None = None) -> NetworkConfig:
+    """Exact sizes of a model, whoever runs it; `max_context` is the longest context that may be served, if bounded.
 
     Raises:
         UnsupportedModel, BadModelFile, StorageError: It cannot be served, by name.
     """
     network = read_network(files)
     if isinstance(network, DecoderConfig):
-        return network
+        return network.served(max_context)
     described: NetworkConfig = _long_tail(network.architecture).describe(files)
     return described
+
+
+def cache_variant(network: NetworkConfig) -> str:
+    """As `DecoderConfig.cache_variant`."""
+    return network.cache_variant if isinstance(network, DecoderConfig) else ""
 
 
 def load_network(

@@ -108,6 +108,12 @@ class DecoderConfig:
             return self
         return replace(self, rope=replace(self.rope, served_context=min(context, self.max_position)))
 
+    @property
+    def cache_variant(self) -> str:
+        """Which of the model's ways of computing keys `served` chose; "" where there is only one. Cached keys of one are
+        worthless to the other."""
+        return "" if self.rope.kind != "longrope" else "longrope-long" if self.rope.is_long else "longrope-short"
+
     def shard(self, size: int) -> DecoderConfig:
         """What one of `size` devices computes of every layer: a share of the heads and of each feed-forward block.
 
