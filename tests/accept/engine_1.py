@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from tests.accept.line import Line, Verdict, main, progress
+from tests.accept.longtail import LONG_TAIL
 from tests.accept.parity import FAMILIES, TOLERANCE, Comparison
+
+ALL = FAMILIES | LONG_TAIL
 
 
 def row(family: str, found: list[Comparison]) -> str:
@@ -19,14 +22,14 @@ def row(family: str, found: list[Comparison]) -> str:
 def measure(count: int) -> Verdict:
     """`count` configurations of every family."""
     rows, failed, worst = [], [], 0.0
-    for family, compare in FAMILIES.items():
+    for family, compare in ALL.items():
         progress(family)
         found = compare(count)
         rows.append(row(family, found))
         worst = max(worst, *(each.difference for each in found))
         failed += [f"{each.family}: {each.what}" for each in found if not each.passed]
     return Verdict(
-        figure=f"{len(FAMILIES)} families x {count} configurations, {len(failed)} failed, largest difference {worst:.1e}",
+        figure=f"{len(ALL)} families x {count} configurations, {len(failed)} failed, largest difference {worst:.1e}",
         passed=not failed,
         details={"table": rows, "failed": failed},
     )

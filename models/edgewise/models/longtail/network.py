@@ -55,6 +55,9 @@ def load_network(
         BadModelFile, StorageError: As `weights.fill`.
     """
     traced = trace(read_outline(files))
+    traced.model.set_experts_implementation(
+        "eager"
+    )  # expert by expert; `trace` needed one without data-dependent shapes
     with closing(open_weights(files)) as reader:
         fill(traced.model, reader, body=traced.body, where=files.name, device=device, dtype=dtype, progress=progress)
     tokens = torch.arange(min(_CHECKED, traced.config.max_position), device=device) * 7919 % traced.config.vocab_size
@@ -79,7 +82,8 @@ class TransformersNetwork:
         _use_attention(traced.model, self._attention.attend)
         self._body: torch.nn.Module = getattr(traced.model, traced.body)
         self._head = traced.model
-        setattr(self._head, traced.body, _Given())
+        self._given = _Given()
+        setattr(self._head, traced.body, self._given)
 
     def __repr__(self) -> str:
         return f"TransformersNetwork({self.config.architecture}, {self.config.num_layers} layers, {self.dtype}, {self.device})"
@@ -107,16 +111,24 @@ class TransformersNetwork:
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] -> [R, vocab] float32, by the model's own head with whatever scales and caps it has."""
-        out = self._head(inputs_embeds=hidden.unsqueeze(0), use_cache=False)
-        logits: torch.Tensor = out.logits[0].float()
-        return logits
+        self._given.hidden = hidden.unsqueeze(0)
+        try:
+            logits: torch.Tensor = self._head(inputs_embeds=self._given.hidden, use_cache=False).logits[0]
+        finally:
+            self._given.hidden = None
+        return logits.float()
 
 
 class _Given(torch.nn.Module):
-    """Stands where the layers were: the hidden states are those that it is given."""
+    """Stands where the layers were: the hidden states are those that it is given, by attribute, since some heads call their
+    layers with positional arguments and some by name."""
 
-    def forward(self, *, inputs_embeds: torch.Tensor, **_options: Any) -> MoeModelOutputWithPast:
-        return MoeModelOutputWithPast(last_hidden_state=inputs_embeds)
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: torch.Tensor | None = None
+
+    def forward(self, *_inputs: Any, **_options: Any) -> MoeModelOutputWithPast:
+        return MoeModelOutputWithPast(last_hidden_state=self.hidden)
 
 
 def _use_attention(model: PreTrainedModel, attend: Callable[..., Any]) -> None:

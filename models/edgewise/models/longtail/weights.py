@@ -67,8 +67,7 @@ def fill(
                 if progress is not None:
                     progress(done / total)
         checkpoint.check_aliases(place.aliases, out)
-        for module, attribute in place.holders:
-            _put(module, attribute, out)
+        _put(place, out)
     checkpoint.refuse_left_over()
 
 
@@ -94,11 +93,14 @@ def _places(model: PreTrainedModel) -> list[_Place]:
     ]
 
 
-def _put(module: torch.nn.Module, attribute: str, tensor: torch.Tensor) -> None:
-    if attribute in module._parameters:
-        module._parameters[attribute] = torch.nn.Parameter(tensor, requires_grad=False)
-    else:
-        module._buffers[attribute] = tensor
+def _put(place: _Place, tensor: torch.Tensor) -> None:
+    """Into all holders as one object, so that tied tensors stay one."""
+    parameter = torch.nn.Parameter(tensor, requires_grad=False)
+    for module, attribute in place.holders:
+        if attribute in module._parameters:
+            module._parameters[attribute] = parameter
+        else:
+            module._buffers[attribute] = tensor
 
 
 def _compute_buffers(model: PreTrainedModel, device: torch.device) -> None:
