@@ -114,21 +114,21 @@ class PoolMachine(RuleBasedStateMachine):
     def _loading(self) -> list[str]:
         return sorted(set(self.engines) - self.ready - self.ending)
 
-    @precondition(lambda self: self._loading())
+    @precondition(lambda self: bool(self._loading()))
     @rule(data=st.data())
     def becomes_ready(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(self._loading()))
         self.ready.add(key)
         self.act(self.book.loaded(key, self.now))
 
-    @precondition(lambda self: [key for key in self._loading() if not self.entry(key).pinned])
+    @precondition(lambda self: any(not self.entry(key).pinned for key in self._loading()))
     @rule(data=st.data())
     def fails_to_load(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from([key for key in self._loading() if not self.entry(key).pinned]))
         del self.engines[key]
         self.act(self.book.failed(key, EngineUnavailable("ordered"), self.now))
 
-    @precondition(lambda self: self.ending)
+    @precondition(lambda self: bool(self.ending))
     @rule(data=st.data())
     def ends(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.ending)))
@@ -137,7 +137,7 @@ class PoolMachine(RuleBasedStateMachine):
         del self.engines[key]
         self.act(self.book.unloaded(key))
 
-    @precondition(lambda self: [k for k in self.ready - self.ending if not self.entry(k).pinned])
+    @precondition(lambda self: any(not self.entry(key).pinned for key in self.ready - self.ending))
     @rule(data=st.data())
     def breaks(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(k for k in self.ready - self.ending if not self.entry(k).pinned)))
@@ -152,6 +152,8 @@ class PoolMachine(RuleBasedStateMachine):
         while (at := self.book.next_tick()) is not None and at <= end:
             self.now = max(self.now, at)
             self.act(self.book.tick(self.now))
+            later = self.book.next_tick()
+            assert later is None or later > at, "a tick does what is due"
         self.now = end
 
     # --- promises ----------------------------------------------------------------------------------------------------
