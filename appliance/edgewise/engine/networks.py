@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -68,4 +69,5 @@ def load_network(
 def _long_tail(architecture: str) -> Any:
     """transformers takes seconds and hundreds of megabytes to import; most models never need it."""
     require_transformers(architecture)
+    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is fetched behind the store's back, kernels and code least of all
     return importlib.import_module(_LONG_TAIL)
