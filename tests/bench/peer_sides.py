@@ -1,0 +1,169 @@
+"""The engines that are measured side by side, behind one small interface: a batch of prompts in, times out."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import httpx
+
+from edgewise.bench.request import Sample, Target, ask
+from edgewise.bench.work import Work
+from tests.e2e.service import STARTER, running
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+LLAMACPP, TRANSFORMERS = "xllamacpp", "transformers"
+
+
+class NotInstalled(Exception):
+    """A peer is not there; the message names it and how to get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds from sending a batch: to the first token of its first answer, and to its end. `tokens` of one answer."""
+
+    first_s: float
+    total_s: float
+    tokens: int
+
+
+class Side(Protocol):
+    """One engine, ready."""
+
+    name: str
+    version: str
+
+    def generate(self, prompts: Sequence[list[int]], tokens: int) -> Times:
+        """Answers all prompts together, greedily, with exactly so many tokens each."""
+        ...
+
+
+class ServerSide:
+    """A server with OpenAI's API; a batch is as many requests at once."""
+
+    def __init__(self, name: str, version: str, url: str, model: str) -> None:
+        self.name = name
+        self.version = version
+        fields = {"temperature": 0, "ignore_eos": True}
+        self._target = Target(base_url=url, model=model, endpoint="completions", fields=fields)
+
+    def generate(self, prompts: Sequence[list[int]], tokens: int) -> Times:
+        return asyncio.run(self._generate(prompts, tokens))
+
+    async def _generate(self, prompts: Sequence[list[int]], tokens: int) -> Times:
+        async with httpx.AsyncClient(timeout=600, trust_env=False) as client:
+            began = time.perf_counter()
+            samples = [Sample(scheduled=began) for _ in prompts]
+            works = [Work(prompt=prompt, answer_tokens=tokens) for prompt in prompts]
+            await asyncio.gather(
+                *(ask(client, self._target, work, sample) for work, sample in zip(works, samples, strict=True))
+            )
+        for sample, prompt in zip(samples, prompts, strict=True):
+            done = (sample.error, sample.prompt_tokens, sample.answer_tokens)
+            if done != (None, len(prompt), tokens):
+                raise RuntimeError(f"{self.name}: {done} instead of no error, {len(prompt)} and {tokens} tokens")
+        return Times(
+            first_s=min(sample.arrivals[0] for sample in samples) - began,
+            total_s=max(sample.arrivals[-1] for sample in samples) - began,
+            tokens=tokens,
+        )
+
+
+class ProcessSide:
+    """A process that takes batches as lines of JSON."""
+
+    def __init__(self, name: str, version: str, process: subprocess.Popen[str]) -> None:
+        self.name = name
+        self.version = version
+        self._process = process
+
+    def generate(self, prompts: Sequence[list[int]], tokens: int) -> Times:
+        _pipe(self._process.stdin).write(json.dumps({"prompts": list(prompts), "tokens": tokens}) + "\n")
+        _pipe(self._process.stdin).flush()
+        found = _read_line(self._process, self.name)
+        return Times(first_s=found["first_s"], total_s=found["total_s"], tokens=tokens)
+
+
+@contextmanager
+def edgewise_side(threads: int, streams: int, flags: Sequence[str]) -> Iterator[Side]:
+    """The device service with the starter model."""
+    environment = {"EDGEWISE_ENGINE__THREADS": str(threads), "EDGEWISE_ENGINE__MAX_RUNNING": str(max(32, streams))}
+    with running(*flags, environment=environment) as service:
+        hello = httpx.post(
+            f"{service.url}/v1/completions", json={"model": STARTER, "prompt": "Hi", "max_tokens": 1}, timeout=300
+        )
+        version = hello.json()["edgewise"]["stages"][0]["numeric_class"]
+        yield ServerSide("edgewise", str(version), f"{service.url}/v1", STARTER)
+
+
+@contextmanager
+def llamacpp_side(gguf: Path, threads: int, streams: int, context: int, python: str) -> Iterator[Side]:
+    """llama.cpp's server; `python` is an interpreter with the package."""
+    require(LLAMACPP, python)
+    flags = ["--threads", str(threads), "--streams", str(streams), "--context", str(context)]
+    with _child([python, str(HERE / "peer_llamacpp.py"), str(gguf), *flags]) as process:
+        ready = _read_line(process, "llama.cpp")
+        yield ServerSide("llama.cpp", f"xllamacpp {ready['version']}, {gguf.name[:40]}", ready["url"], "any")
+
+
+@contextmanager
+def transformers_side(gguf: Path, threads: int, dtype: str) -> Iterator[Side]:
+    """transformers on the same weights, dequantized."""
+    require(TRANSFORMERS, sys.executable)
+    flags = ["--threads", str(threads), "--dtype", dtype]
+    with _child([sys.executable, "-m", "tests.bench.peer_transformers", str(gguf), *flags]) as process:
+        yield ProcessSide("transformers", _read_line(process, "transformers")["version"], process)
+
+
+def require(package: str, python: str) -> None:
+    """Raises NotInstalled where `python` cannot import the package."""
+    if python == sys.executable:
+        found = importlib.util.find_spec(package) is not None
+    else:
+        probe = [python, "-c", f"import {package}"]
+        found = subprocess.run(probe, check=False, capture_output=True, timeout=120).returncode == 0
+    if not found:
+        remedy = (
+            "or name an interpreter that has it with --llamacpp-python" if package == LLAMACPP else "or leave it out"
+        )
+        raise NotInstalled(f"{package} is not installed for {Path(python).name}: `pip install {package}`, {remedy}.")
+
+
+@contextmanager
+def _child(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    with ExitStack() as stack:
+        process = stack.enter_context(
+            subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+        try:
+            yield process
+        finally:
+            _pipe(process.stdin).close()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _read_line(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
+    for line in _pipe(process.stdout):
+        if line.startswith("{"):  # libraries may print words of their own before
+            found: dict[str, Any] = json.loads(line)
+            return found
+    raise RuntimeError(f"{name} ended with code {process.wait(30)}")
+
+
+def _pipe(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None  # PIPE was asked for
+    return stream
