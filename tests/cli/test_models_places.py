@@ -47,6 +47,21 @@ def test_a_model_from_the_hub(run: Run, hub: Hub, tmp_path: Path) -> None:
     assert (document["left_out"], document["checked"]) == (["README.md"], True)
 
 
+def test_a_damaged_model_is_mended_by_its_name_at_the_same_commit(run: Run, hub: Hub, tmp_path: Path) -> None:
+    env = {"EDGEWISE_SOURCES__HUB_ENDPOINT": hub.api.origin}
+    run("models", "pull", "hf:maker/small-GGUF", "--name", "mine", **env)
+    hub.add("maker/small-GGUF", {"small-Q8_0.gguf": gguf_bytes(bytes(64_000))}, commit="d" * 40)
+    hub.api.pages["/api/models/maker/small-GGUF/revision/main"] = hub.listing("maker/small-GGUF", "d" * 40)
+    (blob,) = (tmp_path / "home" / "models" / "blobs" / "sha256").iterdir()
+    blob.chmod(0o644)
+    blob.write_bytes(BODY[:-1] + b"?")
+    assert run("models", "verify", "mine").returncode == 1
+    mended = run("models", "pull", "mine", **env)
+    assert mended.returncode == 0, mended.stderr
+    assert run("models", "verify", "mine").returncode == 0
+    assert json.loads(run("models", "show", "mine", "--json").stdout)["source"].split("@")[1].startswith(COMMIT)
+
+
 def test_offline_is_a_flag_a_setting_and_can_be_overruled(run: Run, hub: Hub) -> None:
     env = {"EDGEWISE_SOURCES__HUB_ENDPOINT": hub.api.origin}
     place = "hf:maker/small-GGUF"

@@ -98,6 +98,9 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         return
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def do_GET(self) -> None:
         self.server_state.requests.append((self.path, dict(self.headers.items())))
         page = self.server_state.pages.get(self.path.split("?", 1)[0])
@@ -139,6 +142,8 @@ class _Handler(BaseHTTPRequestHandler):
             lie = page.length if page is not None else None
             self.send_header("Content-Length", str(len(body) if lie is None else lie))
         self.end_headers()
+        if self.command == "HEAD":
+            return
         cut = page.cuts.pop(0) if page is not None and page.cuts else None
         payload = body if cut is None else body[:cut]
         try:

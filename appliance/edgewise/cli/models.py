@@ -15,7 +15,7 @@ from edgewise.cli.models_fit import fit_command
 from edgewise.cli.models_progress import progress_sink
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, print_table, say
-from edgewise.core.errors import InvalidRequest, ModelNotFound
+from edgewise.core.errors import BadModelFile, InvalidRequest, ModelNotFound
 from edgewise.core.settings import load_settings
 from edgewise.core.sizes import file_size
 from edgewise.models.catalog import SETS, Catalog, describe, load_catalog
@@ -70,6 +70,8 @@ def pull(
             "--name is for models from a place (hf:..., oci:...): those of the catalog have their names."
         )
     store, catalog, access = _open_for_pull(config, offline)
+    if not is_place(what) and (known := _installed_place(what, store, catalog)) is not None:
+        what, name, role = known.source, known.name, known.info.role
     with _interruptible(), progress_sink(show=not as_json) as sink:
         if is_place(what):
             document = _pull_place(what, name, cast("Role", role), store, catalog, access, sink)
@@ -83,6 +85,17 @@ def pull(
         say("It was here already; whether there is a newer one was not asked, because `offline` is on.")
     if left_out := document.get("left_out"):
         say(f"Left out, no part of the model: {', '.join(left_out)}")
+
+
+def _installed_place(name: str, store: Store, catalog: Catalog) -> Manifest | None:
+    """The installed model of that name if it came from a place: pulling it by name mends it, at the same commit or digest."""
+    if name in catalog.entries or name in SETS:
+        return None
+    try:
+        manifest = store.manifest(name)
+    except (ModelNotFound, BadModelFile):
+        return None  # the catalog's message tells then what can be pulled
+    return manifest if is_place(manifest.source) else None
 
 
 def _pull_place(

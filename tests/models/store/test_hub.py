@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import random
 from collections.abc import Iterator
@@ -346,3 +347,24 @@ def test_a_catalog_entry_may_name_a_file_at_the_hub(
     source = HubSource(repo=REPO, commit=COMMIT, path=FILE, access=hub.access())
     entry: CatalogEntry = entry_for(payload, source)
     assert store.pull(entry).source == f"hf:{REPO}@{COMMIT}/{FILE}"
+
+
+def test_the_stand_in_is_understood_by_the_hubs_own_client(
+    hub: Hub, gguf: Page, payload: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What our source is tested against is the protocol that huggingface_hub speaks, not one of our own invention."""
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    from huggingface_hub import HfApi, hf_hub_download
+
+    info = HfApi(endpoint=hub.api.origin, token=False).model_info(REPO, revision="main", files_metadata=True)
+    assert info.sha == COMMIT
+    assert info.siblings is not None
+    (large,) = (item for item in info.siblings if item.rfilename == FILE)
+    assert large.lfs is not None
+    assert (large.size, large.lfs.sha256) == (len(payload), hashlib.sha256(payload).hexdigest())
+    (asked,) = hub.api.requests
+    resolve(f"hf:{REPO}", hub.access())
+    assert hub.api.requests[1][0] == asked[0].replace("blobs=True", "blobs=true"), "we ask as it does"
+    for name, data in ((FILE, payload), ("README.md", b"# Small")):
+        path = hf_hub_download(REPO, name, revision=COMMIT, endpoint=hub.api.origin, cache_dir=tmp_path, token=False)
+        assert Path(path).read_bytes() == data
