@@ -12,6 +12,7 @@ import pytest
 from edgewise.core.errors import BadModelFile, StorageError, UnsupportedModel
 from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.models.decoder.config import DecoderConfig, read_config
+from edgewise.models.decoder.experts import Experts
 from edgewise.models.files import ModelFiles
 
 LLAMA: dict[str, Any] = {
@@ -109,6 +110,126 @@ def test_unsupported_architecture_says_what_is_supported() -> None:
         DecoderConfig.from_gguf({**GGUF, "general.architecture": "mamba"})
 
 
+def family(name: str, **more: Any) -> dict[str, Any]:
+    return {**LLAMA, "architectures": [f"{name}ForCausalLM"], **more}
+
+
+def test_gemma3_files_leave_out_what_is_usual() -> None:
+    """As the files on the hub do: only what differs from the class is written, and beside a vision part."""
+    text = {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }
+    outer = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": text}
+    config = DecoderConfig.from_hf(outer)
+    assert (config.architecture, config.num_heads, config.num_kv_heads, config.head_dim) == ("gemma3", 8, 4, 256)
+    assert (config.vocab_size, config.max_position, config.tied_embeddings) == (262_208, 131_072, True)
+    assert config.windows[:7] == (1024,) * 5 + (None, 1024)
+    assert config.rope_of(5) == RopeParameters(kind="linear", theta=1e6, factor=8.0)
+    assert config.rope_of(0) == RopeParameters(theta=1e4)
+    assert config.attention_scale == 256**-0.5
+    assert config.embedding_scale == 2560**0.5
+    bare = {key: value for key, value in outer.items() if key != "architectures"}
+    assert DecoderConfig.from_hf(bare | {"model_type": "gemma3"}) == config
+    newer = {
+        "rope_scaling": None,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    }
+    assert DecoderConfig.from_hf(outer | {"text_config": text | newer}) == config
+
+
+def test_gemma2_alternates_and_caps() -> None:
+    config = DecoderConfig.from_hf(family("Gemma2", head_dim=32))
+    assert config.windows == (4096, None, 4096)
+    assert (config.attention_softcap, config.logit_softcap) == (50.0, 30.0)
+    assert (config.activation, config.post_norms) == ("gelu_tanh", True)
+    assert DecoderConfig.from_hf(family("Gemma2", attn_logit_softcapping=None)).attention_softcap is None
+
+
+def test_smollm3_leaves_layers_unrotated() -> None:
+    config = DecoderConfig.from_hf(family("SmolLM3", num_hidden_layers=8))
+    assert [config.rope_of(layer) is None for layer in range(8)] == [False, False, False, True] * 2
+    assert config.rope.theta == 2e6
+    given = DecoderConfig.from_hf(family("SmolLM3", no_rope_layers=[0, 1, 1]))
+    assert given.unrotated == {0}
+
+
+@pytest.mark.parametrize("kind", ["longrope", "su", "yarn"])
+def test_phi3_has_three_names_for_longrope(kind: str) -> None:
+    sets = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    config = DecoderConfig.from_hf(
+        family("Phi3", original_max_position_embeddings=128, rope_scaling={"type": kind, **sets})
+    )
+    assert config.rope.kind == "longrope"
+    assert config.rope.attention_factor == pytest.approx(1.1338934)  # sqrt(1 + ln 4 / ln 128)
+    assert config.rope.divisors == (2.0,) * 8
+    assert config.served(128).rope.divisors == (1.0,) * 8
+    assert (config.cache_variant, config.served(100).cache_variant) == ("longrope-long", "longrope-short")
+
+
+def test_share_of_a_head_rotates() -> None:
+    assert DecoderConfig.from_hf(family("Phi3", partial_rotary_factor=0.75)).rotary_dim == 12
+    glm = DecoderConfig.from_hf(family("Glm4", head_dim=32))
+    assert (glm.rotary_dim, glm.qkv_bias, glm.output_bias, glm.post_norms) == (16, True, False, True)
+    nested = {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25}}
+    assert DecoderConfig.from_hf(family("Glm", head_dim=32, **nested)).rotary_dim == 8
+
+
+def test_experts_and_the_layers_that_have_them() -> None:
+    mixtral = DecoderConfig.from_hf(family("Mixtral", num_local_experts=8))
+    assert mixtral.experts == Experts(count=8, per_token=2, ffn_size=128, normalised=True, layers=(True,) * 3)
+    sparse = {"num_experts": 16, "decoder_sparse_step": 2, "moe_intermediate_size": 48, "num_hidden_layers": 6}
+    qwen = DecoderConfig.from_hf(family("Qwen3Moe", **sparse, mlp_only_layers=[3]))
+    assert qwen.experts is not None
+    assert qwen.experts.layers == (False, True, False, False, False, True)
+    assert (qwen.experts_of(0), qwen.experts_of(1)) == (None, qwen.experts)
+    assert DecoderConfig.from_hf(family("Qwen3Moe", mlp_only_layers=[0, 1, 2])).experts is None
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "found"),
+    [
+        ("Gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ("Gemma2", {"hidden_activation": "gelu"}, "hidden_activation"),
+        ("Gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("Gemma3", {"rope_parameters": {"rope_type": "default"}}, "rope_type"),
+        ("Phi3", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
+        ("Mixtral", {"hidden_act": "gelu"}, "hidden_act"),
+        ("SmolLM3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ],
+)
+def test_families_refuse_what_they_do_not_know(name: str, change: dict[str, Any], found: str) -> None:
+    with pytest.raises(UnsupportedModel, match=found):
+        DecoderConfig.from_hf(family(name, **change))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("Phi3", {"partial_rotary_factor": 1.5}),
+        ("Phi3", {"partial_rotary_factor": 0.2}),
+        ("Phi3", {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 8}}),
+        ("Phi3", {"rope_scaling": {"type": "longrope", "short_factor": [0.0] * 8, "long_factor": [1.0] * 8}}),
+        ("Mixtral", {"num_local_experts": 2, "num_experts_per_tok": 3}),
+        ("Qwen3Moe", {"mlp_only_layers": 3}),
+        ("SmolLM3", {"no_rope_layers": [1, 2, 0]}),
+        ("Gemma2", {"final_logit_softcapping": -1.0}),
+        ("Gemma3", {"text_config": 3}),
+        ("Gemma3", {"rope_parameters": {"full_attention": 3}}),
+    ],
+)
+def test_impossible_values_of_families_are_bad_files(name: str, change: dict[str, Any]) -> None:
+    with pytest.raises(BadModelFile):
+        DecoderConfig.from_hf(family(name, **change))
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -155,6 +276,47 @@ def test_gguf_metadata() -> None:
     shaped = DecoderConfig.from_gguf(GGUF, tensors=shapes)
     assert (shaped.vocab_size, shaped.tied_embeddings, shaped.qkv_bias) == (500, False, True)
     assert DecoderConfig.from_gguf({**GGUF, "llama.attention.head_count_kv": (2, 2)}).num_kv_heads == 2
+
+
+def gguf(arch: str, **more: Any) -> dict[str, Any]:
+    plain = {key.replace("llama.", f"{arch}."): value for key, value in GGUF.items()} | {"general.architecture": arch}
+    return plain | {f"{arch}.{key}": value for key, value in more.items()}
+
+
+def test_gguf_families() -> None:
+    moe = {"expert_count": 8, "expert_used_count": 2}
+    mixtral = DecoderConfig.from_gguf(gguf("llama", **moe))
+    assert mixtral.architecture == "mixtral"
+    assert mixtral.experts == Experts(count=8, per_token=2, ffn_size=128, normalised=True, layers=(True, True))
+    qwen = DecoderConfig.from_gguf(gguf("qwen3moe", **moe, expert_feed_forward_length=32))
+    assert qwen.experts is not None
+    assert (qwen.architecture, qwen.experts.ffn_size, qwen.qk_norm) == ("qwen3_moe", 32, True)
+    gemma2 = DecoderConfig.from_gguf(gguf("gemma2"))
+    assert gemma2.windows == (4096, None)
+    assert (gemma2.attention_softcap, gemma2.logit_softcap, gemma2.embedding_scale) == (50.0, 30.0, 8.0)
+    window = {"attention.sliding_window": 512}
+    gemma3 = DecoderConfig.from_gguf(
+        gguf("gemma3", **window, **{"rope.scaling.type": "linear", "rope.scaling.factor": 8.0})
+    )
+    assert (gemma3.windows, gemma3.attention_softcap) == ((512, 512), None)
+    assert gemma3.rope_of(0) == RopeParameters(theta=1e4)
+    assert gemma3.rope.factor == 8.0
+    pattern = {"attention.sliding_window_pattern": (True, False)}
+    assert DecoderConfig.from_gguf(gguf("gemma3", **window, **pattern)).windows == (512, None)
+    assert DecoderConfig.from_gguf(gguf("gemma3")).windows == (None, None)
+    assert DecoderConfig.from_gguf(gguf("smollm3", block_count=5)).unrotated == {3}
+    glm = DecoderConfig.from_gguf(gguf("glm4", **{"rope.dimension_count": 8}))
+    assert (glm.rotary_dim, glm.post_norms, glm.qkv_bias) == (8, True, True)
+    assert DecoderConfig.from_gguf(gguf("phi3", **{"attention.sliding_window": 0})).windows == (None, None)
+
+
+def test_gguf_attention_of_the_largest_gemmas_is_scaled_by_the_hidden_size() -> None:
+    for arch, layers in (("gemma2", 46), ("gemma3", 62)):
+        heads = {"attention.key_length": 128, "attention.value_length": 128, "attention.head_count": 8}
+        large = DecoderConfig.from_gguf(gguf(arch, block_count=layers, **heads, **{"rope.dimension_count": 128}))
+        assert large.attention_scale == (64 // 8) ** -0.5
+        small = DecoderConfig.from_gguf(gguf(arch, block_count=26, **heads, **{"rope.dimension_count": 128}))
+        assert small.attention_scale == 128**-0.5
 
 
 def test_gguf_yarn_is_that_of_transformers() -> None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from edgewise.core.errors import BadModelFile
-from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.config import DecoderConfig, read_config
 from edgewise.models.decoder.loading import fill_decoder, load_decoder
 from edgewise.models.files import ModelFiles
+from edgewise.models.weights.open import open_weights
 from edgewise.models.weights.reader import TensorInfo
 
 CPU = torch.device("cpu")
@@ -174,6 +176,59 @@ def test_gguf_rope_divisors_stretch_the_angles() -> None:
         )
 
 
+PHI = {
+    "general.architecture": "phi3",
+    "phi3.block_count": 1,
+    "phi3.context_length": 256,
+    "phi3.embedding_length": 64,
+    "phi3.feed_forward_length": 128,
+    "phi3.attention.head_count": 4,
+    "phi3.attention.head_count_kv": 2,
+    "phi3.attention.layer_norm_rms_epsilon": 1e-5,
+    "phi3.rope.scaling.original_context_length": 64,
+    "phi3.rope.scaling.attn_factor": 1.5,
+}
+
+
+@pytest.mark.parametrize(("served", "divisors"), [(None, 4.0), (65, 4.0), (64, 2.0)])
+def test_gguf_longrope_takes_one_of_two_tensors(
+    served: int | None, divisors: float, tiny_model_factory: Callable[..., Any]
+) -> None:
+    files = tiny_model_factory(family="phi3", format="gguf", layers=1)
+    with closing(open_weights(files)) as reader:
+        tensors = {name: torch.empty(info.shape) for name, info in reader.tensors.items()}
+        for name, out in tensors.items():
+            reader.read_into(name, out)
+    tensors |= {"rope_factors_short.weight": torch.full((8,), 2.0), "rope_factors_long.weight": torch.full((8,), 4.0)}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    config = DecoderConfig.from_gguf(PHI, tensors=shapes).served(served)
+    decoder = fill_decoder(config, TensorReader(tensors), files, device=CPU, dtype=torch.float32)
+    (table,) = decoder.ropes.values()
+    assert table.cos[0, 0].item() == 1.5
+    assert (table.sin[1, 0] / 1.5).asin().item() == pytest.approx(1.0 / divisors, rel=1e-5)
+    del tensors["rope_factors_short.weight"], tensors["rope_factors_long.weight"]
+    with pytest.raises(BadModelFile, match="rope_factors"):
+        fill_decoder(config, TensorReader(tensors), files, device=CPU, dtype=torch.float32)
+
+
+def test_missing_expert_is_named(tiny_model_factory: Callable[..., Any]) -> None:
+    files = tiny_model_factory(family="mixtral")
+    tensors = load_file(files.paths["model.safetensors"])
+    del tensors["model.layers.1.block_sparse_moe.experts.3.w2.weight"]
+    with pytest.raises(BadModelFile, match=r"layers\.1\.block_sparse_moe\.experts\.3\.w2\.weight' is missing"):
+        fill_decoder(read_config(files), TensorReader(tensors), files, device=CPU, dtype=torch.float32)
+
+
+def test_gemma_norms_multiply_by_one_and_their_weight(tiny_model_factory: Callable[..., Any]) -> None:
+    files = tiny_model_factory(family="gemma3")
+    weights = load_file(files.paths["model.safetensors"])
+    decoder = load_decoder(files, device=CPU, dtype=torch.float32)
+    layer = decoder.parameters.layers[0]
+    assert torch.equal(decoder.parameters.norm, weights["model.norm.weight"] + 1)
+    assert layer.ffn_post_norm is not None
+    assert torch.equal(layer.ffn_post_norm, weights["model.layers.0.post_feedforward_layernorm.weight"] + 1)
+
+
 def gguf_name(name: str) -> str:
     pairs = {
         "model.layers.": "blk.",
@@ -218,13 +273,15 @@ print(json.dumps([status("VmHWM") - before, weight_bytes(read_config(files), dty
     [
         ({"dtype": "F32", "shards": 3}, "bfloat16"),
         ({"format": "gguf", "dtype": "F16"}, "float32"),
+        ({"format": "gguf", "dtype": "F16", "family": "mixtral", "layers": 2}, "float32"),
+        ({"family": "glm4", "dtype": "F32"}, "bfloat16"),
     ],
 )
 def test_loading_peaks_at_little_more_than_the_weights(
     options: dict[str, Any], dtype: str, tiny_model_factory: Callable[..., Any]
 ) -> None:
     sizes = {"hidden": 768, "layers": 6, "heads": 12, "kv_heads": 4, "intermediate": 3072}
-    files = tiny_model_factory(**sizes, **options)
+    files = tiny_model_factory(**sizes | options)
     command = [sys.executable, "-c", PEAK, str(next(iter(files.paths.values())).parent), dtype]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     peak, weights = json.loads(done.stdout)
