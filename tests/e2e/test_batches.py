@@ -6,6 +6,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from openai import OpenAI
@@ -53,6 +54,10 @@ def completed(ai: OpenAI, batch_id: str) -> int:
     return counts.completed
 
 
+def more_than(ai: OpenAI, batch_id: str, count: int) -> bool:
+    return completed(ai, batch_id) > count
+
+
 def answers(ai: OpenAI, file_id: str | None) -> dict[str, str]:
     """Text by custom_id; every id once."""
     assert file_id is not None
@@ -84,7 +89,7 @@ def test_every_line_is_done_exactly_once_over_kills() -> None:
             with running(model="tiny", home=home) as service, connect(service) as ai:
                 assert completed(ai, batch.id) >= before  # nothing that was told is lost
                 before = completed(ai, batch.id)
-                until(lambda before=before: completed(ai, batch.id) > min(before, LINES - 1))
+                until(partial(more_than, ai, batch.id, min(before, LINES - 1)))
                 before = completed(ai, batch.id)
                 kill(service)
         assert check(home / "state.db") == "ok"

@@ -66,7 +66,7 @@ class AuditLog(Hook):
             digest = hashlib.sha256(hashed.encode()).hexdigest()
             end = self._file.seek(0, os.SEEK_END)
             try:
-                self._file.write(f'{hashed[:-1]},"hash":"{digest}"}}\n'.encode())
+                _write_all(self._file, f'{hashed[:-1]},"hash":"{digest}"}}\n'.encode())
                 if self._sync:
                     os.fsync(self._file.fileno())
             except OSError:
@@ -103,6 +103,13 @@ class AuditLog(Hook):
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    """A raw file may take a part only; what refuses the rest says why at the next try."""
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
 
 
 def verify_chain(path: Path) -> int:
