@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +156,37 @@ def test_quantized_checkpoints_are_read_by_our_reader(granite: ModelFiles, tmp_p
     assert values
     for name, value in values.items():
         assert torch.equal(loaded[name.removeprefix("model.")], value.float())
+
+
+LOAD = """
+import pathlib, sys
+import torch
+from edgewise.models.longtail.network import describe, load_network
+from edgewise.models.tiny import local_files
+
+def status(key):
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key)) * 1024
+
+files = local_files(pathlib.Path(sys.argv[1]))
+weights = describe(files).weight_bytes("float32")
+torch.ones(64, 64) @ torch.ones(64, 64)
+before = status("VmRSS")
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again
+network = load_network(files, device=torch.device("cpu"), dtype=torch.float32)
+print(status("VmHWM") - before, weights)
+"""
+
+
+def test_loading_peaks_at_little_more_than_the_weights(tmp_path: Path) -> None:
+    save(tmp_path, "granite", vocab_size=24_000, hidden_size=768, intermediate_size=2048, num_hidden_layers=4)
+    command = [sys.executable, "-W", "ignore", "-c", LOAD, str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    peak, weights = map(int, done.stdout.split())
+    assert weights > 150 << 20
+    assert peak <= 1.15 * weights
 
 
 # --- refusals ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,28 @@ def test_targets_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         for out, first in ((torch.empty(4, 9), 0), (torch.empty(4, 160), 45), (torch.empty(4, 160).int(), 0)):
             with pytest.raises(ValueError):
                 reader.read_into("a.weight", out, first_row=first)
+
+
+@pytest.mark.parametrize("kind", ["awq", "gptq", "int-quantized"])
+def test_reading_needs_a_few_mib_whatever_the_size(kind: str, tmp_path: Path) -> None:
+    outputs, inputs, group = 3072, 1024, 128
+    words = (inputs, outputs // 8) if kind == "awq" else (inputs // 8, outputs)
+    parts: Tensors = {
+        "a.qweight": torch.randint(-(2**31), 2**31, words, dtype=torch.int32),
+        "a.qzeros": torch.zeros(inputs // group, outputs // 8, dtype=torch.int32),
+        "a.scales": torch.ones(inputs // group, outputs).half(),
+    }
+    options: dict[str, Any] = {"group_size": group}
+    if kind == "int-quantized":
+        parts = {"a.weight": torch.ones(outputs, inputs, dtype=torch.int8), "a.weight_scale": torch.ones(outputs, 1)}
+        options = {"strategy": "channel"}
+    out = torch.empty(outputs, inputs)  # 12 MiB
+    with closing(open_weights(save(tmp_path, parts, config_of(kind, **options)))) as reader:
+        tracemalloc.start()
+        reader.read_into("a.weight", out)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 8 << 20
 
 
 # --- refusals ---
