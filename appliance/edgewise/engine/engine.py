@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
@@ -63,7 +64,7 @@ class Engine:
         self._wait = wait
         self._live: dict[str, Sequence] = {}
         self._outbox: list[TokenChunk] = []
-        self._totals = EngineStats()
+        self._totals: Counter[str] = Counter()  # fields of `EngineStats` that only grow
 
     def __repr__(self) -> str:
         return f"Engine({self.info.model}, {self._scheduler!r})"
@@ -197,12 +198,12 @@ class Engine:
     # --- observation ------------------------------------------------------------------------------------------------------
 
     def _count(self, **more: int) -> None:
-        self._totals = replace(self._totals, **{name: getattr(self._totals, name) + by for name, by in more.items()})
+        self._totals.update(more)
 
     def stats(self) -> EngineStats:
         pages = self._scheduler.pages
-        return replace(
-            self._totals,
+        return EngineStats(
+            **self._totals,
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
             pages_total=pages.num_pages,

@@ -48,7 +48,7 @@ class Runner:
     def run(self, work: Seq[Work]) -> list[Draw | None]:
         """Compute all work in one forward pass; one draw per item that samples, None for the others."""
         sampled = [item.sequence for item in work if item.sample]
-        masks = [self.constraints.begin(one.id, one.tokens[len(one.request.prompt) :]) for one in sampled]
+        masks = [self._mask(one) for one in sampled]
         hidden = self._network.forward(self._tokens(work), self._kv, self._meta(work))
         ends = np.cumsum([item.count for item in work]) - 1
         rows = [int(end) for end, item in zip(ends, work, strict=True) if item.sample]
@@ -63,6 +63,11 @@ class Runner:
     def all_logits(self, work: Seq[Work]) -> torch.Tensor:
         """[T, vocab] float32 logits of every token of the step; for quality measurements."""
         return self._network.logits(self._network.forward(self._tokens(work), self._kv, self._meta(work)))
+
+    def _mask(self, sequence: Sequence) -> Future[Permitted] | None:
+        if sequence.request.constraint is None:
+            return None
+        return self.constraints.begin(sequence.id, sequence.tokens[len(sequence.request.prompt) :])
 
     def _tokens(self, work: Seq[Work]) -> torch.Tensor:
         tokens = [token for item in work for token in item.sequence.tokens[item.start : item.start + item.count]]
@@ -100,7 +105,7 @@ def row_controls(sequence: Sequence) -> RowControls:
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         min_p=sampling.min_p,
-        uniform=uniform(sampling.seed, position),
+        uniform=uniform(sampling.seed, position) if sampling.temperature > 0.0 else 0.0,
         repetition_penalty=sampling.repetition_penalty,
         presence_penalty=sampling.presence_penalty,
         frequency_penalty=sampling.frequency_penalty,
