@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import jsonschema
 import pytest
 
 from edgewise.core.errors import UnsupportedField
@@ -16,8 +17,12 @@ from edgewise.engine.request import GenerateRequest, SamplingParams
 from edgewise.engine.vocabulary import Vocabulary
 from edgewise.models.files import ModelFiles
 from edgewise.models.tokenizer import Tokenizer, load_tokenizer
+from edgewise.pipeline.structured.lark import constraint
+from edgewise.pipeline.structured.rules import rules_of
 from edgewise.pipeline.structured.vocabulary import vocabulary_of
+from edgewise.pipeline.task import AnswerFormat
 from tests.engine.test_engine import config_of, run
+from tests.pipeline.structured.test_schema import CORPUS
 
 
 def grammar(text: str) -> str:
@@ -38,7 +43,7 @@ def engine(tiny_model: ModelFiles, tokenizer: Tokenizer) -> Iterator[Engine]:
 
 @pytest.fixture
 def ask(tokenizer: Tokenizer) -> Callable[..., GenerateRequest]:
-    def make(name: str, constraint: str | None, **sampling: object) -> GenerateRequest:
+    def make(name: str, rules: str | None, **sampling: object) -> GenerateRequest:
         options: dict[str, object] = {
             "max_tokens": 64,
             "temperature": 1.0,
@@ -47,7 +52,7 @@ def ask(tokenizer: Tokenizer) -> Callable[..., GenerateRequest]:
             **sampling,
         }
         params = SamplingParams(**options)  # type: ignore[arg-type]
-        return GenerateRequest(id=name, prompt=(5, 6, 7), sampling=params, constraint=constraint)
+        return GenerateRequest(id=name, prompt=(5, 6, 7), sampling=params, constraint=rules)
 
     return make
 
@@ -124,3 +129,30 @@ def test_compiled_grammars_are_kept_within_a_bound() -> None:
     assert repr(constraints) == "Constraints(open=0, compiled=16)"
     assert constraints.begin("0", ()) is None
     constraints.stop()
+
+
+def test_sampled_answers_validate_against_their_schemas(
+    engine: Engine, tokenizer: Tokenizer, ask: Callable[..., GenerateRequest]
+) -> None:
+    rules = {
+        name: constraint(rules_of(AnswerFormat(kind="json_schema", value=schema))) for name, schema in CORPUS.items()
+    }
+    requests = [
+        ask(f"{name}/{seed}", text, seed=seed, max_tokens=200) for name, text in rules.items() for seed in range(2)
+    ]
+    answers = run(engine, *requests)
+    assert {last.finish for _, last in answers.values()} == {"stop"}
+    for name, (tokens, _) in answers.items():
+        schema = CORPUS[name.split("/")[0]]
+        jsonschema.Draft202012Validator(schema).validate(json.loads(tokenizer.decode(tokens)))
+
+
+def test_an_enum_behind_a_reference_keeps_to_its_values(
+    engine: Engine, tokenizer: Tokenizer, ask: Callable[..., GenerateRequest]
+) -> None:
+    schema = {"$ref": "#/$defs/c", "$defs": {"c": {"enum": ["rot", "grün", "蓝", "🟥", 'a"\\b']}}}
+    text = constraint(rules_of(AnswerFormat(kind="json_schema", value=schema)))
+    answers = run(engine, *(ask(f"{seed}", text, seed=seed) for seed in range(100)))
+    drawn = {json.loads(tokenizer.decode(tokens)) for tokens, _ in answers.values()}
+    assert drawn <= {"rot", "grün", "蓝", "🟥", 'a"\\b'}
+    assert len(drawn) > 1
