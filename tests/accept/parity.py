@@ -1,7 +1,7 @@
 """Random small models of many families, computed by Edgewise and by transformers: how far apart are the logits?
 
-`FAMILIES` is the table that the acceptance line goes through. A family that runs by other means than the decoder adds its own
-entry: a function from the number of configurations to that many `Comparison`s.
+`FAMILIES` holds those that the decoder runs: a function from the number of configurations to that many `Comparison`s for each.
+Families that run by other means have a table of the same kind (`tests.accept.longtail`).
 """
 
 from __future__ import annotations
