@@ -1,6 +1,7 @@
 """The sampler against a slow, obvious one, and its promises: independence of rows, order of filters, exact edges."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -118,3 +119,50 @@ def test_wrong_shapes_are_refused() -> None:
         sample(torch.zeros(VOCAB), [RowControls()])
     with pytest.raises(ValueError, match="2 rows of logits for 1"):
         sample(torch.zeros(2, VOCAB), [RowControls()])
+
+
+def bits(count: int, *ids: int) -> bytes:
+    """One bit per id, as `RowControls.allowed` has them."""
+    packed = bytearray(-(-count // 8))
+    for id in ids:
+        packed[id >> 3] |= 1 << (id & 7)
+    return bytes(packed)
+
+
+@pytest.mark.parametrize("controls", [RowControls(), RowControls(temperature=1.0, uniform=0.5, top_k=3, top_p=0.9)])
+def test_only_allowed_ids_are_drawn_and_log_probabilities_stay(controls: RowControls) -> None:
+    logits = torch.randn(1, 77, generator=torch.Generator().manual_seed(1))
+    worst = int(logits.argmin())
+    held = replace(controls, allowed=bits(77, worst), top_logprobs=2)
+    (draw,) = sample(logits, [held])
+    (free,) = sample(logits, [replace(controls, top_logprobs=2)])
+    assert draw.token == worst
+    assert draw.top == free.top
+    assert draw.logprob == pytest.approx(float(logits[0].double().log_softmax(0)[worst]))
+
+
+def test_ids_beyond_the_mask_are_not_allowed() -> None:
+    logits = torch.zeros(1, 40)
+    logits[0, 39] = 9.0
+    assert sample(logits, [RowControls(allowed=bits(16, 5))])[0].token == 5
+
+
+def test_a_row_that_allows_nothing_is_stuck() -> None:
+    logits = torch.zeros(1, 40)
+    for allowed in (b"", bytes(5)):
+        for temperature in (0.0, 1.0):
+            (draw,) = sample(logits, [RowControls(allowed=allowed, temperature=temperature)])
+            assert (draw.token, draw.stuck, draw.broken) == (-1, True, False)
+
+
+def test_bans_are_void_where_nothing_else_is_allowed() -> None:
+    logits = torch.zeros(1, 40)
+    assert sample(logits, [RowControls(allowed=bits(40, 7), banned=(7,))])[0].token == 7
+    assert sample(logits, [RowControls(allowed=bits(40, 7, 9), banned=(7,))])[0].token == 9
+
+
+def test_rows_without_a_mask_keep_their_draws_beside_one_with() -> None:
+    logits = torch.randn(2, 300, generator=torch.Generator().manual_seed(2))
+    free = RowControls(temperature=1.0, uniform=0.25)
+    alone = sample(logits[1:], [free])[0]
+    assert sample(logits, [RowControls(allowed=bits(300, 4)), free])[1] == alone
