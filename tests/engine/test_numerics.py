@@ -24,7 +24,7 @@ def test_a_cuda_device_is_taken_when_it_is_there() -> None:
     ("capability", "kv_dtype"), [((8, 6), "int8"), ((8, 7), "int8"), ((8, 9), "fp8"), ((9, 0), "fp8"), ((12, 1), "fp8")]
 )
 def test_the_kv_format_follows_the_device_or_the_models_gate(capability: tuple[int, int], kv_dtype: str) -> None:
-    def auto(cuda: bool, measured: str | None = None) -> str:
+    def auto(cuda: bool, measured: set[str] | None = None) -> str:
         numerics = resolve(
             device="auto",
             dtype="auto",
@@ -39,7 +39,10 @@ def test_the_kv_format_follows_the_device_or_the_models_gate(capability: tuple[i
 
     assert auto(cuda=True) == kv_dtype
     assert auto(cuda=False) == "int8"
-    assert auto(cuda=True, measured="bfloat16") == auto(cuda=False, measured="bfloat16") == "bfloat16"
+    assert auto(cuda=True, measured={"int8", "fp8", "float16"}) == kv_dtype
+    assert auto(cuda=False, measured={"fp8", "float16"}) == "float16"
+    assert auto(cuda=True, measured={"bfloat16"}) == auto(cuda=False, measured={"bfloat16"}) == "bfloat16"
+    assert auto(cuda=False, measured=set()) == "float32"
 
 
 def test_nothing_falls_back_in_silence() -> None:

@@ -12,6 +12,7 @@ import typer
 
 from edgewise.cli.exit_codes import ExitCode
 from edgewise.cli.models_fit import fit_command
+from edgewise.cli.models_gate import gate_command
 from edgewise.cli.models_progress import progress_sink
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, print_table, say
@@ -26,8 +27,11 @@ from edgewise.models.references.resolve import installed_from, is_place, resolve
 from edgewise.models.sources.access import SourceAccess, source_access
 from edgewise.models.store import Store
 
-app = typer.Typer(name="models", help="List, pull, show, verify, fit, remove and import models.", no_args_is_help=True)
+app = typer.Typer(
+    name="models", help="List, pull, show, verify, fit, gate, remove and import models.", no_args_is_help=True
+)
 app.command("fit")(fit_command)
+app.command("gate")(gate_command)
 
 
 @app.command("list")

@@ -16,6 +16,7 @@ from edgewise.engine.fit import FitReport, fit
 from edgewise.engine.ledger import available_memory
 from edgewise.engine.numerics import resolve
 from edgewise.kernels.limits import PAGE_TOKENS
+from edgewise.models.gate_record import read_record
 from edgewise.models.longtail.estimate import read_network
 from edgewise.models.store import Store
 
@@ -24,9 +25,16 @@ def report(name: str, config: Path | None, dtype: str | None, kv_dtype: str | No
     """The engine's own sum for a model in the store, on the CPU's memory as it is now."""
     overrides = {"dtype": dtype, "kv_dtype": kv_dtype, "engine.max_context": context}
     settings = load_settings(config, overrides).settings
-    network = read_network(Store(settings.home / "models").resolve(name))
+    store = Store(settings.home / "models")
+    files = store.resolve(name)
+    network, gate = read_network(files), read_record(store.root, files.digest)
     numerics = resolve(
-        device="cpu", dtype=settings.dtype, kv_dtype=settings.kv_dtype, quantize=settings.quantize, cuda=False
+        device="cpu",
+        dtype=settings.dtype,
+        kv_dtype=settings.kv_dtype,
+        quantize=settings.quantize,
+        cuda=False,
+        measured_kv=None if gate is None else gate.passed("kv"),
     )
     return fit(
         network,

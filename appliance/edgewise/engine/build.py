@@ -57,6 +57,7 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
         quantize=config.quantize,
         cuda=torch.cuda.is_available(),
         capability=torch.cuda.get_device_capability() if torch.cuda.is_available() else None,
+        measured_kv=config.measured_kv,
     )
     device = torch.device(numerics.device)
     progress("fit", 0.0)

@@ -31,6 +31,7 @@ class EngineConfig:
         prefill_step_s: Time aimed at for a step that computes prompts while nobody waits for a next token, in seconds.
         ageing_s: Seconds in the queue after which a request counts as one class more urgent; 0 for never.
         spill_bytes: Host memory for pages of preempted requests; None takes what is left, up to the size of the KV cache.
+        measured_kv: KV formats that passed the model's gate; "auto" takes one of them. None if it was not measured.
         memory_budget_bytes: What this engine may book in all; None takes `memory_fraction` of what is available.
         host_cache_bytes: Host memory for KV pages that left the device; 0 for none.
         disk_cache_dir, disk_cache_bytes: Folder and size of the KV tier that survives a restart; None and 0 for none.
@@ -54,6 +55,7 @@ class EngineConfig:
     prefill_step_s: float = 0.05
     ageing_s: float = 60.0
     spill_bytes: int | None = None
+    measured_kv: tuple[str, ...] | None = None
     memory_budget_bytes: int | None = None
     host_cache_bytes: int = 0
     disk_cache_dir: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,8 @@ _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _ISA_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve2", "sve", "bf16", "asimd")
 
 _FP8_CAPABILITY = (8, 9)  # Ada and Hopper; earlier ones have no instructions for e4m3
+
+_WIDE_FORMATS = ("bfloat16", "float16")
 
 WEIGHT_DTYPES = tuple(name for name in get_args(DtypeName) if name != "auto")
 KV_DTYPES = tuple(name for name in get_args(KVDtypeName) if name != "auto")
@@ -39,7 +42,7 @@ def resolve(
     quantize: str,
     cuda: bool,
     capability: tuple[int, int] | None = None,
-    measured_kv: str | None = None,
+    measured_kv: Collection[str] | None = None,
 ) -> Numerics:
     """Turn configured names into definite ones.
 
@@ -47,7 +50,7 @@ def resolve(
         device: "auto", "cpu" or "cuda".
         cuda: Whether a CUDA device is usable (the caller asks torch).
         capability: The CUDA device's compute capability; None on the CPU or where it does not matter.
-        measured_kv: The KV format that the model's own gate named (`models.gate_record`); None if it has none.
+        measured_kv: KV formats that passed the model's own gate (`models.gate_record`); None if it has none.
 
     Raises:
         ConfigError: An unknown name, or CUDA is asked for and there is none.
@@ -126,10 +129,15 @@ def _auto_dtype(device: str) -> tuple[str, str]:
     return "float32", "the processor has no native bfloat16 arithmetic"
 
 
-def _auto_kv_dtype(device: str, capability: tuple[int, int] | None, measured: str | None) -> tuple[str, str]:
+def _auto_kv_dtype(
+    device: str, capability: tuple[int, int] | None, measured: Collection[str] | None
+) -> tuple[str, str]:
+    has_fp8 = device == "cuda" and capability is not None and capability >= _FP8_CAPABILITY
     if measured is not None:
-        return measured, "the model's gate, measured by `edgewise models gate`"
-    if device == "cuda" and capability is not None and capability >= _FP8_CAPABILITY:
+        order = ("fp8", "int8", *_WIDE_FORMATS) if has_fp8 else ("int8", *_WIDE_FORMATS)
+        name = next((name for name in order if name in measured), "float32")
+        return name, "the first format for this device that passed the model's gate (`edgewise models gate`)"
+    if has_fp8 and capability is not None:
         return (
             "fp8",
             f"compute capability {capability[0]}.{capability[1]} converts it in hardware; half the bytes of 16 bits",

@@ -1,8 +1,8 @@
-"""How much a KV format changes the model's predictions, measured on a real text.
+"""How much a format of KV pages or weights changes a model's predictions, measured on a real text.
 
-The same weights read the same text twice, once over the format under test and once over float32 pages. At each position the
+Two runs of the same model read the same text, one of them with float32 weights and float32 pages. At each position the
 Kullback-Leibler divergence KL(float32 || format) of the two next-token distributions is taken in float64, and whether both
-put the same token first.
+put the same token first. The needle test hides a fact in a long prompt and looks whether the model repeats it.
 """
 
 from __future__ import annotations
@@ -14,31 +14,63 @@ from dataclasses import dataclass
 import torch
 
 from edgewise.engine.kv_cache import allocate
-from edgewise.engine.prefix import chain_start
+from edgewise.engine.networks import LoadedNetwork, describe, load_network
 from edgewise.engine.request import GenerateRequest, SamplingParams
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence as EngineSequence
 from edgewise.kernels.paging import PAGE_TOKENS
-from edgewise.models.decoder.loading import load_decoder
+from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.memory import kv_bytes_per_token
 from edgewise.models.files import ModelFiles
 
 _ROWS = 128  # positions per step: bounds the logits held at once
+_CPU = torch.device("cpu")
+
+Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KVQuality:
-    """Figures over all positions. `capacity` is tokens per byte relative to bfloat16 pages, scales counted."""
+class Divergence:
+    """Figures over all positions; KL in nats."""
 
-    kv_dtype: str
     positions: int
     mean_kl: float
     max_kl: float
     agreement: float
     perplexity: float
     perplexity_float32: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVQuality(Divergence):
+    """Of a KV format. `capacity` is tokens per byte relative to bfloat16 pages, scales counted."""
+
+    kv_dtype: str
     capacity: float
+
+
+class Reader:
+    """A model with weights in one format, on the CPU, reading over pages in another.
+
+    Args:
+        files: The model.
+        dtype: Of the weights.
+    """
+
+    def __init__(self, files: ModelFiles, dtype: str = "float32") -> None:
+        self.config: NetworkConfig = describe(files)
+        self._dtype = dtype
+        self._network: LoadedNetwork = load_network(
+            files, self.config, device=_CPU, dtype=getattr(torch, dtype), progress=lambda _: None
+        )
+        self._network.prove_rows()
+
+    def over(self, kv_dtype: str, context: int) -> Runner:
+        """A runner with pages for one stretch of `context` tokens."""
+        pages = -(-context // PAGE_TOKENS)
+        kv = allocate(self.config, num_pages=pages, kv_dtype=kv_dtype, device=_CPU, dtype=self._dtype)
+        return Runner(self._network, kv, _CPU)
 
 
 def kv_divergence(
@@ -47,7 +79,7 @@ def kv_divergence(
     *,
     kv_dtype: str = "int8",
     context: int = 2048,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> KVQuality:
     """Read `tokens` in stretches of `context` over float32 pages and over `kv_dtype` pages; float32 weights, CPU.
 
@@ -58,41 +90,60 @@ def kv_divergence(
         context: Length of a stretch; every position from the second on counts.
         progress: Share done, [0, 1].
     """
-    device = torch.device("cpu")
-    decoder = load_decoder(files, device=device, dtype=torch.float32)
-    decoder.prove_rows()
-    config = decoder.config
-    context = min(context, config.max_position)
-    pages = -(-context // PAGE_TOKENS)
-    runners = [
-        Runner(decoder, allocate(config, num_pages=pages, kv_dtype=name, device=device), device)
-        for name in ("float32", kv_dtype)
-    ]
+    reader = Reader(files)
+    context = min(context, reader.config.max_position)
+    truth, got = (reader.over(name, context) for name in ("float32", kv_dtype))
+    found = divergence(truth, got, tokens, context=context, progress=progress)
+    return KVQuality(
+        **{name: getattr(found, name) for name in Divergence.__slots__},
+        kv_dtype=kv_dtype,
+        capacity=kv_capacity(reader.config, kv_dtype),
+    )
+
+
+def kv_capacity(config: NetworkConfig, kv_dtype: str) -> float:
+    """Tokens per byte relative to bfloat16 pages, scales and 16-bit layers counted."""
+    return kv_bytes_per_token(config, "bfloat16") / kv_bytes_per_token(config, kv_dtype)
+
+
+def divergence(
+    truth: Runner, got: Runner, tokens: Sequence[int], *, context: int, progress: Progress | None = None
+) -> Divergence:
+    """Compare two runners' predictions on `tokens`, read in stretches of `context`, for which both have pages."""
     tally = _Tally()
     for first in range(0, len(tokens), context):
         stretch = _sequence(tokens[first : first + context])
         for start in range(0, len(stretch.tokens), _ROWS):
             count = min(_ROWS, len(stretch.tokens) - start)
             work = [Work(stretch, start, count, sample=True)]
-            truth, got = (runner.all_logits(work) for runner in runners)
-            tally.add(truth, got, stretch.tokens[start + 1 : start + count + 1])
+            tally.add(truth.all_logits(work), got.all_logits(work), stretch.tokens[start + 1 : start + count + 1])
             if progress is not None:
                 progress(min(1.0, (first + start + count) / len(tokens)))
-    ratio = kv_bytes_per_token(config, "bfloat16") / kv_bytes_per_token(config, kv_dtype)
-    return tally.report(kv_dtype, ratio)
+    return tally.report()
+
+
+def continues(runner: Runner, prompt: Sequence[int], expected: Sequence[int]) -> bool:
+    """Whether the model's greedy continuation of `prompt` begins with `expected`."""
+    sequence = _sequence([*prompt, *expected])
+    sequence.tokens = list(prompt)
+    for start in range(0, len(prompt) - 1, _ROWS):
+        count = min(_ROWS, len(prompt) - 1 - start)
+        runner.run([Work(sequence, start, count, sample=False)])
+    for token in expected:
+        (draw,) = runner.run([Work(sequence, len(sequence.tokens) - 1, 1, sample=True)])
+        if draw is None or draw.token != token:
+            return False
+        sequence.tokens.append(token)
+    return True
 
 
 def _sequence(tokens: Sequence[int]) -> EngineSequence:
-    request = GenerateRequest(id="quality", prompt=tuple(tokens), sampling=SamplingParams(max_tokens=1))
-    return EngineSequence(
-        request=request,
-        arrival=0,
-        added_at=0.0,
-        deadline_at=None,
-        tokens=list(tokens),
-        start=chain_start(""),
-        pages=list(range(-(-len(tokens) // PAGE_TOKENS))),
+    request = GenerateRequest(
+        id="quality", prompt=tuple(tokens), sampling=SamplingParams(max_tokens=1, temperature=0.0)
     )
+    sequence = EngineSequence.of(request, arrival=0, now=0.0)
+    sequence.pages = list(range(-(-len(tokens) // PAGE_TOKENS)))
+    return sequence
 
 
 class _Tally:
@@ -120,14 +171,12 @@ class _Tally:
         self.loss -= float(q[rows, ids].sum())
         self.loss_truth -= float(p[rows, ids].sum())
 
-    def report(self, kv_dtype: str, capacity: float) -> KVQuality:
-        return KVQuality(
-            kv_dtype=kv_dtype,
+    def report(self) -> Divergence:
+        return Divergence(
             positions=self.positions,
             mean_kl=self.kl / self.positions,
             max_kl=self.max_kl,
             agreement=self.agree / self.positions,
             perplexity=math.exp(self.loss / self.scored),
             perplexity_float32=math.exp(self.loss_truth / self.scored),
-            capacity=capacity,
         )

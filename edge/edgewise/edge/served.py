@@ -20,6 +20,7 @@ from edgewise.engine.tiers.make import wanted_bytes
 from edgewise.kernels.limits import PAGE_TOKENS
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.files import ModelFiles
+from edgewise.models.gate_record import read_record
 from edgewise.models.longtail.estimate import read_network
 from edgewise.models.sampling import recommended_sampling
 from edgewise.models.store import Store
@@ -117,8 +118,10 @@ def _read(settings: Settings, store: Store, files: ModelFiles, machine: Machine)
     header = header_of(files) if files.format == "gguf" else None
     tokenizer = load_tokenizer(files, header)
     template = _template(files, tokenizer, header)
+    gate = read_record(store.root, files.digest)
     config = replace(
         engine_config(settings, files),
+        measured_kv=None if gate is None else tuple(sorted(gate.passed("kv"))),
         vocabulary=vocabulary_of(tokenizer),
         disk_cache_key=_disk_cache_key(files, template),
     )
@@ -143,6 +146,7 @@ def model_needs(config: EngineConfig, network: NetworkConfig, machine: Machine) 
         quantize=config.quantize,
         cuda=machine.cuda,
         capability=machine.capability,
+        measured_kv=config.measured_kv,
     )
     report = fit(
         network,

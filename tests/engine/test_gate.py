@@ -1,0 +1,73 @@
+"""The gate's figures on a tiny model: exact where formats are equal, worse where they are coarser, needles counted."""
+
+from dataclasses import replace
+
+import pytest
+
+from edgewise.core.errors import OutOfMemory
+from edgewise.engine import gate as module
+from edgewise.engine import quality
+from edgewise.engine.gate import Needle, measure_formats
+from edgewise.engine.quality import Reader, continues, kv_divergence
+from edgewise.engine.scheduler import Work
+from edgewise.models.files import ModelFiles
+
+TOKENS = [(7 * position + position * position) % 500 for position in range(300)]
+
+
+def test_equal_formats_do_not_diverge(tiny_model: ModelFiles) -> None:
+    same = kv_divergence(tiny_model, TOKENS, kv_dtype="float32", context=128)
+    assert (same.mean_kl, same.max_kl, same.agreement, same.positions) == (0, 0, 1, 300)
+    assert same.perplexity == same.perplexity_float32
+
+
+def test_coarser_formats_diverge_more(tiny_model: ModelFiles) -> None:
+    kl = {name: kv_divergence(tiny_model, TOKENS, kv_dtype=name).mean_kl for name in ("float16", "int8", "fp8")}
+    assert 0 < kl["float16"] < kl["int8"] < kl["fp8"]
+
+
+def test_every_format_is_measured_and_judged(tiny_model: ModelFiles) -> None:
+    told: list[tuple[str, float]] = []
+    result = measure_formats(
+        tiny_model, TOKENS, [], context=128, progress=lambda what, share: told.append((what, share))
+    )
+    names = [(it.kind, it.name) for it in result.formats]
+    assert names == [
+        ("kv", "int8"),
+        ("kv", "fp8"),
+        ("kv", "bfloat16"),
+        ("kv", "float16"),
+        ("weights", "bfloat16"),
+        ("weights", "float16"),
+    ]
+    assert all(it.passed == (it.mean_kl <= it.bound) for it in result.formats)
+    assert [share for _, share in told] == sorted(share for _, share in told)
+    assert told[-1] == ("done", 1.0)
+    assert result.formats[0].capacity == pytest.approx(32 / 20)
+    assert result.formats[-1].capacity is None
+
+
+def test_a_needle_that_a_format_loses_fails_it(tiny_model: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Reader(tiny_model).over("float32", 400)
+    prompt = tuple(TOKENS[:200])
+    (draw,) = runner.run([Work(quality._sequence(prompt), 0, len(prompt), sample=True)])
+    assert draw is not None
+    assert continues(runner, prompt, [draw.token])
+    needles = [Needle(prompt, (draw.token,)), Needle(prompt, (draw.token + 1,))]
+    result = measure_formats(tiny_model, TOKENS[:64], needles)
+    assert result.needles_found == 1
+    assert {it.name: it.needles for it in result.formats if it.kind == "kv"}["float16"] == 1
+
+    def lost(_runner: object, needles: list[Needle]) -> list[bool]:
+        return [False] * len(needles)
+
+    monkeypatch.setattr(module, "_needles", lost)
+    assert not any(it.passed for it in measure_formats(tiny_model, TOKENS[:64], needles).formats)
+
+
+def test_a_model_too_large_for_two_copies_is_refused_before_loading(
+    tiny_model: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "available_memory", lambda: 2**20)
+    with pytest.raises(OutOfMemory, match="larger machine"):
+        measure_formats(replace(tiny_model), TOKENS, [])
