@@ -21,6 +21,7 @@ PLANTED = [
     ("appliance/edgewise/security/keys.py", "import edgewise.models.files", "open to all but kernels"),
     ("models/edgewise/models/files.py", "import fastapi", "kernels and models know no requests"),
     ("appliance/edgewise/engine/request.py", "import jinja2", "engine knows no HTTP"),
+    ("appliance/edgewise/bench/work.py", "import edgewise.edge.app", "Imports point one way"),
     ("appliance/edgewise/pipeline/task.py", "import torch", "The service process never imports torch"),
     ("models/edgewise/models/files.py", "import torch", "The service process never imports torch"),
 ]
