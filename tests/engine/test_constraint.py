@@ -126,7 +126,7 @@ def test_compiled_grammars_are_kept_within_a_bound() -> None:
         assert mask is not None
         assert mask.result().bits[(ord(str(number)[0]) + 1) // 8]
         constraints.close(f"{number}")
-    assert repr(constraints) == "Constraints(open=0, compiled=16)"
+    assert repr(constraints) == "Constraints(open=0, compiled=8)"
     assert constraints.begin("0", ()) is None
     constraints.stop()
 

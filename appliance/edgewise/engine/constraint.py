@@ -26,10 +26,10 @@ LIMITS = LLParserLimits(
     max_grammar_size=100_000,
     verbose_errors=False,
 )
-"""Bounds on what one grammar may cost: about 20 ms for a regular expression, 15 ms for a mask, 2 kB for each of the lexer's
+"""Bounds on what one grammar may cost: about 20 ms for a regular expression, 15 ms for a mask, 0.5 kB for each of the lexer's
 states. A grammar beyond them is refused, or its answer fails, by name."""
 
-KEPT = 16
+KEPT = 8
 """Compiled grammars kept for requests to come."""
 
 
