@@ -34,6 +34,7 @@ log = get_logger(__name__)
 
 ROUTE = "/v1/batches"
 _LOOK_S = 30.0  # expiry is looked at this often, at least
+_TIDY_S = 3600.0
 _RETRY_S = 5.0  # after a fault of the disk
 _MAX_BACKOFF_S = 30.0
 _ROWS = 500
@@ -69,8 +70,11 @@ class BatchRunner:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
-        await self._tidy()
+        tidy_at = 0.0
         while not self._deps.draining:
+            if (now := self._deps.clock.monotonic()) >= tidy_at:
+                tidy_at = now + _TIDY_S
+                await self._tidy()
             pause = _LOOK_S
             self._store.changed.clear()
             try:

@@ -11,7 +11,7 @@ import os
 import shutil
 import sqlite3
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -48,6 +48,7 @@ class Files:
         self._folder = folder
         self._total_bytes = total_bytes
         self._clock = clock or SystemClock()
+        self._adding: set[str] = set()
 
     def __repr__(self) -> str:
         return f"Files({str(self._folder)!r}, total_bytes={self._total_bytes})"
@@ -67,6 +68,21 @@ class Files:
             StorageError: The disk is full, or the files are more than `total_bytes`.
         """
         id = f"file-{uuid.uuid4().hex}"
+        self._adding.add(id)
+        try:
+            return await self._add(id, owner, purpose, filename, write, expires_s)
+        finally:
+            self._adding.discard(id)
+
+    async def _add(
+        self,
+        id: str,
+        owner: str,
+        purpose: str,
+        filename: str,
+        write: Callable[[BinaryIO], None],
+        expires_s: float | None,
+    ) -> StoredFile:
         path = await asyncio.to_thread(self._write, id, write)
         now = self._clock.time()
         file = StoredFile(
@@ -120,16 +136,23 @@ class Files:
         await asyncio.to_thread(self.path(id).unlink, missing_ok=True)
 
     async def sweep(self) -> int:
-        """Remove expired files, and bytes without an entry. Only while nothing is being added; returns how many went."""
-        if self._folder is None or not self._folder.is_dir():
+        """Remove expired files, and bytes without an entry that a crash left; returns how many went."""
+        folder = self._folder
+        if folder is None or not folder.is_dir():
             return 0
         now = self._clock.time()
+        there = await asyncio.to_thread(lambda: [path for path in folder.iterdir() if path.name.startswith("file-")])
 
         def work(connection: sqlite3.Connection) -> set[str]:
             connection.execute("DELETE FROM files WHERE expires_at <= ?", (now,))
             return {row["id"] for row in connection.execute("SELECT id FROM files")}
 
-        return await asyncio.to_thread(_remove_others, self._folder, await self._database.run(work))
+        known = (
+            await self._database.run(work) | self._adding
+        )  # what was there and is not entered now is still being added
+        strangers = [path for path in there if path.name.removesuffix(".part") not in known]
+        await asyncio.to_thread(_remove, strangers)
+        return len(strangers)
 
     def _where(self) -> Path:
         if self._folder is None:
@@ -178,11 +201,9 @@ def copy_from(source: BinaryIO) -> Callable[[BinaryIO], None]:
     return write
 
 
-def _remove_others(folder: Path, known: set[str]) -> int:
-    strangers = [path for path in folder.iterdir() if path.name.startswith("file-") and path.name not in known]
-    for path in strangers:
-        path.unlink()
-    return len(strangers)
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def _file(row: Any) -> StoredFile:
