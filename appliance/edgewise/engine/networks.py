@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from edgewise.core.errors import UnsupportedModel
 from edgewise.engine.runner import Network
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.kv_formats import NetworkConfig
@@ -70,4 +71,10 @@ def _long_tail(architecture: str) -> Any:
     """transformers takes seconds and hundreds of megabytes to import; most models never need it."""
     require_transformers(architecture)
     os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is fetched behind the store's back, kernels and code least of all
-    return importlib.import_module(_LONG_TAIL)
+    try:
+        return importlib.import_module(_LONG_TAIL)
+    except ImportError as error:
+        raise UnsupportedModel(
+            f"config.json: {architecture} needs transformers, and the one that is installed cannot be used ({error}): "
+            "`pip install -U 'edgewise[transformers]'`."
+        ) from error
