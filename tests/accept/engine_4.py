@@ -7,7 +7,10 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from tests.e2e.service import STARTER, running
 
 NODE_CLIENT = "openai@7.59.0"
 SCRIPT = Path(__file__).with_name("engine_4.mjs")
+AT_ONCE = 8
 MOST_SEEDS = 200
 """Seeds tried for each answer of two calls: how many calls a small model makes is chance."""
 
@@ -27,7 +31,7 @@ WEATHER = {
     "properties": {
         "city": {"enum": ["Köln", "Paris", "東京"]},
         "days": {"type": "integer", "minimum": 1, "maximum": 14},
-        "note": {"type": "string", "maxLength": 20},
+        "note": {"type": "string", "maxLength": 8},
     },
     "required": ["city", "days", "note"],
     "additionalProperties": False,
@@ -127,20 +131,31 @@ def plain(calls: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     return [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls]
 
 
+def whole_answer(client: OpenAI, seed: int) -> list[dict[str, Any]]:
+    """The calls of an answer that is not streamed; none if it did not end by itself."""
+    choice = client.chat.completions.create(**body(seed)).choices[0]
+    calls = [call.model_dump(exclude_unset=True) for call in choice.message.tool_calls or ()]
+    progress(f"seed {seed}: {len(calls)} calls, {choice.finish_reason}")
+    return calls if choice.finish_reason == "tool_calls" else []
+
+
+def answers_of_two(client: OpenAI) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """Seeds whose answers have exactly two calls, and those calls; the search asks for several answers at once."""
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for first in range(0, MOST_SEEDS, AT_ONCE):
+            seeds = range(first, first + AT_ONCE)
+            for seed, calls in zip(seeds, threads.map(partial(whole_answer, client), seeds), strict=True):
+                if len(calls) == 2:
+                    yield seed, calls
+
+
 def measure(count: int) -> Verdict:
     """Looks for `count` answers of exactly two calls among the seeds, and sends each again through both clients."""
     broken: list[dict[str, Any]] = []
     found = 0
     with node_client() as folder, running() as service:
-        client = OpenAI(base_url=f"{service.url}/v1", api_key="unused", timeout=300, max_retries=0)
-        for seed in range(MOST_SEEDS):
-            if found == count:
-                break
-            answer = client.chat.completions.create(**body(seed)).choices[0]
-            whole = [call.model_dump(exclude_unset=True) for call in answer.message.tool_calls or ()]
-            progress(f"seed {seed}: {len(whole)} calls, {answer.finish_reason}")
-            if len(whole) != 2 or answer.finish_reason != "tool_calls":
-                continue
+        client = OpenAI(base_url=f"{service.url}/v1", api_key="unused", timeout=600, max_retries=0)
+        for seed, whole in islice(answers_of_two(client), count):
             found += 1
             streams = {"python": through_python(client, seed), "node": through_node(folder, service.url, seed)}
             wrong = faults(streams, whole)
