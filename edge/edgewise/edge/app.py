@@ -75,9 +75,10 @@ class DeviceService:
     async def run(self) -> int:
         """Start, serve, drain, stop."""
         self._loop = asyncio.get_running_loop()
+        hooks = _hooks(self._settings)
         models = await self._open_models()
         keys = KeyStore(self._settings.keys_file)
-        self._deps = _dependencies(self._settings, models, keys)
+        self._deps = _dependencies(self._settings, models, keys, hooks)
         batches = BatchRunner(self._deps, ENDPOINTS, concurrency=self._settings.batches.concurrency)
         server = DrainingServer(
             _server_config(self._settings, create_app(self._deps), self._tls),
@@ -197,7 +198,7 @@ def _make_engine(config: EngineConfig, on_event: Callable[[EngineEvent], None]) 
     return EngineClient(config, on_event=on_event)
 
 
-def _dependencies(settings: Settings, models: Models, keys: KeyStore) -> ApiDependencies:
+def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hooks) -> ApiDependencies:
     limits, security, engine = settings.limits, settings.security, settings.engine
     return ApiDependencies(
         models=models,
@@ -220,7 +221,7 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore) -> ApiDepe
         keep=_keeping(settings),
         state=open_state(settings.state_file),
         files_folder=settings.files_folder,
-        hooks=_hooks(settings),
+        hooks=hooks,
         cache_folder=settings.kv_cache_dir,
     )
 

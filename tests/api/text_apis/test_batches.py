@@ -279,7 +279,7 @@ async def test_the_official_client(tmp_path: Path) -> None:
         expiry: Any = {"anchor": "created_at", "seconds": 7200}
         file = await client.files.create(file=("in.jsonl", lines(TEXT)), purpose="batch", expires_after=expiry)
         assert file.expires_at == file.created_at + 7200
-        batch = await client.batches.create(input_file_id=file.id, endpoint=TEXT, completion_window="24h")
+        batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
         await ended(api, batch.id)
         batch = await client.batches.retrieve(batch.id)
         assert batch.output_file_id is not None
