@@ -10,7 +10,7 @@ from edgewise.core.errors import OutOfMemory
 from edgewise.core.sizes import mib
 from edgewise.engine.ledger import available_memory
 from edgewise.engine.networks import describe
-from edgewise.engine.quality import Reader, continues, divergence, kv_capacity
+from edgewise.engine.quality import Progress, Reader, continues, divergence, kv_capacity
 from edgewise.engine.runner import Runner
 from edgewise.models.decoder.memory import kv_bytes_per_token, weight_bytes, workspace_bytes
 from edgewise.models.files import ModelFiles
@@ -69,19 +69,19 @@ def measure_formats(
     tell = progress or _tell_nobody
 
     tell("float32", 0.0)
-    found = [continues(truth.over("float32", longest), needle.prompt, needle.answer) for needle in needles]
+    found = _needles(truth.over("float32", longest), needles, lambda done: tell("needles, float32", done / parts))
     records: list[FormatRecord] = []
     positions, perplexity = 0, 0.0
     for number, (kind, name) in enumerate(jobs, start=1):
 
         def share(done: float, what: str = f"{kind} {name}", first: int = number) -> None:
-            tell(what, (first + done) / parts)
+            tell(what, (first + done / 2) / parts)
 
         reader = truth if kind == "kv" else Reader(files, name)
         runner = reader.over(name if kind == "kv" else "float32", longest)
         it = divergence(truth.over("float32", context), runner, tokens, context=context, progress=share)
         positions, perplexity = it.positions, it.perplexity_float32
-        kept = _needles(runner, needles)
+        kept = _needles(runner, needles, lambda done, share=share: share(1.0 + done))  # type: ignore[misc]
         bound = BOUNDS[kind, name]
         records.append(
             FormatRecord(
@@ -107,8 +107,12 @@ def _tell_nobody(what: str, share: float) -> None:
     """What is measured, and how far it is, if nobody asks."""
 
 
-def _needles(runner: Runner, needles: Sequence[Needle]) -> list[bool]:
-    return [continues(runner, needle.prompt, needle.answer) for needle in needles]
+def _needles(runner: Runner, needles: Sequence[Needle], tell: Progress) -> list[bool]:
+    found = []
+    for number, needle in enumerate(needles, start=1):
+        found.append(continues(runner, needle.prompt, needle.answer))
+        tell(number / len(needles))
+    return found
 
 
 def _require_memory(files: ModelFiles, context: int) -> None:
