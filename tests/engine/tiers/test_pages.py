@@ -1,6 +1,5 @@
 """The tiers as the scheduler drives them: whatever the order of events, a page that is loaded has the content of its name."""
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from edgewise.engine.tiers import pages as pages_module
 from edgewise.engine.tiers.disk import DiskSpec, DiskStore
 from edgewise.engine.tiers.host import HostCache
 from edgewise.engine.tiers.pages import TieredPages
+from edgewise.engine.tiers.pressure import PressureWatch
 from edgewise.engine.tiers.worker import DiskWorker
 
 PAGE = 32
@@ -181,11 +181,12 @@ def test_no_more_is_fetched_than_the_host_holds(tmp_path: Path) -> None:
 
 
 def test_memory_pressure_shrinks_the_host_tier() -> None:
-    pressure = [0]
-    clock = itertools.count()
+    excess = [0]
     device = Device(8)
     host = HostCache(PAGE, 8 * PAGE)
-    tiers = TieredPages(device, host, keep=True, pressure=lambda: pressure[0], now=lambda: float(next(clock)))
+    watch = PressureWatch(host, lambda: excess[0], look_s=0.001)
+    watch.start()
+    tiers = TieredPages(device, host, keep=True, watch=watch)
     pool = PagePool(8, tiers=tiers)
     pages = pool.allocate(6)
     assert pages is not None
@@ -194,12 +195,12 @@ def test_memory_pressure_shrinks_the_host_tier() -> None:
     pool.release(pages)
     tiers.tick()
     assert len(host) == 6
-    pressure[0] = 2 * PAGE + 1
-    tiers.tick()
-    assert len(host) == 3
-    pressure[0] = -8 * PAGE
-    tiers.tick()
-    assert tiers.stats().host_limit_bytes == 8 * PAGE
+    excess[0] = 2 * PAGE + 1
+    until(lambda: len(host) == 0)  # as long as too little is available, more goes
+    excess[0] = -8 * PAGE
+    until(lambda: tiers.stats().host_limit_bytes == 8 * PAGE)
+    tiers.close()
+    until(lambda: not watch._thread.is_alive())
 
 
 def test_clear_forgets_one_tier_or_both(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from edgewise.engine.tiers import folder
 from edgewise.engine.tiers.disk import DiskSpec, DiskStore
 from edgewise.engine.tiers.host import HostCache
 from edgewise.engine.tiers.pages import TieredPages
+from edgewise.engine.tiers.pressure import PressureWatch
 from edgewise.engine.tiers.worker import QUEUE_BYTES, DiskWorker
 
 ARRIVAL_BYTES = 256 << 20
@@ -65,13 +66,9 @@ def make_tiers(
     host = HostCache(mover.page_bytes, size - queue)
     disk = _disk(config, mover.page_bytes, numeric_class, page_tokens, notify, host) if _has_disk(config) else None
     keep_free = int((1 - SHRINK_MARK) * ledger.budget)
-    return TieredPages(
-        mover,
-        host,
-        keep=config.host_cache_bytes > 0,
-        disk=disk,
-        pressure=lambda: keep_free - available(),
-    )
+    watch = PressureWatch(host, lambda: keep_free - available())
+    watch.start()
+    return TieredPages(mover, host, keep=config.host_cache_bytes > 0, disk=disk, watch=watch)
 
 
 def _has_disk(config: EngineConfig) -> bool:

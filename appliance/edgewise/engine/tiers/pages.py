@@ -11,11 +11,11 @@ from itertools import islice
 from edgewise.engine.prefix import PageHash
 from edgewise.engine.tiering import PageMover
 from edgewise.engine.tiers.host import HostCache
+from edgewise.engine.tiers.pressure import PressureWatch
 from edgewise.engine.tiers.worker import DiskWorker
 
 TICK_BYTES = 4 << 20  # copied out after one step at most: a millisecond or two
 _EVICT_BATCH = 8  # pages copied at once when one must go that was not copied yet: its neighbours go next
-_PRESSURE_S = 1.0
 _DRAIN_S = 1.0
 _CLOSE_S = 1.5
 
@@ -46,7 +46,7 @@ class TieredPages:
         host: Also the place where pages arrive from disk.
         keep: Whether settled pages are kept in `host`; False where it is only that place.
         disk: Started already; None for no disk tier.
-        pressure: Bytes that host memory should give back now; negative is room to grow. Asked once a second.
+        watch: Shrinks `host` when memory is scarce, started already; stopped by `close`.
         now: Monotonic seconds.
     """
 
@@ -57,19 +57,18 @@ class TieredPages:
         *,
         keep: bool,
         disk: DiskWorker | None = None,
-        pressure: Callable[[], int] | None = None,
+        watch: PressureWatch | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mover = mover
         self._host = host
         self._keep = keep
         self._disk = disk
-        self._pressure = pressure
+        self._watch = watch
         self._now = now
         self._settled: OrderedDict[PageHash, int] = OrderedDict()
         self._on_device: set[PageHash] = set()
         self._per_tick = max(1, TICK_BYTES // mover.page_bytes)
-        self._next_look = 0.0
         self._hits = self._misses = 0
 
     def __repr__(self) -> str:
@@ -126,9 +125,6 @@ class TieredPages:
     def tick(self) -> bool:
         if self._settled:
             self._copy_out(list(islice(self._settled.items(), self._per_tick)))
-        if self._pressure is not None and self._now() >= self._next_look:
-            self._next_look = self._now() + _PRESSURE_S
-            self._host.shrink(self._pressure())
         return bool(self._settled)
 
     def _wanted(self, name: PageHash) -> bool:
@@ -185,5 +181,7 @@ class TieredPages:
         until = self._now() + _DRAIN_S
         while self._settled and self._now() < until:
             self._copy_out(list(islice(self._settled.items(), self._per_tick)))
+        if self._watch is not None:
+            self._watch.stop()
         if self._disk is not None:
             self._disk.close(_CLOSE_S)
