@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
 from edgewise.api.messages_api.writer import MessagesWriter
@@ -12,12 +14,14 @@ from edgewise.api.parse import Caller
 from edgewise.api.responses_api.items import messages_of
 from edgewise.api.responses_api.routes import prepare_response
 from edgewise.api.writers import Writer
+from edgewise.models.templates.tool_styles import ToolSupport
 from edgewise.pipeline.plan import LocalPlanner
 from edgewise.pipeline.run import Run, start_run
 from edgewise.pipeline.text import TextChunk, TextFinish, ToolCallDelta
-from tests.api.harness import make_api
+from tests.api.harness import Api, listening, make_api
 from tests.fakes.engine import FakeEngine
-from tests.fakes.serving import says
+from tests.fakes.serving import fake_model, says
+from tests.fakes.text import TagTemplate
 
 
 def piece(text: str = "", *calls: ToolCallDelta, finish: TextFinish | None = None) -> TextChunk:
@@ -122,3 +126,52 @@ async def test_a_call_that_is_cut_off_is_never_taken_for_a_whole_one(form: str) 
         return
     assert (body["status"], body["output"][1]["status"]) == ("incomplete", "incomplete")
     assert "tool_calls" not in messages_of(body["output"])[0]
+
+
+TWO = (
+    'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Kö}ln"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+)
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CALLS = [("weather", {"city": "Kö}ln"}), ("clock", {})]
+
+
+def calling() -> Api:
+    """A service whose model calls two functions at once, in the way of its chat template."""
+    engine = FakeEngine(script=says(TWO))
+    return make_api(engine, model=fake_model(engine, template=TagTemplate(ToolSupport("hermes"))))
+
+
+async def test_two_calls_through_the_official_clients() -> None:
+    api = calling()
+    async with listening(api) as url:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            tools: Any = [
+                {"type": "function", "name": "weather", "parameters": CITY, "strict": False},
+                {"type": "function", "name": "clock", "parameters": None, "strict": False},
+            ]
+            async with client.responses.stream(model="tiny", input="hi", tools=tools) as stream:
+                final = await stream.get_final_response()
+            items = [item for item in final.output if item.type == "function_call"]
+            assert [(item.name, json.loads(item.arguments)) for item in items] == CALLS
+            outputs: Any = [
+                {"type": "function_call_output", "call_id": item.call_id, "output": "seen"} for item in items
+            ]
+            await client.responses.create(model="tiny", input=outputs, previous_response_id=final.id, tools=tools)
+            prompt = bytes(id for id in api.engine.requests[-1].prompt if id < 256).decode()
+            assert prompt.index("Kö}ln") < prompt.index("seen")
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as claude:
+            own: Any = [
+                {"name": "weather", "input_schema": CITY},
+                {"name": "clock", "input_schema": {"type": "object"}},
+            ]
+            asked: Any = {"model": "tiny", "max_tokens": 400, "messages": [{"role": "user", "content": "hi"}]}
+            asked["extra_body"] = {"seed": 3}  # ids of calls follow the seed
+            async with claude.messages.stream(**asked, tools=own) as events:
+                message = await events.get_final_message()
+            blocks = [block for block in message.content if block.type == "tool_use"]
+            assert [(block.name, block.input) for block in blocks] == CALLS
+            assert message.stop_reason == "tool_use"
+            body = await claude.messages.create(**asked, tools=own)
+            assert [block.to_dict() for block in body.content] == [block.to_dict() for block in message.content]
+    api.deps.state.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import openai
@@ -16,12 +17,14 @@ from edgewise.api.extensions import DRAWING
 from edgewise.api.parse import Caller
 from edgewise.api.responses_api.routes import prepare_response
 from edgewise.api.responses_api.schemas import IGNORED, INCLUDE_IGNORED, REFUSED, ResponsesBody
+from edgewise.pipeline.state import open_state
 from edgewise.pipeline.task import ChatInput
 from tests.api.harness import Api, error_of, listening, make_api
 from tests.api.test_auth import Keys, Record
 from tests.fakes.engine import FakeEngine, Fault
 from tests.fakes.serving import says
 from tests.fakes.text import EOS
+from tests.security.test_full_disk import fill
 
 ROUTE = "/v1/responses"
 TEXT = "Paris 👩‍👩‍👧 é."
@@ -282,3 +285,24 @@ async def test_functions_and_formats_reach_the_task(api: Api) -> None:
     assert (task.tool_choice.mode, task.tool_choice.name, task.tool_choice.parallel) == ("required", "f", False)
     assert task.answer_format is not None
     assert (task.answer_format.kind, task.answer_format.value) == ("json_schema", {"type": "object"})
+
+
+async def test_a_full_disk_is_said_reading_goes_on_and_it_heals(small_disk: Path) -> None:
+    api = make_api(FakeEngine(script=says("x" * 3000)), state=open_state(small_disk / "state.db"))
+    made = await api.answer(ROUTE, ask())
+    ballast = fill(small_disk)
+    error: dict[str, Any] = {}
+    for _ in range(200):
+        response = await api.post(ROUTE, ask())
+        if response.status_code != 200:
+            error = error_of(response)
+            break
+    assert (response.status_code, error["code"]) == (507, "storage_error")
+    failed = (await stream(api, ask()))[-1]
+    assert (failed["type"], failed["response"]["error"]["type"]) == ("response.failed", "storage_error")
+    assert (await api.get(f"{ROUTE}/{made['id']}")).json() == made
+    assert (await api.post(ROUTE, ask(store=False))).status_code == 200
+    ballast.unlink()
+    assert (await api.post(ROUTE, ask())).status_code == 200
+    assert await api.deps.state.check() == "ok"
+    api.deps.state.close()
