@@ -207,7 +207,7 @@ def carry_out(home: Path, count: int) -> Verdict:
         progress("the undisturbed answers are there")
         trials = Trials(service, http, reference, random.Random(7))
         refused_then_told_when(trials)
-        for _ in range(WARM_UP):
+        for _ in range(min(WARM_UP, count)):
             trials.one()
         before = memory(service)
         for number in range(count):
