@@ -166,6 +166,10 @@ def test_a_keyword_that_is_not_enforced_is_refused_with_its_path(keyword: str) -
         ({"type": "object", "minProperties": 2}, "s.minProperties"),
         ({"properties": {f"p{i}": {} for i in range(257)}}, "s.properties"),
         ({"enum": [*range(2001)]}, "s"),
+        ({"multipleOf": 0}, "s.multipleOf"),
+        ({"multipleOf": 2**31}, "s.multipleOf"),
+        ({"multipleOf": 9973, "allOf": [{"multipleOf": 9967}]}, "s.allOf[0]"),
+        ({"multipleOf": 0.001, "allOf": [{"multipleOf": 997}]}, "s.allOf[0]"),
         ({"enum": ["x" * 100_001]}, "s"),
     ],
 )

@@ -43,4 +43,7 @@ def plain(error: str) -> str:
     lines = [line.strip() for line in error.split("\n") if line.strip()]
     text = "; ".join(line for line in lines[:4] if not line.lstrip("0123456789 ").startswith("|") and set(line) - {"^"})
     _, found, rest = text.partition("failed to compile JSON schema: ")
-    return (rest if found else text)[:300].rstrip(".")
+    told = rest if found else text
+    if told.startswith("oneOf constraints"):
+        return "'oneOf' needs cases that exclude each other: use 'anyOf'"
+    return told[:300].rstrip(".")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from math import lcm
 from typing import Any
 
 from edgewise.core.errors import InvalidRequest, UnsupportedField
@@ -17,6 +19,8 @@ MAX_SCHEMAS = 5_000
 MAX_PROPERTIES = 256
 MAX_ENUM_VALUES = 2_000
 MAX_STRING_CHARS = 100_000
+MAX_MULTIPLE = 100_000
+"""Least common multiple of all `multipleOf`, in units of their last decimal: the compiler makes that many states of it."""
 
 ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$schema", "$id"}
@@ -28,6 +32,10 @@ TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "o
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _is_divisor(value: Any) -> bool:
+    return _is_number(value) and 1e-9 <= value <= MAX_MULTIPLE
 
 
 def _is_count(value: Any) -> bool:
@@ -99,7 +107,7 @@ _RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "maximum": (_is_number, "must be a number within 64 bits"),
     "exclusiveMinimum": (_is_number, "must be a number within 64 bits"),
     "exclusiveMaximum": (_is_number, "must be a number within 64 bits"),
-    "multipleOf": (_is_number, "must be a number within 64 bits"),
+    "multipleOf": (_is_divisor, "must be a number from 1e-9 to 1e5"),
 }
 KEYWORDS = frozenset(_RULES)
 """Keywords that are enforced."""
@@ -114,6 +122,20 @@ class _Size:
     schemas: int = 0
     values: int = 0
     chars: int = 0
+    multiple: int = 1
+    decimals: int = 0
+    divided: bool = False
+
+    def divide_by(self, value: float) -> int:
+        """Take a `multipleOf` in; returns the least common multiple of all so far."""
+        _, digits, exponent = Decimal(str(value)).as_tuple()
+        assert isinstance(exponent, int)
+        decimals = max(self.decimals, -exponent)
+        units = int("".join(map(str, digits))) * 10 ** (exponent + decimals)
+        scaled = self.multiple * 10 ** (decimals - self.decimals) if self.divided else 1
+        self.multiple, self.divided = lcm(scaled, units), True
+        self.decimals = decimals
+        return self.multiple
 
 
 def check_schema(schema: Any, param: str) -> dict[str, Any]:
@@ -182,6 +204,11 @@ def _measure(schema: Mapping[str, Any], size: _Size, path: str) -> None:
         (size.schemas, MAX_SCHEMAS, "schemas"),
         (size.values, MAX_ENUM_VALUES, "enum values"),
         (size.chars, MAX_STRING_CHARS, "characters in enum values and patterns"),
+        (
+            size.divide_by(schema["multipleOf"]) if "multipleOf" in schema else 0,
+            MAX_MULTIPLE,
+            "steps in its 'multipleOf' together",
+        ),
     ):
         if count > limit:
             raise InvalidRequest(f"The JSON schema has over {limit} {what} ('{path[:200]}').", param=path[:200])
