@@ -24,10 +24,9 @@ _SMOOTHING = 0.2
 _OUTLIER = 2.0  # a step that took longer than this many times the mean counts as this
 _REFRESH_STEPS = 64  # mixed steps after which the cost of decoding alone is measured again
 _CLEAR_STEPS = 24  # between two bursts: fewer than 1 in 20 steps is slow
-_BURST_STEPS = 4.0  # a burst may take as long as this many decode steps, or `idle_step_s`
 _AIM = 0.7  # share of the allowed stretch that small chunks aim at; the rest is for noise
 _SMOOTH_BONUS = 2.0  # small chunks are preferred unless bursts are faster by this factor
-_FIXED_SHARE = 0.25  # largest share of an idle engine's chunk that may be its fixed cost
+_FIXED_SHARE = 0.25  # largest share of a large chunk that may be its fixed cost
 _FIRST_CHUNK = 64  # tokens of the first chunk ever, when nothing is known
 
 
@@ -98,15 +97,16 @@ class Pacer:
     def _idle(self, start: int, room: int, *, alone: bool) -> int:
         if self.cost.samples == 0:
             return min(room, _FIRST_CHUNK)
-        # A chunk of which fixed cost is no more than a share.
-        efficient_s = self.cost.fixed(start, alone=alone) / _FIXED_SHARE
-        return max(self.grain, self._within(max(self.idle_step_s, efficient_s), start, room, alone=alone))
+        return max(self.grain, self._within(self._patience(start, alone=alone), start, room, alone=alone))
+
+    def _patience(self, start: int, *, alone: bool) -> float:
+        """Seconds for a large chunk: `idle_step_s`, or more where fixed cost would be more than a share of it."""
+        return max(self.idle_step_s, self.cost.fixed(start, alone=alone) / _FIXED_SHARE)
 
     def _beside(self, base: float, start: int, room: int) -> int:
         allowed = _AIM * (self.stretch - 1.0) * base
         small = self._within(allowed, start, room)
-        burst_s = max(self.idle_step_s, _BURST_STEPS * base)
-        burst = self._within(burst_s, start, room)
+        burst = self._within(max(base, self._patience(start, alone=False)), start, room)
         small_rate = small / (base + allowed)
         burst_rate = burst / (
             (_CLEAR_STEPS + 1) * base + self.cost.seconds(PromptLoad().plus(start, burst), alone=False)

@@ -4,10 +4,11 @@ One step, in this order:
   1. requests past their deadline leave; those that have waited very long count as one class more urgent;
   2. realtime requests are admitted, whoever has to make room;
   3. every decoding sequence gets its one token (decode first). While the prompt of a realtime request is being computed, the
-     streams of background and bulk sit out;
+     streams of background and bulk sit out, and those of interactive every other step: a short prompt has the step to itself;
   4. prompts get what the pacer's budget allows: those under way and those that wait, in order of class, of what their key has
      had (`engine.fairness`), and of arrival. A waiting one is admitted if there is a place in the batch and pages for its
-     *whole* prompt (reserve before admit: an admitted prompt can always be finished).
+     *whole* prompt (reserve before admit: an admitted prompt can always be finished). A realtime prompt shares its step with
+     realtime prompts only.
 
 Preemption. A sequence that needs a page when none is left takes it from the least urgent, latest one. A waiting request that
 finds no place takes one from sequences of a less urgent class, and only if that is certain to be enough; never from its own
@@ -120,6 +121,7 @@ class Scheduler:
         self._next_ageing = now() if ageing_s else float("inf")
         self._tiers: PageTiers = tiers or NoTiers()
         self._arrivals = 0
+        self._paused = False
 
     def __repr__(self) -> str:
         return f"Scheduler(running={len(self.running)}, waiting={len(self.waiting)}, {self.pages!r})"
@@ -224,8 +226,11 @@ class Scheduler:
 
     def _schedule_decodes(self, plan: StepPlan) -> None:
         urgent = any(s.rank == Priority.REALTIME and s.remaining > 1 for s in self.running)
+        # The most urgent class that sits out; interactive streams never sit out twice in a row.
+        self._paused = urgent and not self._paused
+        out = Priority.INTERACTIVE if self._paused else Priority.BACKGROUND
         for sequence in list(self.running):
-            if sequence.remaining != 1 or (urgent and sequence.rank >= Priority.BACKGROUND):
+            if sequence.remaining != 1 or (urgent and sequence.rank >= out):
                 continue
             if sequence in self.running and self._reserve(sequence, plan):
                 plan.decode(sequence)
@@ -234,6 +239,8 @@ class Scheduler:
         prompts = sorted((s for s in self.running if s.remaining > 1), key=self.waiting.turn)
         held: set[Sequence] = set()
         candidate = self._next_waiting(held, now)
+        if prompts and prompts[0].rank == Priority.REALTIME:  # its step is not made longer for the sake of others
+            prompts, candidate = [s for s in prompts if s.rank == Priority.REALTIME], None
         budget = self._budget(plan, prompts[0] if prompts else candidate)
         while budget > 0 and (prompts or candidate is not None):
             if candidate is None or (prompts and self.waiting.turn(prompts[0]) <= self.waiting.turn(candidate)):
