@@ -1,5 +1,5 @@
 # Developer interface; every target works alone on a fresh clone. The work is done by the scripts named here.
-#   make install | run [ONCE=1] | test | lint | bench [PEERS=1] | accept [NAME=answers] | lock | clean
+#   make install | run [ONCE=1] | test | lint | bench [PEERS=1] | accept [NAME=answers] | foreign | lock | clean
 # Settings: PYTHON (makes .venv), TORCH_INDEX (a package index for torch), PORT and RUN_FLAGS (make run), TESTS (paths or flags).
 
 PYTHON ?= python3
@@ -10,7 +10,7 @@ TESTS ?=
 # Seconds since the epoch at which make was called: `make run` reports the time from here to the answer.
 export MAKE_BEGAN := $(shell date +%s.%N)
 
-.PHONY: install run test lint bench accept lock clean help
+.PHONY: install run test lint bench accept foreign lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -34,6 +34,9 @@ bench: install
 
 accept: install
 	@$(PY) -m scripts.accept $(NAME)
+
+foreign: install
+	@$(PY) -m tests.foreign --write
 
 lock: install
 	@$(PY) -m scripts.lock

@@ -1,4 +1,4 @@
-"""Each acceptance line at a small count, and the runner's own behaviour. Line 1 makes an environment: it runs on demand only."""
+"""Each acceptance line at a small count, and the runner's own behaviour. Line 1 of answers makes an environment: on demand only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from scripts.accept import find_lines, run_line
 from tests.accept.line import Line, NotRun, Verdict, run
 
-SMALL = [module for number, module in find_lines("answers") if number != 1]
+NAMES = ("answers", "engine")
+SMALL = [module for name in NAMES for number, module in find_lines(name) if (name, number) != ("answers", 1)]
 
 
 def load(module: str) -> Line:
@@ -31,8 +32,9 @@ def test_line_passes_at_a_small_count(module: str) -> None:
     assert verdict.passed, f"{verdict.figure} (bar: {line.bar})\n{verdict.details}"
 
 
-def test_lines_are_numbered_as_their_files() -> None:
-    found = find_lines("answers")
+@pytest.mark.parametrize("name", NAMES)
+def test_lines_are_numbered_as_their_files(name: str) -> None:
+    found = find_lines(name)
     assert [number for number, _ in found] == list(range(1, 9))
     assert [load(module).number for _, module in found] == list(range(1, 9))
 

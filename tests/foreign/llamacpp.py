@@ -1,0 +1,80 @@
+"""llama.cpp's own server tests, from the source distribution of llama-cpp-python, those that ask the OpenAI and Anthropic routes.
+
+Their server process is replaced by ours (`llamacpp_conftest`); the relay adds what llama.cpp does not need: the prefix /v1 and
+a model's name. Tests of llama.cpp's own routes (/completion, /props, /slots, /infill, /tokenize, ...) and of starting it are not
+run: they describe another program.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.foreign.junit import read_junit, sort_failures
+from tests.foreign.suite import Explained, Report, served
+from tests.foreign.tools import cache, python_environment, source_distribution
+
+VERSION = "0.3.36"
+SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+REQUIREMENTS = (
+    "pytest==9.1.0",
+    "pytest-timeout==2.4.0",
+    "numpy",
+    "openai==3.57.0",
+    "requests",
+    "wget",
+    "prometheus-client",
+    "filelock",
+    "aiohttp",
+)
+FILES = ("test_chat_completion.py", "test_compat_anthropic.py", "test_compat_oai_responses.py", "test_ignore_eos.py")
+EXPLAINED: tuple[Explained, ...] = ()
+
+
+def run() -> Report:
+    """Run them; raises `NotAvailable` without a network."""
+    source = source_distribution("llama_cpp_python", VERSION, SHA256) / "vendor" / "llama.cpp" / "tools" / "server"
+    python = python_environment("llamacpp-tests", REQUIREMENTS)
+    result = cache() / "llamacpp.xml"
+    work = _work_folder(source / "tests")
+    with served(add_v1=True, add_model=True) as relay:
+        command = [
+            str(python),
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--timeout=120",
+            f"--junit-xml={result}",
+        ]
+        command += [f"unit/{name}" for name in FILES]
+        environment = {**os.environ, "EDGEWISE_TEST_RELAY": relay.url.removeprefix("http://"), "PYTHONPATH": str(work)}
+        done = subprocess.run(
+            command, cwd=work, env=environment, check=False, capture_output=True, text=True, timeout=1800
+        )
+        if done.returncode not in (0, 1):
+            raise RuntimeError(f"pytest ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-2000:]}")
+        passed, failed = read_junit(result, "unit.")
+        explained, unexplained = sort_failures(failed, EXPLAINED)
+        return Report(
+            suite="llama.cpp, server tests",
+            version=f"llama-cpp-python {VERSION}",
+            passed=passed,
+            explained=explained,
+            unexplained=unexplained,
+            requests=relay.requests,
+            server_errors=relay.server_errors,
+            details={"files": list(FILES), "statuses": dict(relay.statuses()), "faults": relay.faults[:5]},
+        )
+
+
+def _work_folder(tests: Path) -> Path:
+    """Their tests beside our conftest, in a folder of its own: the source stays as it was shipped."""
+    work = cache() / "llamacpp-work"
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(tests, work)
+    shutil.copyfile(Path(__file__).with_name("llamacpp_conftest.py"), work / "conftest.py")
+    return work
