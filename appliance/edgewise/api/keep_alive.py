@@ -28,10 +28,10 @@ def keep_alive_seconds(value: Any) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise PydanticCustomError("wrong_type", "{text}", {"text": _RULE})
-    seconds = _read(value.strip()) if isinstance(value, str) else float(max(-1, min(value, MAX_SECONDS)))
-    if math.isnan(seconds):
+    seconds = _read(value.strip()) if isinstance(value, str) else value
+    if seconds != seconds:  # not a number
         raise PydanticCustomError("bad_value", "{text}", {"text": _RULE})
-    return FOREVER if seconds < 0 else min(seconds, MAX_SECONDS)
+    return FOREVER if seconds < 0 else float(min(seconds, MAX_SECONDS))
 
 
 def _read(text: str) -> float:
