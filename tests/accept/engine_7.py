@@ -184,9 +184,8 @@ def left_over(service: DeviceService, http: httpx.Client) -> list[str]:
     for name in NAMES:
         http.post(f"/edgewise/v1/models/{name}/unload").raise_for_status()
     limit = time.monotonic() + 20
-    while any(is_engine(child) for child in service.children()) and time.monotonic() < limit:
+    while (status := http.get("/edgewise/v1/models").json())["granted_bytes"] and time.monotonic() < limit:
         time.sleep(0.05)
-    status = http.get("/edgewise/v1/models").json()
     faults = [f"{child.pid} runs after unloading" for child in service.children() if is_engine(child)]
     if status["granted_bytes"] or any(model["active"] or model["waiting"] for model in status["models"]):
         faults.append(f"still counted after unloading: {status}")
