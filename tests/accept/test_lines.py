@@ -1,4 +1,4 @@
-"""Each acceptance line at a small count, and the runner's own behaviour. Line 1 of answers makes an environment: on demand only."""
+"""Each acceptance line at a small count, and the runner itself. Line 1 of answers makes an environment: it runs on demand only."""
 
 from __future__ import annotations
 

@@ -30,7 +30,63 @@ REQUIREMENTS = (
     "aiohttp",
 )
 FILES = ("test_chat_completion.py", "test_compat_anthropic.py", "test_compat_oai_responses.py", "test_ignore_eos.py")
-EXPLAINED: tuple[Explained, ...] = ()
+EXPLAINED = (
+    Explained(
+        match=r"startswith",
+        why="`system_fingerprint` begins with `b` and llama.cpp's build number there; with us it tells model and numeric class",
+    ),
+    Explained(
+        match=r"(cached_tokens|token_count|logit_bias|apply_chat_template|thinking_history_in_template).*"
+        r"(assert \d+ == 77|404)",
+        why="The case counts tokens of its own model, or asks a route of llama.cpp's alone (/tokenize, /apply-template)",
+    ),
+    Explained(
+        match=r"(stream|logprobs_stream).*assert '' is None",
+        why='The first event of a stream has `content: ""`, as OpenAI\'s has; llama.cpp sends null',
+    ),
+    Explained(
+        match=r"__verbose|verbose_debug|timings_per_token|return_progress|multiple_choices|test_completion_with_grammar"
+        r"|test_completion_with_json_schema|continue_final_message",
+        why="Fields of llama.cpp's own (`id_slot`, `grammar` in GBNF, `json_schema`, `timings_per_token`, `return_progress`, "
+        "`continue_final_message`, `__verbose`): 400 by name, or not part of the answer",
+    ),
+    Explained(
+        match=r"test_completion_with_response_format.*400 == 200",
+        why="`json_object` with a `schema`, and a `json_schema` without its `name`: not in OpenAI's document, 400 by name",
+    ),
+    Explained(
+        match=r"test_invalid_chat_completion_req\[messages7\].*200",
+        why="Two answers of the assistant in a row: llama.cpp refuses them, OpenAI and we take them",
+    ),
+    Explained(
+        match=r"test_logprobs: .*\\\\x",
+        why="A token that is no whole character: its text is escaped in `logprobs`, its bytes are beside it, as OpenAI does",
+    ),
+    Explained(
+        match=r"exceed_context_size_error",
+        why="A prompt over the context has OpenAI's error type and code (`context_length_exceeded`), not llama.cpp's",
+    ),
+    Explained(
+        match=r"(with_image|vision_format_accepted).*400 == 500",
+        why="A picture for a model that takes none is the caller's mistake (400), not a fault of the server (500)",
+    ),
+    Explained(
+        match=r"match_regex|Expected \(",
+        why="The case expects a text of its own model; a random one answers here",
+    ),
+    Explained(
+        match=r"huggingface\.co",
+        why="The case downloads a picture from a site that was not reachable here",
+    ),
+    Explained(
+        match=r"test_anthropic_empty_messages.*400 == 200",
+        why="No messages at all: 400, as Anthropic answers; llama.cpp invents a text",
+    ),
+    Explained(
+        match=r"test_anthropic_thinking",
+        why="Thinking blocks of the Messages API are not made and not shown to the model; `thinking` is refused by name",
+    ),
+)
 
 
 def run() -> Report:

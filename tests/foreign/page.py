@@ -22,7 +22,9 @@ def table_of(reports: Sequence[Report]) -> str:
 
 def results(reports: Sequence[Report]) -> str:
     """The table with date and machine, and under it each reason with the number of cases that it explains."""
-    head = f"Run on {time.strftime('%Y-%m-%d', time.gmtime())}, {platform.machine()}, Python {platform.python_version()}."
+    head = (
+        f"Run on {time.strftime('%Y-%m-%d', time.gmtime())}, {platform.machine()}, Python {platform.python_version()}."
+    )
     parts = [head, table_of(reports)]
     for report in reports:
         if report.explained:

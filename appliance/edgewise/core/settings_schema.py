@@ -97,7 +97,7 @@ class EngineSettings(Section):
     )
     disk_cache_bytes: Bytes | None = Field(
         default=None,
-        description='Disk space for KV pages, which then outlive a restart, e.g. "4 GiB", for all models together; unset for none. '
+        description='Disk space for KV pages, which then outlive a restart, e.g. "4 GiB", for all models together; unset: none. '
         "What lies there is as personal as the prompts it was computed from.",
     )
     disk_cache_dir: ExpandedPath | None = Field(
