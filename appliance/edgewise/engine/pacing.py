@@ -27,6 +27,7 @@ _CLEAR_STEPS = 24  # between two bursts: fewer than 1 in 20 steps is slow
 _AIM = 0.7  # share of the allowed stretch that small chunks aim at; the rest is for noise
 _SMOOTH_BONUS = 2.0  # small chunks are preferred unless bursts are faster by this factor
 _FIXED_SHARE = 0.25  # largest share of a large chunk that may be its fixed cost
+_VARY = 8  # one in so many large chunks is shorter
 _FIRST_CHUNK = 64  # tokens of the first chunk ever, when nothing is known
 
 
@@ -97,16 +98,21 @@ class Pacer:
     def _idle(self, start: int, room: int, *, alone: bool) -> int:
         if self.cost.samples == 0:
             return min(room, _FIRST_CHUNK)
-        return max(self.grain, self._within(self._patience(start, alone=alone), start, room, alone=alone))
+        return max(self.grain, self._large(self.idle_step_s, start, room, alone=alone))
 
-    def _patience(self, start: int, *, alone: bool) -> float:
-        """Seconds for a large chunk: `idle_step_s`, or more where fixed cost would be more than a share of it."""
-        return max(self.idle_step_s, self.cost.fixed(start, alone=alone) / _FIXED_SHARE)
+    def _large(self, seconds: float, start: int, room: int, *, alone: bool) -> int:
+        """Tokens of a chunk that may take `seconds`, or longer where fixed cost would be more than a share of it.
+
+        Now and then a chunk is shorter by a quarter: from chunks of one length nobody can tell what depends on the length.
+        """
+        patience = max(seconds, self.cost.fixed(start, alone=alone) / _FIXED_SHARE)
+        tokens = self._within(patience, start, room, alone=alone)
+        return tokens if self.cost.samples % _VARY else tokens * 3 // 4 // self.grain * self.grain
 
     def _beside(self, base: float, start: int, room: int) -> int:
         allowed = _AIM * (self.stretch - 1.0) * base
         small = self._within(allowed, start, room)
-        burst = self._within(max(base, self._patience(start, alone=False)), start, room)
+        burst = self._large(max(base, self.idle_step_s), start, room, alone=False)
         small_rate = small / (base + allowed)
         burst_rate = burst / (
             (_CLEAR_STEPS + 1) * base + self.cost.seconds(PromptLoad().plus(start, burst), alone=False)
