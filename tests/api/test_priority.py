@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from edgewise.api.deps import Limits
+from edgewise.api.requests import Requests
+from edgewise.core.clock import FakeClock
+from edgewise.core.errors import QueueFull
 from edgewise.core.priority import PRIORITY_NAMES, Priority, PriorityName, priorities_by_name
 from tests.api.harness import CHAT, COMPLETIONS, Api, error_of, hello, make_api, prompt
 
@@ -79,6 +82,19 @@ async def test_a_key_is_a_ceiling() -> None:
     response = await api_of(key="background", header="interactive").post(CHAT, hello())
     assert response.status_code == 403
     assert "'background'" in error_of(response)["message"]
+
+
+def test_less_urgent_requests_do_not_fill_the_service() -> None:
+    requests = Requests(clock=FakeClock(), limit=2)
+    for index in range(2):
+        requests.enter(id=f"bulk{index}", route="/", key=None, priority=Priority.BULK)
+    with pytest.raises(QueueFull):
+        requests.enter(id="more", route="/", key=None, priority=Priority.BULK)
+    requests.enter(id="chat", route="/", key=None, priority=Priority.INTERACTIVE)
+    requests.enter(id="batch", route="/", key=None, priority=Priority.BACKGROUND)
+    with pytest.raises(QueueFull):
+        requests.enter(id="batch2", route="/", key=None, priority=Priority.BACKGROUND)
+    assert requests.open == 4
 
 
 def test_settings_of_models() -> None:

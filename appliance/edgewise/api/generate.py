@@ -14,7 +14,7 @@ from edgewise.api.context import RequestContext, context_of
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import internal_error
 from edgewise.api.parse import AnswerForm, Caller
-from edgewise.api.priority import asked_priority
+from edgewise.api.priority import asked_priority, priority_in_force
 from edgewise.api.requests import RequestRecord
 from edgewise.api.responses import json_response
 from edgewise.api.sse import EventStream, attended
@@ -48,9 +48,10 @@ def admit(request: Request, deps: ApiDependencies, route: str) -> RequestContext
     """Take a place among the requests in flight; the outermost middleware gives it back."""
     context = context_of(request.scope)
     key = None if context.key is None else context.key.name
-    context.record = deps.requests.enter(id=context.id, route=route, key=key)
-    deps.metrics.in_flight.set(deps.requests.open)
     context.priority = asked_priority(request.headers, context.key)
+    priority = priority_in_force(context.priority, context.key, None)
+    context.record = deps.requests.enter(id=context.id, route=route, key=key, priority=priority)
+    deps.metrics.in_flight.set(deps.requests.open)
     return context
 
 

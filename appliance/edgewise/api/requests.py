@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from edgewise.core.clock import Clock
 from edgewise.core.errors import QueueFull, ShuttingDown
+from edgewise.core.priority import Priority
 from edgewise.pipeline.run import Run
 
 RETRY_AFTER_DRAIN_S = 10.0
@@ -31,6 +32,7 @@ class RequestRecord:
     key: str | None
     started: float
     started_monotonic: float
+    priority: Priority = Priority.INTERACTIVE
     model: str | None = None
     stream: bool = False
     status: int | None = None
@@ -48,6 +50,7 @@ class RequestRecord:
             "route": self.route,
             "model": self.model,
             "key": self.key,
+            "priority": self.priority.label,
             "stream": self.stream,
             "started": round(self.started, 3),
             "status": self.status,
@@ -65,7 +68,7 @@ class Requests:
     """Admission and drain. All methods run in the event loop.
 
     Args:
-        limit: Requests in flight; one more is refused with 429.
+        limit: Requests in flight of one class and more urgent ones; one more is refused with 429.
         keep: Finished requests remembered.
     """
 
@@ -90,11 +93,18 @@ class Requests:
     def draining(self) -> bool:
         return self._drain.is_set()
 
-    def enter(self, *, id: str, route: str, key: str | None) -> RequestRecord:
-        """Admit a request. Raises `ShuttingDown` (503) while draining, `QueueFull` (429) at the limit."""
+    def enter(
+        self, *, id: str, route: str, key: str | None, priority: Priority = Priority.INTERACTIVE
+    ) -> RequestRecord:
+        """Admit a request. Less urgent ones do not count against the limit: they shall not keep it out.
+
+        Raises:
+            ShuttingDown: (503) While draining.
+            QueueFull: (429) At the limit.
+        """
         if self.draining:
             raise shutting_down()
-        if len(self._open) >= self._limit:
+        if sum(1 for record in self._open.values() if record.priority <= priority) >= self._limit:
             raise QueueFull(
                 f"{self._limit} requests are in progress, which is this service's limit: try again shortly.",
                 retry_after_s=RETRY_AFTER_FULL_S,
@@ -103,6 +113,7 @@ class Requests:
             id=id,
             route=route,
             key=key,
+            priority=priority,
             started=self._clock.time(),
             started_monotonic=self._clock.monotonic(),
         )
