@@ -150,7 +150,13 @@ class World:
 
 def made(key: str, offset: int, output: list[int], finish: FinishReason | None) -> TokenChunk:
     stats = RequestStats(
-        prompt_tokens=1, cached_tokens=7, completion_tokens=len(output), queued_s=0.5, prefill_s=0.0, decode_s=0.0
+        prompt_tokens=1,
+        cached_tokens=7,
+        completion_tokens=len(output),
+        queued_s=0.5,
+        prefill_s=0.0,
+        decode_s=0.0,
+        restored_tokens=5,
     )
     return TokenChunk(
         request_id=key,

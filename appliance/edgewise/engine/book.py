@@ -356,7 +356,11 @@ def _relabel(entry: Entry, chunk: TokenChunk, now: float) -> TokenChunk:
     if (stats is None and chunk.finish is not None) or (stats is not None and entry.restarts):
         whole = _stats(entry, now)
         stats = whole if stats is None else replace(
-            whole, cached_tokens=stats.cached_tokens, queued_s=stats.queued_s, preemptions=stats.preemptions
+            whole,
+            cached_tokens=stats.cached_tokens,
+            restored_tokens=stats.restored_tokens,
+            queued_s=stats.queued_s,
+            preemptions=stats.preemptions,
         )  # fmt: skip
     return replace(chunk, request_id=entry.request.id, stats=stats)
 

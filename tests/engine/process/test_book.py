@@ -151,7 +151,8 @@ def test_restarts_are_counted_and_times_span_all_lives() -> None:
     assert consumer.last is not None
     stats = consumer.last.stats
     assert stats is not None
-    assert (stats.restarts, stats.prefill_s, stats.decode_s, stats.cached_tokens) == (1, 2.0, 5.0, 7)
+    assert (stats.restarts, stats.prefill_s, stats.decode_s) == (1, 2.0, 5.0)
+    assert (stats.cached_tokens, stats.restored_tokens) == (7, 5)
     assert (stats.prompt_tokens, stats.completion_tokens) == (1, 2)
 
 

@@ -299,6 +299,52 @@ def test_a_disk_that_refuses_reads_is_a_miss(root: Path, monkeypatch: pytest.Mon
     assert store.counts.refused == 1
 
 
+def test_a_file_that_cannot_be_opened_is_a_miss_and_costs_no_other(root: Path) -> None:
+    store = opened(root)
+    first, second = store.write([page(0)]), store.write([page(1)])
+    assert first is not None
+    assert second is not None
+    second.unlink()
+    second.symlink_to(first)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert read(store, [page(0), page(1)]) == [page(0)]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert store.counts.refused == 0
+    assert read(store, [page(0)]) == [page(0)]
+    assert len(store) == 1
+
+
+def test_one_unreadable_file_at_the_start_does_not_hide_the_others(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(root)
+    bad, good = store.write([page(0)]), store.write([page(1)])
+    assert bad is not None
+    assert good is not None
+    os.utime(bad, (1000, 1000))
+    honest, broken = os.pread, bad.stat()
+
+    def fault(descriptor: int, *rest: int) -> bytes:
+        if os.path.samestat(os.fstat(descriptor), broken):
+            raise OSError(5, "Input/output error")
+        return honest(descriptor, *rest)
+
+    monkeypatch.setattr("os.pread", fault)
+    again = opened(root)
+    assert not again.off
+    assert (len(again), again.counts.refused) == (1, 1)
+    assert read(again, [page(1)]) == [page(1)]
+
+
+def test_files_that_are_gone_are_forgotten_whole(root: Path) -> None:
+    store = opened(root)
+    for index in range(8):
+        path = store.write([page(index)])
+        assert path is not None
+        assert read(store, [page(index)])
+        store.discard(path)
+    assert not store._touched
+    assert not store._files
+
+
 def test_a_root_that_cannot_be_made_switches_the_tier_off(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     notices: list[str] = []

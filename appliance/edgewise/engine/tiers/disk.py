@@ -130,13 +130,12 @@ class DiskStore:
             self._switch_off(error)
 
     def _index(self, path: Path) -> None:
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
+        descriptor = self._open_file(path)
+        if descriptor < 0:
             return
         try:
             header = read_header(descriptor, self._key, self._spec.page_bytes)
-        except BadRecord as error:
+        except (BadRecord, OSError) as error:  # what a disk cannot read is as good as damaged
             self._refuse(path, str(error))
         else:
             self._learn(path, header)
@@ -164,6 +163,7 @@ class DiskStore:
         with self._lock:
             for path in paths:
                 header = self._files.pop(path, None)
+                self._touched.pop(path, None)
                 for name in header.names if header else ():
                     if self._where.get(name, (None, 0))[0] == path:
                         del self._where[name]
@@ -205,11 +205,9 @@ class DiskStore:
         return done
 
     def _open_to_read(self, path: Path) -> int:
-        """A descriptor, or -1 if the file is gone. Marks it as used, for all engines."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            self._forget([path])
+        """As `_open_file`; marks the file as used, for all engines."""
+        descriptor = self._open_file(path)
+        if descriptor < 0:
             return -1
         if self._now() - self._touched.get(path, -_TOUCH_S) >= _TOUCH_S:
             self._touched[path] = self._now()
@@ -218,6 +216,16 @@ class DiskStore:
             except OSError as error:  # a disk that became read-only can still be read
                 log.debug("disk_cache_not_touched", file=str(path), reason=str(error))
         return descriptor
+
+    def _open_file(self, path: Path) -> int:
+        """A descriptor, or -1 if the file is gone or cannot be opened: out of the index then, and left to its owner."""
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):  # what another engine has removed is nothing to tell
+                log.warning("disk_cache_not_opened", file=str(path), reason=str(error))
+        self._forget([path])
+        return -1
 
     # --- writing ----------------------------------------------------------------------------------------------------------
 
