@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import importlib
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ from edgewise.models.store import Store
 from edgewise.models.tiny import local_files, make_tiny_model
 
 STARTER = "smollm2-135m-instruct"
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts background jobs so; the programs that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TinyModelFactory = Callable[..., ModelFiles]
 

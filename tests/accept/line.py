@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 import time
@@ -83,6 +84,13 @@ def run(line: Line, count: int, command: str) -> Outcome:
         seconds=round(time.monotonic() - began, 1),
         details=verdict.details,
     )
+
+
+def load(module: str) -> Line:
+    """The line that a module defines as LINE."""
+    line = importlib.import_module(module).LINE
+    assert isinstance(line, Line)
+    return line
 
 
 def main(line: Line, module: str) -> None:

@@ -78,7 +78,7 @@ def test_a_slow_reader_gets_whole_characters(service: DeviceService) -> None:
         (chat("word " * 9000, stream=True), 400, "context_length_exceeded"),
         (chat("Hello", top_logprobs=1_000_000, logprobs=True), 400, None),
         (chat("Hello", logit_bias={"99999999": 5}), 400, None),
-        (chat("Hello", tools=[{"type": "function", "function": {"name": "f"}}]), 400, None),
+        (chat("Hello", tools=[{"type": "function", "function": {"description": "no name"}}]), 400, None),
         ("{", 400, None),
         ("[]", 400, None),
     ],

@@ -1,35 +1,15 @@
-"""Each acceptance line at a small count, and the runner itself. Line 1 of answers makes an environment: it runs on demand only."""
+"""The runner of acceptance lines, and how they are numbered."""
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 
 import pytest
 
 from scripts.accept import find_lines, run_line
-from tests.accept.line import Line, NotRun, Verdict, run
+from tests.accept.line import Line, NotRun, Verdict, load, run
 
 NAMES = ("answers", "engine")
-SMALL = [module for name in NAMES for number, module in find_lines(name) if (name, number) != ("answers", 1)]
-
-
-def load(module: str) -> Line:
-    line = importlib.import_module(module).LINE
-    assert isinstance(line, Line)
-    return line
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("module", SMALL)
-def test_line_passes_at_a_small_count(module: str) -> None:
-    line = load(module)
-    try:
-        verdict = line.measure(line.small)
-    except NotRun as reason:
-        pytest.skip(str(reason))
-    assert verdict.passed, f"{verdict.figure} (bar: {line.bar})\n{verdict.details}"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,17 @@
+"""An acceptance line as a test."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.accept.line import NotRun, load
+
+
+def check_small(module: str) -> None:
+    """For the test suite: a line must pass at its small count, or say why it cannot be run here."""
+    line = load(module)
+    try:
+        verdict = line.measure(line.small)
+    except NotRun as reason:
+        pytest.skip(str(reason))
+    assert verdict.passed, f"{verdict.figure} (bar: {line.bar})\n{verdict.details}"
