@@ -100,8 +100,10 @@ def test_json_is_the_services_own_answer(run: Run, service: Service) -> None:
 
 
 def test_a_model_is_loaded_and_stopped_by_name(run: Run, service: Service) -> None:
-    assert run("load", "guest", EDGEWISE_URL=service.url).returncode == 0
-    assert run("stop", "guest", EDGEWISE_URL=service.url).returncode == 0
+    loaded = run("load", "guest", EDGEWISE_URL=service.url)
+    assert (loaded.returncode, loaded.stderr) == (0, "guest: loaded, 0 requests\n")
+    stopped = run("stop", "guest", "--json", EDGEWISE_URL=service.url)
+    assert (stopped.returncode, json.loads(stopped.stdout)) == (0, REPORT)
     assert service.asked == ["POST /edgewise/v1/models/guest/load", "POST /edgewise/v1/models/guest/unload"]
 
 

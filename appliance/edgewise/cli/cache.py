@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 from urllib.parse import urlencode
 
 import typer
 
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, print_table, say
+from edgewise.core.errors import InvalidRequest
 from edgewise.core.files import translate_os_errors
 from edgewise.core.settings import load_settings
 from edgewise.core.sizes import file_size
+from edgewise.engine.api import CacheTier
 
 if TYPE_CHECKING:
     from edgewise.cli.chat_client import ChatClient
@@ -24,12 +26,14 @@ Url = Annotated[str | None, typer.Option(envvar="EDGEWISE_URL", help="Base URL o
 Key = Annotated[
     str | None, typer.Option(envvar="EDGEWISE_API_KEY", help="API key with the scope admin.", show_envvar=True)
 ]
+TIERS: Final[tuple[str, ...]] = get_args(CacheTier)
 
 
 @app.command()
 def show(url: Url = None, key: Key = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Sizes and hit counters per tier of the running service; what lies on disk also without one."""
-    report = _ask("get", "/edgewise/v1/cache", url, key, config) or _offline(config)
+    running = _ask("get", "/edgewise/v1/cache", url, key, config)
+    report = running or _offline(config)
     if as_json:
         print_json(report)
         return
@@ -39,7 +43,7 @@ def show(url: Url = None, key: Key = None, config: ConfigFile = None, as_json: A
         stored = [(it["model"], it["numeric_class"], it["files"], file_size(it["size"])) for it in report["disk"]]
         print_table(("ON DISK", "NUMERIC CLASS", "FILES", "SIZE"), stored)
     if not report["models"] and not report["disk"]:
-        say("No service answers, and nothing is on disk.")
+        say("No model is loaded, and nothing is on disk." if running else "No service answers, and nothing is on disk.")
 
 
 @app.command()
@@ -52,6 +56,8 @@ def clear(
     as_json: AsJson = False,
 ) -> None:
     """Forget cached pages. Without a running service, what lies on disk is removed."""
+    if tier not in (None, *TIERS):
+        raise InvalidRequest(f"--tier {tier!r} is not one of {', '.join(TIERS)}.")
     query = urlencode({name: value for name, value in (("tier", tier), ("model", model)) if value is not None})
     report = _ask("delete", f"/edgewise/v1/cache?{query}".rstrip("?"), url, key, config)
     if report is None:

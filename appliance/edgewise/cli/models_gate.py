@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.table import Column
 
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, print_table, say
@@ -18,9 +20,6 @@ from edgewise.core.errors import InvalidRequest
 from edgewise.core.settings import load_settings
 from edgewise.models.gate_record import FormatRecord, GateRecord, write_record
 from edgewise.models.store import Store
-from edgewise.models.tokenizer import load_tokenizer
-from edgewise.models.weights.gguf import header_of
-from edgewise.pipeline.gate_text import built_in_text, needle_prompts
 
 if TYPE_CHECKING:
     from edgewise.engine.gate import GateProgress
@@ -39,8 +38,10 @@ def gate_command(
     as_json: AsJson = False,
 ) -> None:
     """Compare KV and weight formats with float32: divergence, agreement, perplexity, hidden facts. `auto` goes by the result."""
+    from edgewise.cli.gate_measure import measure
+
     store = Store(load_settings(config).settings.home / "models")
-    content = built_in_text() if text is None else _read(text)
+    content = None if text is None else _read(text)
     with _progress(show=not as_json) as progress:
         record = measure(store, name, content, tokens, tuple(needle or LENGTHS), progress)
     path = write_record(store.root, record)
@@ -50,41 +51,6 @@ def gate_command(
     columns = ("FORMAT", "KL", "LARGEST", "SAME TOKEN", "PERPLEXITY", "NEEDLES", "CAPACITY", "BOUND", "")
     print_table(columns, [_reference(record), *(_row(it, record) for it in record.formats)])
     say(f"{record.positions} positions read; kept in {path}.")
-
-
-def measure(
-    store: Store, name: str, text: str, tokens: int, lengths: tuple[int, ...], progress: GateProgress | None
-) -> GateRecord:
-    """Run the gate of a model in the store.
-
-    Raises:
-        InvalidRequest: The text is too short.
-        ModelNotFound, BadModelFile, UnsupportedModel, OutOfMemory: As their names say.
-    """
-    from edgewise.engine.gate import Needle, measure_formats
-    from edgewise.engine.networks import describe
-
-    files = store.resolve(name)
-    tokenizer = load_tokenizer(files, header_of(files) if files.format == "gguf" else None)
-    read = tokenizer.encode(text, parse_special=False)[:tokens]
-    if len(read) < 32:
-        raise InvalidRequest(f"The text has {len(read)} tokens: at least 32 are needed.", param="text")
-    longest = describe(files).max_position - 16
-    lengths = tuple(length for length in lengths if length <= longest)
-    needles = [Needle(*it) for it in needle_prompts(tokenizer, read, lengths)]
-    result = measure_formats(files, read, needles, progress=progress)
-    return GateRecord(
-        model=files.name,
-        digest=files.digest,
-        measured_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        text_sha256=hashlib.sha256(text.encode()).hexdigest(),
-        positions=result.positions,
-        needle_lengths=lengths,
-        needles=len(needles),
-        perplexity=result.perplexity,
-        needles_found=result.needles_found,
-        formats=result.formats,
-    )
 
 
 def _read(path: Path) -> str:
@@ -114,14 +80,31 @@ def _row(it: FormatRecord, record: GateRecord) -> tuple[object, ...]:
 
 
 @contextmanager
-def _progress(*, show: bool) -> Iterator[GateProgress | None]:
-    """A bar on standard error, or nothing."""
+def _progress(*, show: bool, out: TextIO | None = None) -> Iterator[GateProgress | None]:
+    """On standard error: a bar on a terminal, a line for each step elsewhere. Nothing where not to show."""
+    stream = sys.stderr if out is None else out
     if not show:
         yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
+    elif stream.isatty():
+        name = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+        with Progress(
+            name, BarColumn(bar_width=20), TaskProgressColumn(), console=Console(file=stream), expand=True
+        ) as bars:
+            task = bars.add_task("loading", total=1.0)
+            yield lambda what, share: bars.update(task, description=what, completed=share)
+    else:
+        yield _Lines(stream)
 
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("loading", total=1.0)
-        yield lambda what, share: bars.update(task, description=what, completed=share)
+
+class _Lines:
+    """A line when another step begins."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._step = ""
+
+    def __call__(self, what: str, share: float) -> None:
+        if what != self._step:
+            self._step = what
+            self._stream.write(f"{share:4.0%} {what}\n")
+            self._stream.flush()

@@ -37,16 +37,26 @@ def ps(url: Url = None, key: Key = None, config: ConfigFile = None, as_json: AsJ
         say(f"{mib(report['granted_bytes'])} of the budget of {mib(report['budget_bytes'])} are given out.")
 
 
-def load(name: Name, url: Url = None, key: Key = None, config: ConfigFile = None) -> None:
+def load(name: Name, url: Url = None, key: Key = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Load a model now, so that its first request need not wait."""
-    with _client(url, key, config) as client:
-        client.post(f"/edgewise/v1/models/{quote(name, safe='')}/load")
+    _change(name, "load", url, key, config, as_json=as_json)
 
 
-def stop(name: Name, url: Url = None, key: Key = None, config: ConfigFile = None) -> None:
+def stop(name: Name, url: Url = None, key: Key = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Unload a model as soon as it is idle."""
+    _change(name, "unload", url, key, config, as_json=as_json)
+
+
+def _change(name: str, what: str, url: str | None, key: str | None, config: Path | None, *, as_json: bool) -> None:
+    """Ask for it and say in which state the model is then; as JSON, what `ps` reports."""
     with _client(url, key, config) as client:
-        client.post(f"/edgewise/v1/models/{quote(name, safe='')}/unload")
+        report = client.post(f"/edgewise/v1/models/{quote(name, safe='')}/{what}")
+    if as_json:
+        print_json(report)
+        return
+    for model in report["models"]:
+        if model["name"] == name:
+            say(f"{name}: {model['state']}, {model['active'] + model['waiting']} requests")
 
 
 def row(model: Mapping[str, Any]) -> tuple[str, ...]:
