@@ -150,6 +150,15 @@ def test_a_url_must_be_a_base_url(url: str, bench: Bench) -> None:
     assert "is no base URL" in bench.run(url, code=2)[1]
 
 
+@pytest.mark.parametrize("where", ["", "missing/out.json"])
+def test_a_place_for_the_report_is_looked_at_before_anything_is_measured(
+    where: str, server: OpenAIServer, tmp_path: Path, bench: Bench
+) -> None:
+    _, err = bench.run(server.url, "--requests", "1", "--out", str(tmp_path / where), code=2)
+    assert err == f"edgewise: --out {tmp_path / where} is not a file in a folder that exists.\n"
+    assert server.bodies == []
+
+
 def test_a_server_that_is_not_there_or_refuses_is_told(server: OpenAIServer, bench: Bench) -> None:
     assert "cannot be reached" in bench.run("http://127.0.0.1:1", code=3)[1]
     server.default = Script(status=401, code="invalid_api_key")

@@ -15,6 +15,7 @@ from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, say
 from edgewise.core.addresses import is_loopback
 from edgewise.core.errors import InvalidRequest
+from edgewise.core.files import translate_os_errors
 from edgewise.core.settings import load_settings
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def serve(
     from edgewise.bench.work import parse_lengths
 
     _check(rate, concurrency, duration, timeout, endpoint)
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise InvalidRequest(f"--out {out} is not a file in a folder that exists.")
     plan = Plan(
         rate=rate,
         concurrency=None if rate is not None else concurrency or 1,
@@ -157,7 +160,8 @@ def _run(plan: Plan, target: Target, client: dict[str, Any], out: Path | None, *
             interrupted = True
             result = document(plan, target, run, interrupted=True)
     if out is not None:
-        out.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
+        with translate_os_errors("write", out):
+            out.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
     if as_json:
         print_json(result)
     else:
