@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from edgewise.cli.models import app as models_app
+
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = {
     "edge": ROOT / "edge" / "edgewise",
@@ -63,3 +65,14 @@ def test_the_make_targets_of_the_readme_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in set(re.findall(r"`make ([a-z]+)", (ROOT / "README.md").read_text())):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target} is in the README only"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_the_readme_leads_to_every_page(page: Path) -> None:
+    assert f"(docs/{page.name})" in (ROOT / "README.md").read_text()
+
+
+def test_every_models_command_is_on_the_models_page() -> None:
+    page = (ROOT / "docs" / "models.md").read_text()
+    for command in models_app.registered_commands:
+        assert f"edgewise models {command.name or command.callback.__name__}" in page, command  # type: ignore[union-attr]
