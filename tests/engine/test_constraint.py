@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import jsonschema
 import pytest
 
 from edgewise.core.errors import UnsupportedField
+from edgewise.engine import constraint as constraint_module
 from edgewise.engine.build import build
 from edgewise.engine.constraint import Constraints
 from edgewise.engine.engine import Engine
-from edgewise.engine.request import GenerateRequest, SamplingParams
+from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
 from edgewise.engine.vocabulary import Vocabulary
 from edgewise.models.files import ModelFiles
 from edgewise.models.tokenizer import Tokenizer, load_tokenizer
@@ -115,6 +118,63 @@ def test_without_a_vocabulary_a_grammar_is_refused(tiny_model: ModelFiles, ask: 
         core.add(ask("r", WORD))
     assert not core.has_work
     core.close()
+
+
+def test_nobody_waits_for_a_grammar_of_another(
+    engine: Engine, ask: Callable[..., GenerateRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.add(ask("running", WORD, seed=3))
+    running: list[TokenChunk] = []
+    while not running:
+        running += engine.step()
+    go_on = threading.Event()
+    compile_ = constraint_module._compile
+
+    def slow(*parts: Any) -> Any:
+        assert go_on.wait(30)
+        return compile_(*parts)
+
+    monkeypatch.setattr(constraint_module, "_compile", slow)
+    for name in ("slow", "cancelled", "late"):
+        deadline = 0.001 if name == "late" else None
+        engine.add(replace(ask(name, grammar(f'"{name}" /[0-9]{{3}}/')), deadline_s=deadline))
+    engine.add(ask("free", None, max_tokens=8))
+    engine.cancel("cancelled")
+    ends: dict[str, TokenChunk] = {}
+    while ends.keys() != {"running", "free", "cancelled", "late"}:
+        ends |= {chunk.request_id: chunk for chunk in engine.step() if chunk.finish}
+        assert not go_on.is_set()
+    assert ends["late"].error_code == "deadline_exceeded"
+    assert engine.stats().waiting == 1
+    go_on.set()
+    while engine.has_work:
+        ends |= {chunk.request_id: chunk for chunk in engine.step() if chunk.finish}
+    assert ends["slow"].finish == "stop"
+    assert repr(engine._runner.constraints).startswith("Constraints(open=0")
+
+
+def test_a_grammar_that_nobody_wants_any_more_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Vocabulary(spellings=(b"<end>", *(bytes([byte]) for byte in range(256))), special=(0,), eos=(0,))
+    constraints = Constraints(table)
+    go_on = threading.Event()
+    compiled: list[str] = []
+
+    def slow(tokenizer: Any, text: str) -> Any:
+        assert go_on.wait(30)
+        compiled.append(text)
+
+    monkeypatch.setattr(constraint_module, "_compile", slow)
+    first = constraints.open("first", grammar('"a"'))
+    for number in range(20):
+        constraints.open(f"{number}", grammar(f'"{number}"'))
+        constraints.close(f"{number}")
+    kept = [constraints.open(name, grammar('"b"')) for name in ("x", "y")]
+    constraints.close("x")
+    go_on.set()
+    for future in (first, *kept):
+        future.result(30)
+    assert compiled == [grammar('"a"'), grammar('"b"')]
+    constraints.stop()
 
 
 def test_compiled_grammars_are_kept_within_a_bound() -> None:

@@ -128,7 +128,7 @@ def assert_idle(core: Engine) -> None:
 
 
 def engine_threads() -> set[threading.Thread]:
-    return {t for t in threading.enumerate() if t.name.startswith(("engine-grammar", "kv-"))}
+    return {t for t in threading.enumerate() if t.name.startswith(("engine-", "kv-"))}
 
 
 @pytest.mark.parametrize("seed", range(3))

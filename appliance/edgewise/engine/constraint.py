@@ -2,7 +2,8 @@
 
 The work is llguidance's (Earley parser over derivatives of regular expressions). A matcher is a pure function of its grammar and
 of the answer's tokens, so nothing of it is saved: after a preemption or a restart it reads the answer again and goes on.
-Grammars are compiled and masks computed on threads of their own, beside the forward pass, outside of Python's lock.
+Masks are computed on threads of their own, beside the forward pass, outside of Python's lock; grammars are compiled on another
+one, so that no running answer waits for somebody else's grammar.
 """
 
 from __future__ import annotations
@@ -69,13 +70,13 @@ class _Following:
     """One answer and its matcher."""
 
     def __init__(self, compiled: Future[LLMatcher]) -> None:
-        self._compiled = compiled
+        self.compiled = compiled
         self._matcher: LLMatcher | None = None
         self._read = 0
 
     def permitted(self, answer: Seq[int]) -> Permitted:
         if self._matcher is None:
-            self._matcher = self._compiled.result().deep_copy()
+            self._matcher = self.compiled.result().deep_copy()
         matcher = self._matcher
         if not matcher.is_error():
             matcher.consume_tokens(list(answer[self._read :]))
@@ -98,7 +99,8 @@ class Constraints:
     def __init__(self, vocabulary: Vocabulary | None) -> None:
         self._vocabulary = vocabulary
         self._tokenizer: Future[LLTokenizer] | None = None
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="engine-grammar")
+        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="engine-grammar")
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="engine-mask")
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._open: dict[str, _Following] = {}
         self._problems: dict[str, str] = {}
@@ -106,8 +108,8 @@ class Constraints:
     def __repr__(self) -> str:
         return f"Constraints(open={len(self._open)}, compiled={len(self._compiled)})"
 
-    def open(self, request_id: str, grammar: str) -> None:
-        """Begin to compile a grammar; returns at once.
+    def open(self, request_id: str, grammar: str) -> Future[LLMatcher]:
+        """Begin to compile a grammar; returns at once. Whoever asks for a mask before it is done waits for it.
 
         Raises:
             UnsupportedField: The engine was started without a vocabulary.
@@ -115,19 +117,24 @@ class Constraints:
         if self._vocabulary is None or not self._vocabulary.eos:
             raise UnsupportedField("This model cannot follow a grammar: it has no end token.", param="response_format")
         if self._tokenizer is None:
-            self._tokenizer = self._threads.submit(grammar_tokenizer, self._vocabulary)
+            self._tokenizer = self._compiler.submit(grammar_tokenizer, self._vocabulary)
         compiled = self._compiled.get(grammar)
         if compiled is None:
-            compiled = self._compiled[grammar] = self._threads.submit(_compile, self._tokenizer, grammar)
+            compiled = self._compiled[grammar] = self._compiler.submit(_compile, self._tokenizer, grammar)
             while len(self._compiled) > KEPT:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(grammar)
         self._open[request_id] = _Following(compiled)
+        return compiled
 
     def close(self, request_id: str) -> None:
-        """Forget a request; unknown ids had no grammar."""
-        self._open.pop(request_id, None)
+        """Forget a request; unknown ids had no grammar. One that nobody wants any more is not compiled."""
+        following = self._open.pop(request_id, None)
         self._problems.pop(request_id, None)
+        if following is None or any(other.compiled is following.compiled for other in self._open.values()):
+            return
+        if following.compiled.cancel():
+            self._compiled = OrderedDict(pair for pair in self._compiled.items() if pair[1] is not following.compiled)
 
     def begin(self, request_id: str, answer: Seq[int]) -> Future[Permitted] | None:
         """Start computing what may come after `answer`, the request's tokens so far; None if it follows no grammar."""
@@ -141,7 +148,8 @@ class Constraints:
         return self._problems.get(request_id, "nothing may follow")
 
     def stop(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._compiler, self._threads):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _permitted(self, request_id: str, following: _Following, answer: Seq[int]) -> Permitted:
         permitted = following.permitted(answer)

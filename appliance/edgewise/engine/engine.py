@@ -24,7 +24,7 @@ from edgewise.kernels.sample import Draw
 
 log = get_logger(__name__)
 
-_HELD_BACK_S = 0.001  # between two looks at requests that all wait for a lower cache tier
+_HELD_BACK_S = 0.001  # between two looks at requests that all wait for a lower cache tier or for their grammar
 
 
 class Engine:
@@ -82,7 +82,7 @@ class Engine:
         sequence = self._scheduler.add(request)
         if request.constraint is not None:
             try:
-                self._runner.constraints.open(request.id, request.constraint)
+                sequence.grammar = self._runner.constraints.open(request.id, request.constraint)
             except InvalidRequest:
                 self._scheduler.remove(sequence)
                 raise
@@ -111,7 +111,7 @@ class Engine:
             draws = self._run(plan)
             chunks += [self._advance(work, draw) for work, draw in zip(plan.work, draws, strict=True) if draw]
         elif not chunks and self._live:
-            self._wait(_HELD_BACK_S)  # every request waits for a lower cache tier
+            self._wait(_HELD_BACK_S)  # every request waits for a lower cache tier or for its grammar
         self._writing_behind = self._tiers.tick()
         return chunks
 

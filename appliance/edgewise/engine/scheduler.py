@@ -253,7 +253,7 @@ class Scheduler:
                 candidate = None  # nobody overtakes who waits for room
 
     def _next_waiting(self, held: set[Sequence], now: float) -> Sequence | None:
-        """Whose turn it is, but for those whose pages are on their way; they are added to `held`."""
+        """Whose turn it is, but for those that could not run yet (`_held_back`); they are added to `held`."""
         while (sequence := self.waiting.first(held)) is not None and self._held_back(sequence, now):
             held.add(sequence)
         return sequence
@@ -317,7 +317,9 @@ class Scheduler:
         self.waiting.push(victim)
 
     def _held_back(self, sequence: Sequence, now: float) -> bool:
-        """Whether a lower tier is bringing pages of a waiting sequence; for `HOLD_S` at most."""
+        """Whether a waiting sequence's grammar is being compiled, or a lower tier brings its pages, for `HOLD_S` at most."""
+        if sequence.grammar is not None and not sequence.grammar.done():
+            return True
         if sequence.hold_until is None:
             sequence.hold_until = now + HOLD_S
         return now < sequence.hold_until and self._tiers.pending(self._residency.prefix(sequence))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 from edgewise.engine.pages import Parked
 from edgewise.engine.prefix import PageHash, chain_start
@@ -27,6 +29,7 @@ class Sequence:
         deadline_at: Engine clock in seconds, or None.
         cached_tokens: Prompt tokens that the prefix cache spared at first admission; None before it.
         restored_tokens: Those of them that came back from a lower cache tier.
+        grammar: Done when the grammar that it follows is compiled; None if it follows none.
         hold_until: Engine clock until which it may wait for a lower tier to bring its pages; None before it was asked.
     """
 
@@ -47,6 +50,7 @@ class Sequence:
     blocked_at: int | None = None
     cached_tokens: int | None = None
     restored_tokens: int = 0
+    grammar: Future[Any] | None = None
     hold_until: float | None = None
     admitted_at: float | None = None
     first_token_at: float | None = None
