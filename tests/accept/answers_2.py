@@ -9,25 +9,26 @@ from tests.e2e.client import Client, tokens_of
 from tests.e2e.service import STARTER, running, starter_model
 
 TOKENS = 64
+TOKENS_IN_BRIEF = 16  # for fewer than ten prompts
 EXACT = ("--dtype", "float32", "--kv-dtype", "float32")
 
 
 def measure(count: int) -> Verdict:
-    questions = prompts(count)
+    questions, tokens = prompts(count), TOKENS if count >= 10 else TOKENS_IN_BRIEF
     with running(*EXACT) as service, Client(service.url, model=STARTER) as client:
-        fields = {"temperature": 0, "max_completion_tokens": TOKENS, "ignore_eos": True, "return_token_ids": True}
+        fields = {"temperature": 0, "max_completion_tokens": tokens, "ignore_eos": True, "return_token_ids": True}
         answers = [tokens_of(client.chat(question, **fields)) for question in questions]
     progress(f"{count} answers received; now transformers")
     (path,) = starter_model().paths.values()
     reference = Reference(path)
     differing = []
     for question, answer in zip(questions, answers, strict=True):
-        expected = reference.greedy(reference.chat_prompt(question), TOKENS)
+        expected = reference.greedy(reference.chat_prompt(question), tokens)
         if answer != expected:
             pairs = zip(answer, expected, strict=False)
             first = next((index for index, (got, wanted) in enumerate(pairs) if got != wanted), len(answer))
             differing.append({"prompt": question, "first_difference": first, "got": answer, "expected": expected})
-    figure = f"{count - len(differing)} of {count} equal, {TOKENS} tokens each"
+    figure = f"{count - len(differing)} of {count} equal, {tokens} tokens each"
     return Verdict(figure=figure, passed=not differing, details={"differing": differing})
 
 
