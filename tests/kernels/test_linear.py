@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from edgewise.kernels import linear as kernels_linear
+from edgewise.kernels.limits import max_row_multiple
 from edgewise.kernels.linear import linear, measure, tiles_invariant
-from edgewise.kernels.rows import Rows, default_rows
+from edgewise.kernels.rows import Rows, candidates, default_rows
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -73,6 +75,25 @@ def test_a_library_that_cannot_be_pinned_is_found(monkeypatch: pytest.MonkeyPatc
 
 def test_attention_tiles_are_measured_too() -> None:
     assert tiles_invariant(CPU)
+
+
+@pytest.mark.parametrize("name", ["tile_product", "row_sum", "rms_norm"])
+def test_tiles_that_depend_on_the_batch_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    steady = getattr(kernels_linear, name)
+
+    def shaky(x: torch.Tensor, *arguments: object) -> torch.Tensor:
+        """Other last bits for more than 16 rows."""
+        result: torch.Tensor = steady(x, *arguments) * (1 + 1e-6 * (x.numel() // x.shape[-1] > 16))
+        return result
+
+    monkeypatch.setattr(kernels_linear, name, shaky)
+    assert not tiles_invariant(CPU)
+
+
+def test_a_gpu_is_offered_larger_multiples_and_no_tiles() -> None:
+    assert candidates(torch.bfloat16, "cuda") == [Rows(2), Rows(16), Rows(64), Rows(128)]
+    assert candidates(torch.float32, "cpu") == [Rows(8), Rows(16), Rows(16, tile=16)]
+    assert max(rows.padded(1) for rows in candidates(torch.float32, "cuda")) == max_row_multiple("cuda")
 
 
 def test_padded_rows() -> None:

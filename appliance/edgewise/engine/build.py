@@ -28,6 +28,7 @@ from edgewise.engine.spill import SpillSpace
 from edgewise.engine.tiering import PageMover, PageTiers
 from edgewise.engine.tiers.make import make_tiers, wanted_bytes
 from edgewise.engine.tiers.mover import KVPageMover
+from edgewise.kernels.compiled import origin
 from edgewise.kernels.linear import tiles_invariant
 from edgewise.kernels.paging import PAGE_TOKENS
 from edgewise.models.decoder.kv_formats import NetworkConfig
@@ -226,4 +227,4 @@ def _device_family(device: torch.device) -> str:
     if device.type != "cuda":
         return cpu_family()
     major, minor = torch.cuda.get_device_capability(device)
-    return f"sm_{major}{minor}"
+    return f"sm_{major}{minor}-{origin(device)}"

@@ -78,7 +78,7 @@ def fit(
     """
     budget = int(available * memory_fraction) if memory_budget_bytes is None else min(memory_budget_bytes, available)
     weights = weight_bytes(config, numerics.dtype)
-    workspace = workspace_bytes(config, max_step_tokens, max_running)
+    workspace = workspace_bytes(config, max_step_tokens, max_running, numerics.device)
     per_token = kv_bytes_per_token(config, numerics.kv_dtype, numerics.dtype)
     context = min(max_context or config.max_position, config.max_position)
     room = int(budget * SHRINK_MARK) - weights - workspace

@@ -14,6 +14,8 @@ ROW_MULTIPLE = {"float32": 8, "bfloat16": 2, "float16": 2}
 MAX_ROW_MULTIPLE = 16
 # Long batches are padded to this.
 PRODUCT_ROW_MULTIPLE = 32
+# Further multiples that a GPU may need; there rows of padding cost little, since products of few rows wait for memory.
+GPU_ROW_MULTIPLES = (64, 128)
 
 # What math libraries keep compiled for the shapes of products that a model meets (oneDNN, bfloat16: 140 shapes, 0.4 MiB each).
 PRODUCT_CACHE_BYTES = 64 << 20
@@ -23,6 +25,11 @@ QUERY_ROW_MULTIPLE = 8
 SCORE_BYTES = 32 << 20
 GATHER_BYTES = 8 << 20
 MAX_QUERY_ROWS = 512
+
+
+def max_row_multiple(device: str) -> int:
+    """The largest multiple that a batch's rows are padded to on "cpu" or "cuda"."""
+    return PRODUCT_ROW_MULTIPLE if device == "cpu" else GPU_ROW_MULTIPLES[-1]
 
 
 def round_up(count: int, multiple: int) -> int:

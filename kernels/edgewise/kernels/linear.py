@@ -8,7 +8,10 @@ import torch
 
 from edgewise.kernels.limits import QUERY_ROW_MULTIPLE, TILE_TOKENS
 from edgewise.kernels.reference import linear as reference
+from edgewise.kernels.rms_norm import rms_norm
+from edgewise.kernels.row_sum import row_sum
 from edgewise.kernels.rows import Rows, default_rows, measure_rows
+from edgewise.kernels.tile_product import tile_product
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -40,25 +43,37 @@ def linear(
 
 
 def measure(weights: Sequence[torch.Tensor]) -> Rows:
-    """`rows.measure_rows` over this module's product."""
-    return measure_rows(weights, lambda x, weight, rows: linear(x, weight, None, rows))
+    """`rows.measure_rows` over this module's product; on CUDA, where a bias selects other kernels, with one and without."""
+    return measure_rows(weights, _both_ways if weights[0].device.type == "cuda" else _plain)
+
+
+def _plain(x: torch.Tensor, weight: torch.Tensor, rows: Rows) -> torch.Tensor:
+    return linear(x, weight, None, rows)
+
+
+def _both_ways(x: torch.Tensor, weight: torch.Tensor, rows: Rows) -> torch.Tensor:
+    bias = weight.select(1, 0).contiguous()
+    return torch.cat((linear(x, weight, None, rows), linear(x, weight, bias, rows)), dim=1)
 
 
 @torch.inference_mode()
 def tiles_invariant(device: torch.device) -> bool:
-    """Measure (in a few ms) whether attention's tile products give a row the same bits alone and among others.
+    """Measure (in a few ms) whether attention and norms give a row the same bits alone and among others.
 
-    Weight products are measured by `measure`. Everything else in the reference is elementwise or reduces rows of fixed shape in
-    fixed order.
+    Measured are the products, sums and norms that are in use on `device`; weight products by `measure`. Everything else in the
+    reference is elementwise or reduces rows of fixed shape in fixed order.
     """
     generator = torch.Generator().manual_seed(1)
     queries, keys = (torch.randn(shape, generator=generator).to(device) for shape in ((64, 64), (6, TILE_TOKENS, 64)))
 
     def scores(rows: int, tiles: int) -> torch.Tensor:
-        return torch.bmm(queries[:rows].expand(tiles, -1, -1).contiguous(), keys[:tiles].transpose(1, 2))
+        return tile_product(queries[:rows].expand(tiles, -1, -1).contiguous(), keys[:tiles].transpose(1, 2))
 
-    one = scores(QUERY_ROW_MULTIPLE, 1)[0]
-    alike = all(torch.equal(scores(rows, tiles)[0, : one.shape[0]], one) for rows, tiles in ((8, 6), (64, 1), (64, 6)))
-    weighted = torch.bmm(one[None], keys[:1])[0]
-    many = torch.bmm(scores(64, 6), keys)[0, : one.shape[0]]
-    return alike and torch.equal(weighted, many)
+    one, many = scores(QUERY_ROW_MULTIPLE, 1), scores(64, 6)
+    found = [(one, scores(rows, tiles)) for rows, tiles in ((8, 6), (64, 1), (64, 6))]
+    found += [(tile_product(one, keys[:1]), tile_product(many, keys)), (row_sum(one), row_sum(many))]
+    for columns in (64, 4096):
+        x, weight = torch.randn((64, columns), generator=generator).to(device), torch.ones(columns, device=device)
+        norms = rms_norm(x, weight, 1e-6)
+        found += [(rms_norm(x[:count], weight, 1e-6)[None], norms[None]) for count in (1, 3, 16)]
+    return all(torch.equal(whole[0, : alone.shape[1]], alone[0]) for alone, whole in found)

@@ -14,15 +14,16 @@ from dataclasses import dataclass
 
 import torch
 
-from edgewise.kernels.limits import MAX_ROW_MULTIPLE, PRODUCT_ROW_MULTIPLE, ROW_MULTIPLE, round_up
+from edgewise.kernels.limits import GPU_ROW_MULTIPLES, MAX_ROW_MULTIPLE, PRODUCT_ROW_MULTIPLE, ROW_MULTIPLE, round_up
 
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 # Batches up to the first number are padded to the rule's multiple, up to the second to 8, longer ones to more: libraries keep
 # compiled code for every number of rows that they meet, half a megabyte each (`kernels.limits.PRODUCT_CACHE_BYTES`).
 _FINE, _MEDIUM = 16, 64
 _TOP = 512  # rows of the longest product measured
-_MEASURE_MACS = 12e9  # a fraction of a second on two cores
-_MEASURE_OUTPUTS = 1 << 21  # elements of one product: measuring must not raise the peak of loading
+_MEASURE_MACS = {"cpu": 12e9, "cuda": 2e12}  # a fraction of a second on two cores, or on a small GPU
+# Elements of one product: measuring must not raise the peak of loading, or on a GPU take more than the workspace that follows.
+_MEASURE_OUTPUTS = {"cpu": 1 << 21, "cuda": 1 << 24}
 
 Product = Callable[[torch.Tensor, torch.Tensor, "Rows"], torch.Tensor]
 
@@ -60,16 +61,22 @@ def measure_rows(weights: Sequence[torch.Tensor], product: Product) -> Rows:
         product: `linear` of rows, weight and rule.
 
     Returns:
-        A proven rule; where none is found (a GPU library that will not be pinned) the default, not proven.
+        A proven rule; where none is found (cuBLAS on large matrices) the default, not proven.
     """
     dtype, device = weights[0].dtype, weights[0].device
-    candidates = [default_rows(dtype), Rows(MAX_ROW_MULTIPLE)]
-    if device.type == "cpu":  # on a GPU tiles would cost more than the promise is worth
-        candidates.append(Rows(MAX_ROW_MULTIPLE, tile=MAX_ROW_MULTIPLE))
-    for rows in candidates:
+    for rows in candidates(dtype, device.type):
         if all(_independent(weight, rows, product) for weight in weights):
             return Rows(rows.multiple, rows.tile, proven=True)
     return default_rows(dtype)
+
+
+def candidates(dtype: torch.dtype, device: str) -> list[Rows]:
+    """What is tried on "cpu" or "cuda", the cheapest first."""
+    found = [default_rows(dtype), Rows(MAX_ROW_MULTIPLE)]
+    if device == "cpu":
+        return [*found, Rows(MAX_ROW_MULTIPLE, tile=MAX_ROW_MULTIPLE)]
+    # Tiles would launch a kernel for every 16 rows of a prompt, which costs more than the promise is worth.
+    return [*found, *(Rows(multiple) for multiple in GPU_ROW_MULTIPLES)]
 
 
 @torch.inference_mode()
@@ -91,4 +98,8 @@ def _counts(rows: Rows, weight: torch.Tensor) -> list[int]:
 
 
 def _affordable(counts: list[int], weight: torch.Tensor) -> bool:
-    return sum(counts) * weight.numel() <= _MEASURE_MACS / 5 and counts[-1] * weight.shape[0] <= _MEASURE_OUTPUTS
+    device = weight.device.type
+    return (
+        sum(counts) * weight.numel() <= _MEASURE_MACS[device] / 5
+        and counts[-1] * weight.shape[0] <= _MEASURE_OUTPUTS[device]
+    )

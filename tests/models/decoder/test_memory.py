@@ -43,3 +43,4 @@ def test_workspace_grows_with_the_step_and_the_batch(tiny_model: Any) -> None:
     base = workspace_bytes(config, 512, 32)
     assert workspace_bytes(config, 1024, 32) > base
     assert workspace_bytes(config, 512, 64) > base
+    assert workspace_bytes(config, 512, 32, "cuda") > base  # rows may be padded further there

@@ -11,6 +11,8 @@ from edgewise.kernels.paging import KVLayer
 from edgewise.kernels.reference.attention_plan import AttentionPlan, Group, Segment, Shape
 from edgewise.kernels.reference.scratch import Scratch
 from edgewise.kernels.reference.softcap import softcap_
+from edgewise.kernels.row_sum import row_sum
+from edgewise.kernels.tile_product import tile_product
 
 
 def attention(
@@ -60,7 +62,7 @@ def _attend(
     for first, last in _later_ordinals(group):
         torch.maximum(top[: last - first], largest[first:last], out=top[: last - first])
     weights.sub_(_per_tile(top, group).unsqueeze(-1)).exp_()
-    sums = weights.sum(dim=-1)
+    sums = row_sum(weights)
     total = sums[: group.sequences].clone()
     for first, last in _later_ordinals(group):
         total[: last - first] += sums[first:last]
@@ -78,7 +80,7 @@ def _scores(queries: torch.Tensor, kv: KVLayer, group: Group, head: int, scratch
         part = per_tile if per_tile.shape[0] == 1 else per_tile[segment.first : segment.last]
         part = part.expand(segment.last - segment.first, -1, -1, -1).reshape(-1, rows, head_dim)
         target = scores[segment.first : segment.last]
-        torch.bmm(part, keys.transpose(1, 2), out=target.view(-1, rows, TILE_TOKENS))
+        tile_product(part, keys.transpose(1, 2), out=target.view(-1, rows, TILE_TOKENS))
         if kv.k_scale is not None:
             target.mul_(_gather_scales(kv.k_scale, group, segment, head))
     return scores
@@ -97,7 +99,7 @@ def _weighted_values(weights: torch.Tensor, kv: KVLayer, group: Group, head: int
         if kv.v.is_floating_point() and segment.partial is not None and segment.beyond is not None:
             own = values.index_select(0, segment.partial).masked_fill_(segment.beyond.unsqueeze(-1), 0.0)
             values.index_copy_(0, segment.partial, own)
-        sums = torch.bmm(part.view(-1, rows, TILE_TOKENS), values.view(-1, TILE_TOKENS, head_dim))
+        sums = tile_product(part.view(-1, rows, TILE_TOKENS), values.view(-1, TILE_TOKENS, head_dim))
         sums = sums.view(-1, heads, rows, head_dim)
         for first, last in segment.ordinals:
             result[: last - first] += sums[first:last]

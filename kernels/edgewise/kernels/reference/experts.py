@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from edgewise.kernels.reference.linear import linear
+from edgewise.kernels.row_sum import row_sum
 from edgewise.kernels.rows import Rows
 
 
@@ -13,7 +14,7 @@ def route(logits: torch.Tensor, per_token: int, normalised: bool) -> tuple[torch
     sorted_, order = logits.float().softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
     weights = sorted_[:, :per_token]
     if normalised:
-        weights = weights / weights.sum(dim=-1, keepdim=True)
+        weights = weights / row_sum(weights).unsqueeze(-1)
     return order[:, :per_token].contiguous(), weights.contiguous()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgewise.kernels.limits import GATHER_BYTES, PRODUCT_CACHE_BYTES, PRODUCT_ROW_MULTIPLE, SCORE_BYTES, round_up
+from edgewise.kernels.limits import GATHER_BYTES, PRODUCT_CACHE_BYTES, SCORE_BYTES, max_row_multiple, round_up
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.kv_formats import NetworkConfig, kv_formats, kv_token_bytes
 from edgewise.models.longtail.config import LongTailConfig
@@ -46,13 +46,14 @@ def kv_bytes_per_token(config: NetworkConfig, kv_dtype: str, dtype: str = "bfloa
     return kv_token_bytes(config, kv_formats(config, kv_dtype, dtype))
 
 
-def workspace_bytes(config: NetworkConfig, max_step_tokens: int, max_running: int) -> int:
+def workspace_bytes(config: NetworkConfig, max_step_tokens: int, max_running: int, device: str = "cpu") -> int:
     """Upper bound of what one step allocates: activations, attention scratch, the logits of `max_running` rows,
     and what math libraries keep for the shapes they meet."""
     if isinstance(config, LongTailConfig):
         return config.workspace_bytes(max_step_tokens, max_running)
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    rows = round_up(max_step_tokens + max_running, PRODUCT_ROW_MULTIPLE)
+    multiple = max_row_multiple(device)
+    rows = round_up(max_step_tokens + max_running, multiple)
     # residual, norm and its copy, product; projections, their rotation in four parts and the result; gate, up and act
     hidden = 4 + config.post_norms
     inner = config.ffn_size
@@ -66,5 +67,5 @@ def workspace_bytes(config: NetworkConfig, max_step_tokens: int, max_running: in
     # scores; keys or values as stored and as float32; queries copied for each tile
     attention = SCORE_BYTES + 3 * GATHER_BYTES
     # as the product leaves them, as float32, and one row in float64 with its sort
-    logits = 2 * round_up(max_running, PRODUCT_ROW_MULTIPLE) * config.vocab_size + 6 * config.vocab_size
+    logits = 2 * round_up(max_running, multiple) * config.vocab_size + 6 * config.vocab_size
     return (rows * activations + logits) * _FLOAT_BYTES + attention + PRODUCT_CACHE_BYTES
