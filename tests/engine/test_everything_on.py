@@ -121,7 +121,8 @@ def assert_idle(core: Engine) -> None:
     stats, pool = core.stats(), core._scheduler.pages
     assert (stats.running, stats.waiting) == (0, 0)
     assert stats.pages_free + stats.pages_cached == stats.pages_total
-    assert pool.spill.stats().reserved_bytes == 0
+    assert (stats.spill_bytes, stats.spill_limit_bytes) == (0, 2**20)
+    assert stats.unspilled_pages <= stats.spilled_pages
     assert not pool._parked
     assert stats.host_bytes <= HOST_PAGES * 5120
     assert repr(core._runner.constraints).startswith("Constraints(open=0,")

@@ -44,7 +44,8 @@ class EngineStats:
 
     Those of the tiers count pages: what they hold now, and since the engine's start how many were found (`hits`), not found,
     refused because a file did not pass its checks (files), and not written (`dropped`). `disk_off` is 1 while the disk takes
-    no writes.
+    no writes. `spill_bytes` are promised to pages of preempted requests, of at most `spill_limit_bytes`; `spilled_pages` and
+    `unspilled_pages` count what has moved out and back.
     """
 
     running: int = 0
@@ -58,6 +59,10 @@ class EngineStats:
     generated_tokens: int = 0
     preemptions: int = 0
     aborted: int = 0
+    spill_bytes: int = 0
+    spill_limit_bytes: int = 0
+    spilled_pages: int = 0
+    unspilled_pages: int = 0
     host_pages: int = 0
     host_bytes: int = 0
     host_limit_bytes: int = 0

@@ -202,6 +202,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         pages = self._scheduler.pages
+        spill = pages.spill.stats()
         return EngineStats(
             **self._totals,
             running=len(self._scheduler.running),
@@ -210,6 +211,10 @@ class Engine:
             pages_free=pages.free,
             pages_cached=pages.cached,
             preemptions=self._scheduler.preemptions,
+            spill_bytes=spill.reserved_bytes,
+            spill_limit_bytes=spill.limit_bytes,
+            spilled_pages=spill.exported,
+            unspilled_pages=spill.restored,
             rss_bytes=resident_bytes(),
             **({} if self._tiered is None else asdict(self._tiered.stats())),
         )
