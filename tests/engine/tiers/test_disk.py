@@ -334,6 +334,25 @@ def test_one_unreadable_file_at_the_start_does_not_hide_the_others(root: Path, m
     assert read(again, [page(1)]) == [page(1)]
 
 
+def test_what_is_cleared_counts_no_longer(root: Path) -> None:
+    store = opened(root)
+    other = DiskStore(
+        spec_of(root, key="k", model="other", model_digest="sha256:cd"), notify=lambda kind, message: None
+    )
+    other.open()
+    other.write([page(2)])
+    for index in range(2):
+        store.write([page(index)])
+        read(store, [page(index)])
+    assert store.used_bytes == 3 * run_file.run_size(1, PAGE)
+    assert store.forget_all() == 2
+    folder.clear(root, "tiny")
+    assert store.used_bytes == run_file.run_size(1, PAGE)
+    assert not store._touched
+    store.write([page(7)])
+    assert store.used_bytes == 2 * run_file.run_size(1, PAGE)
+
+
 def test_files_that_are_gone_are_forgotten_whole(root: Path) -> None:
     store = opened(root)
     for index in range(8):

@@ -295,9 +295,11 @@ class DiskStore:
         self._off_until, self._pause = None, _FIRST_PAUSE_S
 
     def forget_all(self) -> int:
-        """Empty the index, not the folder; returns the number of pages it knew."""
+        """Empty the index, not the folder, which whoever calls this clears; returns the number of pages it knew."""
         with self._lock:
             count = len(self._where)
+            self.used_bytes = max(0, self.used_bytes - sum(header.size for header in self._files.values()))
             self._where.clear()
             self._files.clear()
+            self._touched.clear()
             return count
