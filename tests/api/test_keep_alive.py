@@ -53,14 +53,16 @@ class Noting(Models):
         return self.get(name)
 
 
-async def test_both_routes_hand_it_on_and_refuse_it_by_name() -> None:
+async def test_every_route_hands_it_on_and_refuse_it_by_name() -> None:
     api = make_api()
     models = Noting(fake_model(api.engine))
     api.deps.models = models
     await api.answer(CHAT, hello(keep_alive="10m"))
     await api.answer(COMPLETIONS, prompt(keep_alive=-1))
     await api.answer(COMPLETIONS, prompt())
-    assert models.asked == [600.0, math.inf, None]
+    await api.answer("/v1/responses", {"model": "tiny", "input": "hi", "keep_alive": "1h"})
+    await api.answer("/v1/messages", hello(max_tokens=2, keep_alive=0))
+    assert models.asked == [600.0, math.inf, None, 3600.0, 0.0]
     error = await api.refusal(CHAT, hello(keep_alive="soon"))
     assert error["param"] == "keep_alive"
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from edgewise.api.keep_alive import KeepAlive
 from edgewise.api.parse import SMALLEST_TOP_P, Caller
 from edgewise.api.schemas import MAX_TIMEOUT_S
 from edgewise.pipeline.seeds import MAX_SEED
@@ -28,10 +29,12 @@ class DrawingBody(BaseModel):
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
+    keep_alive: KeepAlive = None
 
 
 DRAWING = (
     "ignore_eos",
+    "keep_alive",
     "min_p",
     "min_tokens",
     "repetition_penalty",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 FOREVER = math.inf
@@ -42,3 +43,9 @@ def _read(text: str) -> float:
     if len(size) <= 40 and re.fullmatch(f"(?:{_PART})+", size):
         return sign * sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, size))
     return math.nan
+
+
+KeepAlive = Annotated[
+    Any, BeforeValidator(keep_alive_seconds), Field(json_schema_extra={"type": ["number", "string", "null"]})
+]
+"""The field's type in a body; its value is that of `keep_alive_seconds`."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from edgewise.api.errors import MissingField, WrongType
-from edgewise.api.keep_alive import keep_alive_seconds
+from edgewise.api.keep_alive import KeepAlive
 from edgewise.core.errors import EdgewiseError, InvalidRequest, UnknownField
 from edgewise.pipeline.seeds import MAX_SEED
 
@@ -152,9 +152,7 @@ class Generation(_Strict):
     ignore_eos: bool | None = None
     return_token_ids: bool | None = None
     timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
-    keep_alive: Annotated[
-        Any, BeforeValidator(keep_alive_seconds), Field(json_schema_extra={"type": ["number", "string", "null"]})
-    ] = None
+    keep_alive: KeepAlive = None
     structured_outputs: Any = None
     guided_json: Any = None
     guided_regex: Any = None

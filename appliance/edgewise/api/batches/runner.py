@@ -230,7 +230,8 @@ class BatchRunner:
             gone = NotFound("The input file was deleted before this line was done.", param="input_file_id")
             await self._keep(batch, line, request_id, gone)
             return
-        record = self._deps.requests.enter(id=request_id, route=ROUTE, key=batch.owner.removeprefix("key:"))
+        owner = batch.owner.removeprefix("key:")
+        record = self._deps.requests.enter(id=request_id, route=ROUTE, key=owner, priority=Priority.BACKGROUND)
         status = 200
         try:
             body, usage = await self._answer(batch, record, parse_json(raw)["body"])

@@ -82,7 +82,7 @@ def _blocks(value: Any, where: str, role: str, found: Conversation) -> list[tupl
     for index, item in enumerate(value):
         place = f"{where}[{index}]"
         block = an_object(item, place)
-        kind = block.get("type")
+        kind = str(block.get("type"))
         if kind in _THOUGHTS and role == "assistant":
             found.ignored[f"messages[].content[].{kind}"] = None
             continue
@@ -91,13 +91,13 @@ def _blocks(value: Any, where: str, role: str, found: Conversation) -> list[tupl
     return kept
 
 
-def _check_block(block: dict[str, Any], kind: Any, place: str, role: str, found: Conversation) -> None:
-    if isinstance(kind, str) and kind in _MEDIA:
+def _check_block(block: dict[str, Any], kind: str, place: str, role: str, found: Conversation) -> None:
+    if kind in _MEDIA:
         raise UnsupportedField(f"'{place}' is of type '{kind}': {_MEDIA[kind]}. Send text.", param=place)
     allowed = _ALLOWED[role]
     if kind not in allowed:
         raise InvalidRequest(
-            f"'{place}.type' is '{str(kind)[:40]}': a message of the role '{role}' has {' and '.join(allowed)} blocks.",
+            f"'{place}.type' is '{kind[:40]}': a message of the role '{role}' has {' and '.join(allowed)} blocks.",
             param=f"{place}.type",
         )
     only(block, _FIELDS[kind], place)

@@ -77,10 +77,10 @@ def _tool_choice(value: dict[str, Any] | None, tools: Sequence[Mapping[str, Any]
     if value is None:
         return ToolChoice()
     only(value, frozenset({"type", "name", "disable_parallel_tool_use"}), "tool_choice")
-    kind = value.get("type")
+    kind = str(value.get("type"))
     if kind not in _MODES:
         raise InvalidRequest(
-            f"'tool_choice.type' is '{str(kind)[:40]}': it must be one of {', '.join(_MODES)}.",
+            f"'tool_choice.type' is '{kind[:40]}': it must be one of {', '.join(_MODES)}.",
             param="tool_choice.type",
         )
     if kind in ("any", "tool") and not tools:

@@ -37,7 +37,8 @@ def messages_router(deps: ApiDependencies) -> APIRouter:
 
         async def prepare(deps: ApiDependencies, body: dict[str, Any], caller: Caller) -> Prepared:
             checked = validate(MessagesBody, body)
-            task, form = messages_task(checked, await deps.models.open(checked.model), caller)
+            model = await deps.models.open(checked.model, keep_alive_s=checked.keep_alive)
+            task, form = messages_task(checked, model, caller)
             task = replace(task, ignored=(*task.ignored, *ignored), warnings=(*task.warnings, *warnings))
             return Prepared(task=task, form=form, write=lambda run, _: MessagesWriter(run))
 
@@ -48,7 +49,7 @@ def messages_router(deps: ApiDependencies) -> APIRouter:
         _read_headers(request)
         context = admit(request, deps, COUNT)
         body = validate(CountBody, await read_body(request, deps))
-        task, _ = messages_task(body, await deps.models.open(body.model), caller(context, deps))
+        task, _ = messages_task(body, await deps.models.open(body.model, keep_alive_s=body.keep_alive), caller(context, deps))
         encoded = await encode_input(task)
         return json_response({"input_tokens": sum(len(prompt) for prompt in encoded.prompts)})
 

@@ -67,7 +67,7 @@ def owner(request: Request) -> str:
 async def prepare_response(deps: ApiDependencies, body: dict[str, Any], caller: Caller) -> Prepared:
     checked = validate(ResponsesBody, body)
     given = check_body(checked)
-    model = await deps.models.open(checked.model)
+    model = await deps.models.open(checked.model, keep_alive_s=checked.keep_alive)
     previous = checked.previous_response_id
     history = [] if previous is None else await deps.conversations.history(caller.salt, previous)
     task, form, asked = responses_task(checked, given, history, model, caller)
