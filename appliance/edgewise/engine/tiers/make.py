@@ -18,6 +18,9 @@ from edgewise.engine.tiers.worker import QUEUE_BYTES, DiskWorker
 
 ARRIVAL_BYTES = 256 << 20
 """Host memory where pages from disk arrive when there is no host tier."""
+REMEDY = (
+    "raise engine.memory_fraction or engine.memory_budget_bytes, lower engine.kv_memory_bytes, or serve fewer `models`"
+)
 
 log = get_logger(__name__)
 
@@ -56,12 +59,10 @@ def make_tiers(
     size = min(wanted, ledger.room(SHRINK_MARK))
     queue = QUEUE_BYTES if _has_disk(config) else 0
     if size - queue < mover.page_bytes:
-        log.warning(
-            "cache_tiers_off", wanted_bytes=wanted, room_bytes=size, remedy="free memory or lower kv_memory_bytes"
-        )
+        log.warning("cache_tiers_off", wanted_bytes=wanted, room_bytes=size, remedy=REMEDY)
         return None
     if size < wanted:
-        log.warning("cache_tiers_smaller", wanted_bytes=wanted, booked_bytes=size)
+        log.warning("cache_tiers_smaller", wanted_bytes=wanted, booked_bytes=size, remedy=REMEDY)
     ledger.book("cache_tiers", size)
     host = HostCache(mover.page_bytes, size - queue)
     disk = _disk(config, mover.page_bytes, numeric_class, page_tokens, notify, host) if _has_disk(config) else None
