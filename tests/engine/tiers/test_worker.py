@@ -138,6 +138,29 @@ def test_a_fault_of_a_thread_ends_the_tier_alone(running: Running, monkeypatch: 
     assert not running.worker.pending([name(0)])
 
 
+@pytest.mark.parametrize("thread", ["read", "write"])
+def test_a_tier_whose_thread_has_failed_says_so_and_asks_for_no_more_pages(
+    running: Running, monkeypatch: pytest.MonkeyPatch, thread: str
+) -> None:
+    told: list[str] = []
+    store = running.worker.store
+    monkeypatch.setattr(store, "_notify", lambda kind, message: told.append(kind))
+
+    def fault(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(store, thread, fault)
+    assert running.worker.put(name(0), content(0))
+    if thread == "read":
+        until(lambda: running.stored(0))
+        assert running.worker.fetch([name(0)])
+    until(lambda: not store.accepts())
+    until(lambda: not running.worker.pending([name(0)]))
+    assert store.off
+    assert not running.worker.put(name(2), content(2))
+    assert told == ["disk_cache_off"]
+
+
 def test_closing_twice_and_before_the_start_of_work_is_harmless(tmp_path: Path) -> None:
     it = Running(tmp_path)
     it.worker.close(10)

@@ -95,6 +95,7 @@ class DiskStore:
         self._files: dict[Path, RunHeader] = {}
         self._touched: dict[Path, float] = {}
         self._off_until: float | None = None
+        self._over = False
         self._pause = _FIRST_PAUSE_S
 
     def __repr__(self) -> str:
@@ -231,7 +232,7 @@ class DiskStore:
 
     def accepts(self) -> bool:
         """Whether a write is worth trying now: always, but after a refusal of the disk only once in a while."""
-        return self._off_until is None or self._now() >= self._off_until
+        return not self._over and (self._off_until is None or self._now() >= self._off_until)
 
     def write(self, pages: Sequence[tuple[PageHash, memoryview]]) -> Path | None:
         """Store pages that are not stored yet, in one file; returns its path, or None where nothing was written."""
@@ -288,7 +289,14 @@ class DiskStore:
             log.warning("disk_cache_off", folder=str(self._spec.root), reason=reason, retry_in_s=_FIRST_PAUSE_S)
             self._notify("disk_cache_off", f"KV pages are not written to disk for now: {reason}.")
 
+    def give_up(self, error: Exception) -> None:
+        """Switch the tier off for good: nobody reads and writes it any more."""
+        self._over = True
+        self._switch_off(error)
+
     def _switch_on(self) -> None:
+        if self._over:  # the last write of a thread that has not heard of it yet
+            return
         if self._off_until is not None:
             log.info("disk_cache_on", folder=str(self._spec.root))
             self._notify("disk_cache_on", "KV pages are written to disk again.")

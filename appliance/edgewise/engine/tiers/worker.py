@@ -120,12 +120,14 @@ class DiskWorker:
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception:  # outermost frame of a thread: the engine goes on without the disk
+        except Exception as error:  # outermost frame of a thread: the engine goes on without the disk
             log.exception("disk_cache_thread_failed", thread=threading.current_thread().name)
+            self.store.give_up(error)
             with self._changed:
                 self._opened = self._closing = True
                 self._coming.clear()
                 self._writes.clear()
+                self._writing = frozenset()
                 self._changed.notify_all()
 
     def _read_loop(self) -> None:
