@@ -45,7 +45,8 @@ class ToolCallDelta:
 
 
 TextFinish = FinishReason | Literal["tool_calls", "content_filter"]
-"""An answer that calls tools ends with "tool_calls" where the engine says "stop"; one that a hook ends with "content_filter"."""
+"""An answer that calls tools ends with "tool_calls" where the engine says "stop", unless that cuts a call off; one that a hook
+ends with "content_filter"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ class TextChunk:
         finish: Set on the last piece only.
         stop: The stop string that ended the answer; on the last piece only.
         tool_calls: Pieces of tool calls, in order; their text is not part of `text`, but their tokens are among `shown`.
+        parts: `text` and `tool_calls` in the order in which they were written; empty where the text comes first.
     """
 
     sequence: int
@@ -73,6 +75,23 @@ class TextChunk:
     finish: TextFinish | None = None
     tool_calls: tuple[ToolCallDelta, ...] = ()
     stop: str | None = None
+    parts: tuple[str | ToolCallDelta, ...] = ()
+
+    @property
+    def ordered(self) -> tuple[str | ToolCallDelta, ...]:
+        """Text and pieces of calls in the order in which they were written."""
+        return self.parts or ((self.text,) if self.text else ()) + self.tool_calls
+
+
+def in_order(parts: Sequence[str | ToolCallDelta]) -> tuple[str | ToolCallDelta, ...]:
+    """The `parts` of a chunk: neighbouring texts joined; nothing where all text comes before the calls."""
+    merged: list[str | ToolCallDelta] = []
+    for part in parts:
+        if isinstance(part, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += part
+        elif part:
+            merged.append(part)
+    return tuple(merged) if any(isinstance(part, str) for part in merged[1:]) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +169,12 @@ class TextAssembler:
         if finish is not None and self._calls is not None:
             found += self._calls.flush()
         shown = tuple(self._settle(last=finish is not None))
-        text = "".join(piece for piece in found if isinstance(piece, str))
+        parts = [piece if isinstance(piece, str) else self._delta(piece) for piece in found]
+        text = "".join(part for part in parts if isinstance(part, str))
         if not (found or shown or consumed or finish):
             return None
         offset, self._told = self._told, self._told + len(text)
-        called = finish == "stop" and self._calls is not None and self._calls.calls > 0
+        called = finish == "stop" and self._calls is not None and self._calls.calls > 0 and not self._calls.inside
         return TextChunk(
             sequence=self._sequence,
             offset=offset,
@@ -162,7 +182,8 @@ class TextAssembler:
             shown=shown,
             token_ids=tuple(tokens[:consumed]),
             finish="tool_calls" if called else finish,
-            tool_calls=tuple(self._delta(piece) for piece in found if not isinstance(piece, str)),
+            tool_calls=tuple(part for part in parts if not isinstance(part, str)),
+            parts=in_order(parts),
             stop=None if self._scanner.found is None else self._scanner.pattern,
         )
 

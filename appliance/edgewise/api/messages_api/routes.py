@@ -49,7 +49,9 @@ def messages_router(deps: ApiDependencies) -> APIRouter:
         _read_headers(request)
         context = admit(request, deps, COUNT)
         body = validate(CountBody, await read_body(request, deps))
-        task, _ = messages_task(body, await deps.models.open(body.model, keep_alive_s=body.keep_alive), caller(context, deps))
+        task, _ = messages_task(
+            body, await deps.models.open(body.model, keep_alive_s=body.keep_alive), caller(context, deps)
+        )
         encoded = await encode_input(task)
         return json_response({"input_tokens": sum(len(prompt) for prompt in encoded.prompts)})
 

@@ -35,10 +35,8 @@ class MessagesWriter:
         yield PING
 
     def piece(self, chunk: TextChunk) -> Iterator[bytes]:
-        if chunk.text:
-            yield from self._text(chunk.text)
-        for delta in chunk.tool_calls:
-            yield from self._call(delta)
+        for part in chunk.ordered:
+            yield from self._text(part) if isinstance(part, str) else self._call(part)
         if chunk.finish is not None:
             self._finish, self._stop = chunk.finish, chunk.stop
             yield from self._close()
@@ -94,6 +92,8 @@ class MessagesWriter:
             return "stop_sequence"
         if self._finish == "length" and self._run.usage().completion_tokens < (self._run.task.sampling.max_tokens or 0):
             return "model_context_window_exceeded"
+        if self._finish == "tool_calls" and not any(block["type"] == "tool_use" for block in self._blocks):
+            return "end_turn"  # no whole call is left
         return _REASONS.get(self._finish or "", "end_turn")
 
     def _text(self, text: str) -> Iterator[bytes]:
@@ -132,7 +132,7 @@ class MessagesWriter:
     def _read_arguments(self) -> None:
         """A call whose arguments are no JSON (cut off, as a rule) has no `input`: the body leaves it out, the receipt says so."""
         try:
-            self._blocks[-1]["input"] = json.loads(self._arguments or "{}")
+            self._blocks[-1]["input"] = json.loads(self._arguments)
         except json.JSONDecodeError:
             name = self._blocks.pop()["name"]
             self._warnings.append(f"A call of '{name}' is left out of the body: its arguments are no whole JSON.")

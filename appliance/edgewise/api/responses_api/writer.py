@@ -18,7 +18,7 @@ from edgewise.api.sse import KEEP_ALIVE, sse
 from edgewise.core.errors import EdgewiseError
 from edgewise.pipeline.conversations import Conversations, Kept
 from edgewise.pipeline.run import Run
-from edgewise.pipeline.text import TextChunk, ToolCallDelta
+from edgewise.pipeline.text import ShownToken, TextChunk, ToolCallDelta
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
@@ -39,6 +39,7 @@ class ResponsesWriter:
         self._keep = keep
         self._id = f"resp_{run.task.id.removeprefix('req_')}"
         self._output: list[dict[str, Any]] = []
+        self._shown: list[ShownToken] = []
         self._number = 0
         self._finish: str | None = None
         self._body: dict[str, Any] = {}
@@ -48,14 +49,18 @@ class ResponsesWriter:
         yield self._event("response.in_progress", response=self._response("in_progress"))
 
     def piece(self, chunk: TextChunk) -> Iterator[bytes]:
-        if chunk.text or (self._form.logprobs and chunk.shown):
-            yield from self._text(chunk)
-        for delta in chunk.tool_calls:
-            yield from self._call(delta)
+        if self._form.logprobs:
+            self._shown += chunk.shown
+        for part in chunk.ordered:
+            yield from self._text(part) if isinstance(part, str) else self._call(part)
+        if self._open is not None and self._open["type"] == "function_call":
+            self._shown.clear()
         if chunk.finish is not None:
             self._finish = chunk.finish
             if not self._output:
                 yield from self._open_message()
+            if self._shown and self._open is not None:
+                yield from self._text("")
             yield from self._close_item()
 
     def gather(self, chunk: TextChunk) -> None:
@@ -101,22 +106,22 @@ class ResponsesWriter:
     def _place(self) -> dict[str, Any]:
         return {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1}
 
-    def _text(self, chunk: TextChunk) -> Iterator[bytes]:
+    def _text(self, text: str) -> Iterator[bytes]:
         if self._open is None or self._open["type"] != "message":
             yield from self._close_item()
             yield from self._open_message()
-        logprobs = self._logprobs(chunk)
+        logprobs = self._logprobs()
         part = self._output[-1]["content"][0]
-        part["text"] += chunk.text
+        part["text"] += text
         part["logprobs"] += logprobs
-        yield self._event(
-            "response.output_text.delta", **self._place, content_index=0, delta=chunk.text, logprobs=logprobs
-        )
+        yield self._event("response.output_text.delta", **self._place, content_index=0, delta=text, logprobs=logprobs)
 
-    def _logprobs(self, chunk: TextChunk) -> list[dict[str, Any]]:
-        if not self._form.logprobs:
+    def _logprobs(self) -> list[dict[str, Any]]:
+        """Of the tokens that have been shown since the last text. Those of calls have no place in this API."""
+        if not self._shown:
             return []
-        told: list[dict[str, Any]] = chat_logprobs(self._run.task.model.tokenizer, chunk.shown)["content"]
+        told: list[dict[str, Any]] = chat_logprobs(self._run.task.model.tokenizer, self._shown)["content"]
+        self._shown.clear()
         return told
 
     def _open_message(self) -> Iterator[bytes]:
@@ -144,7 +149,8 @@ class ResponsesWriter:
         item = self._open
         if item is None:
             return
-        item["status"] = "incomplete" if self._finish in _INCOMPLETE else "completed"
+        cut = self._finish in _INCOMPLETE or (item["type"] == "function_call" and self._finish == "stop")
+        item["status"] = "incomplete" if cut else "completed"
         if item["type"] == "message":
             part = item["content"][0]
             told = {"text": part["text"], "logprobs": part["logprobs"]}

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from edgewise.pipeline.hooks.protocol import TextFilter
-from edgewise.pipeline.text import ShownToken, TextChunk, ToolCallDelta
+from edgewise.pipeline.text import ShownToken, TextChunk, ToolCallDelta, in_order
 
 CONTEXT_CHARS = 256
 
@@ -78,8 +78,9 @@ class Gate:
         last = chunk.finish is not None
         offset = self._text.released
         self._remember(chunk)
-        text = await self._text.feed(chunk.text, last=last or bool(chunk.tool_calls))
-        calls = await self._calls(chunk, last=last)
+        parts = await self._parts(chunk.ordered, last=last)
+        text = "".join(part for part in parts if isinstance(part, str))
+        calls = tuple(part for part in parts if not isinstance(part, str))
         cut = self._cut
         shown, ids = self._settle(last=last and not cut)
         if not (text or calls or shown or ids or last or cut):
@@ -91,6 +92,7 @@ class Gate:
             shown=shown,
             token_ids=ids,
             tool_calls=calls,
+            parts=in_order(parts),
             finish="content_filter" if cut else chunk.finish,
             stop=None if cut else chunk.stop,
         )
@@ -99,22 +101,33 @@ class Gate:
     def _cut(self) -> bool:
         return self._text.cut or (self._call is not None and self._call[1].cut)
 
-    async def _calls(self, chunk: TextChunk, *, last: bool) -> tuple[ToolCallDelta, ...]:
-        made: list[ToolCallDelta] = []
-        for delta in chunk.tool_calls:
+    async def _parts(self, ordered: Sequence[str | ToolCallDelta], *, last: bool) -> list[str | ToolCallDelta]:
+        """What can be shown now, in order: a text ends where a call begins, a call where a text or another call does."""
+        made: list[str | ToolCallDelta] = []
+        for part in ordered:
+            made += await self._part(part)
             if self._cut:
-                return tuple(made)
-            if self._call is None or self._call[0] != delta.index:
-                made += await self._flush_call()
-                if self._cut:
-                    return tuple(made)
-                self._call = (delta.index, self._make())
-            arguments = await self._call[1].feed(delta.arguments, last=False)
-            if arguments or delta.name is not None:
-                made.append(replace(delta, arguments=arguments))
-        if last and not self._cut:
+                return made
+        if last:
+            made.append(await self._text.feed("", last=True))
+            made += [] if self._text.cut else await self._flush_call()
+        return made
+
+    async def _part(self, part: str | ToolCallDelta) -> list[str | ToolCallDelta]:
+        made: list[str | ToolCallDelta] = []
+        if isinstance(part, str):
             made += await self._flush_call()
-        return tuple(made)
+            return made if self._cut else [*made, await self._text.feed(part, last=False)]
+        made.append(await self._text.feed("", last=True))
+        if not self._cut and (self._call is None or self._call[0] != part.index):
+            made += await self._flush_call()
+            self._call = self._call if self._cut else (part.index, self._make())
+        if self._cut or self._call is None:
+            return made
+        arguments = await self._call[1].feed(part.arguments, last=False)
+        if arguments or part.name is not None:
+            made.append(replace(part, arguments=arguments))
+        return made
 
     async def _flush_call(self) -> list[ToolCallDelta]:
         if self._call is None:

@@ -171,7 +171,8 @@ class Passage:
         shown = await answer.gate.feed(chunk)
         if shown is None:
             return None
-        for text in (shown.text, *(f"{delta.name or ''}{delta.arguments}" for delta in shown.tool_calls)):
+        for part in shown.ordered:
+            text = part if isinstance(part, str) else f"{part.name or ''}{part.arguments}"
             answer.sha.update(text.encode())
             if self._prompt is not None:
                 answer.text.append(text)

@@ -57,6 +57,11 @@ class CallScanner:
     def __repr__(self) -> str:
         return f"CallScanner({self._style.name}, calls={self.calls}, held={len(self._raw) + len(self._buffer)})"
 
+    @property
+    def inside(self) -> bool:
+        """A call has begun and not ended."""
+        return self._announced
+
     def feed(self, text: str) -> list[Found]:
         """Read text, return what is certain."""
         self._buffer += text
