@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = ("appliance", "edge", "models", "kernels")
+toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+BROUGHT = {"pydantic_core": "pydantic", "triton": "torch"}
+"""Modules that come with a distribution of another name, of the one version that fits it."""
+RUN_OR_FOUND = {"pip", "python-multipart", "tomli"}
+"""Dependencies that no import statement names: run as a program, used by starlette, imported by name on Python 3.10."""
 
 PLANTED = [
     ("appliance/edgewise/core/clock.py", "import edgewise.engine.request", "Imports point one way"),
@@ -66,3 +75,26 @@ def test_the_service_process_does_not_load_torch(module: str) -> None:
     code = f"import sys, {module}; print(sorted({{'torch', 'transformers', 'tensorflow'}} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_the_package_imports_is_what_it_depends_on() -> None:
+    project = toml.loads((ROOT / "pyproject.toml").read_text())["project"]
+    texts = [*project["dependencies"], *(text for extra in project["optional-dependencies"].values() for text in extra)]
+    declared = {canonicalize_name(Requirement(text).name) for text in texts}
+    imported = {
+        name.partition(".")[0]
+        for root in SOURCE_ROOTS
+        for path in (ROOT / root).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in names_imported(node)
+    } - {"edgewise", *sys.stdlib_module_names}
+    found = {canonicalize_name(BROUGHT.get(name, name)) for name in imported}
+    assert found - declared == set()
+    assert declared - found == RUN_OR_FOUND
+
+
+def names_imported(node: ast.AST) -> list[str]:
+    """Modules that a statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
