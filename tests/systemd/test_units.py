@@ -77,6 +77,8 @@ def test_the_unit_and_the_program_agree() -> None:
     assert unit["RestartPreventExitStatus"] == [f"{ExitCode.USAGE} {ExitCode.CONFIG}"]
     assert unit["KillMode"] == ["mixed"]
     assert unit["StateDirectory"] == ["edgewise"]
+    assert unit["CacheDirectory"] == ["edgewise"]
+    assert "TRITON_CACHE_DIR=%C/edgewise/triton" in unit["Environment"]
     assert load_settings(ROOT / "systemd/edgewise.toml", environ={}).settings.home == Path("/var/lib/edgewise")
 
 
