@@ -58,6 +58,7 @@ CREATE TABLE lines (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX lines_by_state ON lines (batch, state, line)
 """,
+    "ALTER TABLE batches ADD COLUMN priority TEXT NOT NULL DEFAULT 'background'",
 )
 
 

@@ -18,7 +18,7 @@ from edgewise.api.batches.runner import BatchRunner
 from edgewise.api.deps import Keeping
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import EngineUnavailable
-from edgewise.core.priority import Priority
+from edgewise.core.priority import Priority, PriorityName, priority_of
 from tests.api.harness import Api, listening, make_api, until
 from tests.api.test_auth import Keys, Record
 from tests.fakes.engine import FakeEngine
@@ -98,6 +98,31 @@ async def test_every_endpoint_answers_as_its_route_does(tmp_path: Path, endpoint
         assert batch["usage"]["output_tokens"] == 18
 
 
+@pytest.mark.parametrize(
+    ("own", "asked", "in_force"),
+    [
+        ("realtime", None, "background"),
+        ("interactive", "bulk", "bulk"),
+        ("bulk", None, "bulk"),
+    ],
+)
+async def test_lines_are_no_more_urgent_than_their_key(
+    tmp_path: Path, own: PriorityName, asked: str | None, in_force: PriorityName
+) -> None:
+    keys = Keys({"a": Record("1", "app", frozenset({"inference", "admin"}), priority=own)})
+    async with batching(tmp_path, keys=keys, base="http://192.0.2.7") as api:
+        api.headers["authorization"] = "Bearer a"
+        file = (await upload(api, lines(CHAT, 1))).json()["id"]
+        body = {"input_file_id": file, "endpoint": CHAT, "completion_window": "24h"}
+        headers = {} if asked is None else {"x-edgewise-priority": asked}
+        made = (await api.post("/v1/batches", body, headers=headers)).json()
+        await ended(api, made["id"])
+        (request,) = api.engine.requests
+        assert (request.key, request.priority) == ("1", priority_of(in_force))
+        (record,) = (await api.get("/edgewise/v1/requests")).json()["finished"]
+        assert record["priority"] == in_force
+
+
 async def test_lines_that_fail_are_in_the_error_file(tmp_path: Path) -> None:
     async with batching(tmp_path) as api:
         data = lines(CHAT, 1) + b"\n" + lines(CHAT, 1, stream=True).replace(b"c0", b"c1")
@@ -162,6 +187,19 @@ async def test_a_fault_that_passes_is_waited_for(tmp_path: Path) -> None:
             await asyncio.sleep(0.005)
             clock.advance(30)
         assert (await ended(api, id))["request_counts"]["completed"] == 3
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_stop_is_heard_while_there_is_news(tmp_path: Path, turns: int) -> None:
+    api = make_api(files_folder=tmp_path / "files")
+    runner = BatchRunner(api.deps, ENDPOINTS, concurrency=2)
+    runner.start()
+    await asyncio.sleep(0.1)
+    api.deps.batches.changed.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await asyncio.wait_for(runner.stop(), 5)
+    api.deps.state.close()
 
 
 async def test_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from pathlib import Path
 from typing import Any
@@ -74,3 +75,13 @@ def test_too_many_lines_and_too_many_errors(tmp_path: Path) -> None:
     assert read(path, max_lines=5)[1] == []
     path.write_bytes(b"nope\n" * 1000)
     assert len(read(path)[1]) == MAX_ERRORS
+
+
+def test_a_file_may_begin_with_a_byte_order_mark_and_no_line_is_of_another_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(codecs.BOM_UTF8 + line() + b"\n" + line(custom_id="b"))
+    lines, errors = read(path)
+    assert errors == []
+    assert [json.loads(read_line(path, one).decode())["custom_id"] for one in lines] == ["a", "b"]
+    path.write_bytes(line().decode().encode("utf-16-le"))
+    assert [error.code for error in read(path)[1]] == ["invalid_json_line"]

@@ -25,11 +25,13 @@ from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import MissingField
 from edgewise.api.generate import Prepare, read_body
 from edgewise.api.paging import page, read_page
+from edgewise.api.priority import asked_priority, priority_in_force
 from edgewise.api.requests import shutting_down
 from edgewise.api.responses import json_response
 from edgewise.api.responses_api.parse import check_metadata
 from edgewise.api.schemas import validate
 from edgewise.core.errors import InvalidRequest, UnsupportedField
+from edgewise.core.priority import Priority, PriorityName
 from edgewise.pipeline.batches.files import copy_from
 
 FILES = "/v1/files"
@@ -112,6 +114,7 @@ def _add_batches(router: APIRouter, deps: ApiDependencies, endpoints: frozenset[
             window_s=WINDOWS_S[body.completion_window],
             metadata=body.metadata,
             output_expires_s=None if expiry is None else expiry.seconds,
+            priority=_priority(request),
         )
         return json_response(show_batch(batch))
 
@@ -133,6 +136,13 @@ def _add_batches(router: APIRouter, deps: ApiDependencies, endpoints: frozenset[
 def _owner(request: Request) -> str:
     """Whose state a request may see: that of its key, or of callers without one."""
     return context_of(request.scope).salt
+
+
+def _priority(request: Request) -> PriorityName:
+    """Of a batch's lines: background, or what its key or the request's header says if that is less urgent."""
+    key = context_of(request.scope).key
+    priority = priority_in_force(asked_priority(request.headers, key), key, None)
+    return max(priority, Priority.BACKGROUND).label
 
 
 def _refuse_while_draining(deps: ApiDependencies) -> None:

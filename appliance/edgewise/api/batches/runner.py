@@ -24,7 +24,7 @@ from edgewise.api.parse import Caller
 from edgewise.api.requests import RequestRecord
 from edgewise.core.errors import EdgewiseError, InvalidRequest, NotFound, ShuttingDown
 from edgewise.core.log import get_logger
-from edgewise.core.priority import Priority
+from edgewise.core.priority import priority_of
 from edgewise.pipeline.batches.files import StoredFile
 from edgewise.pipeline.batches.lines import Line, LineError, read_line, read_lines
 from edgewise.pipeline.batches.store import Batch, Status
@@ -55,6 +55,7 @@ class BatchRunner:
         self._concurrency = concurrency
         self._lines: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._main: asyncio.Task[None] | None = None
+        self._stopped = False
 
     def __repr__(self) -> str:
         return f"BatchRunner(lines={len(self._lines)}, concurrency={self._concurrency})"
@@ -64,6 +65,7 @@ class BatchRunner:
 
     async def stop(self) -> None:
         """End at once; lines under way are done again after the next start. To let them end, drain the requests first."""
+        self._stopped = True
         tasks = [*self._lines.values(), *([] if self._main is None else [self._main])]
         for task in tasks:
             task.cancel()
@@ -71,7 +73,7 @@ class BatchRunner:
 
     async def _run(self) -> None:
         tidy_at = 0.0
-        while not self._deps.draining:
+        while not (self._stopped or self._deps.draining):
             if (now := self._deps.clock.monotonic()) >= tidy_at:
                 tidy_at = now + _TIDY_S
                 await self._tidy()
@@ -86,7 +88,9 @@ class BatchRunner:
             except Exception:
                 log.exception("batches_broke")
                 pause = _RETRY_S
-            with contextlib.suppress(asyncio.TimeoutError):
+            with contextlib.suppress(
+                asyncio.TimeoutError
+            ):  # before Python 3.12 it can lose a cancellation: see `_stopped`
                 await asyncio.wait_for(self._store.changed.wait(), pause)
 
     async def _tidy(self) -> None:
@@ -231,7 +235,7 @@ class BatchRunner:
             await self._keep(batch, line, request_id, gone)
             return
         owner = batch.owner.removeprefix("key:")
-        record = self._deps.requests.enter(id=request_id, route=ROUTE, key=owner, priority=Priority.BACKGROUND)
+        record = self._deps.requests.enter(id=request_id, route=ROUTE, key=owner, priority=priority_of(batch.priority))
         status = 200
         try:
             body, usage = await self._answer(batch, record, parse_json(raw)["body"])
@@ -253,7 +257,7 @@ class BatchRunner:
             salt=batch.owner,
             timeout_s=limits.request_timeout_s,
             max_sequences=limits.max_sequences,
-            asked_priority=Priority.BACKGROUND,
+            asked_priority=priority_of(batch.priority),
             model_priority=limits.model_priority,
         )
         prepared = await self._endpoints[batch.endpoint](self._deps, body, caller)
@@ -289,7 +293,7 @@ def _in_background(prepared: Prepared, batch: Batch) -> Prepared:
         raise InvalidRequest("'stream' is not allowed in a batch.", param="stream")
     task = prepared.task
     owner = batch.owner.removeprefix("key:")
-    return replace(prepared, task=replace(task, key=owner, priority=max(task.priority, Priority.BACKGROUND)))
+    return replace(prepared, task=replace(task, key=owner))
 
 
 def _tokens(usage: Usage) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -69,9 +70,11 @@ def read_line(path: Path, line: Line) -> bytes:
 
 def _raw_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, int, bytes]]:
     """(number, first byte, text) of every line that is not empty; of one that is too long, its beginning."""
-    start = 0
+    start = number = 0
     with path.open("rb") as file:
-        number = 0
+        if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:  # some editors begin a file so
+            start = len(codecs.BOM_UTF8)
+        file.seek(start)
         while raw := file.readline(max_line_bytes + 2):
             number += 1
             begin, start = start, start + len(raw)
@@ -87,7 +90,7 @@ def _check(number: int, raw: bytes, endpoint: str, max_bytes: int, seen: set[str
     if len(raw) > max_bytes:
         return LineError("line_too_long", f"The line is longer than {max_bytes} bytes.", number)
     try:
-        value = json.loads(raw)
+        value = json.loads(raw.decode())
     except (ValueError, RecursionError):
         return LineError("invalid_json_line", "The line is no JSON object.", number)
     if not isinstance(value, dict):

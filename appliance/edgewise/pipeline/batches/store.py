@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import InvalidRequest, NotFound, QueueFull
+from edgewise.core.priority import PriorityName
 from edgewise.core.sqlite import Database
 from edgewise.pipeline.batches.lines import Line, LineError
 
@@ -28,6 +29,7 @@ class Batch:
     counts: total, completed, failed.
     usage: Tokens of the lines that are done.
     output_expires_s: Age at which the output files expire; None takes the service's.
+    priority: Deadline class of its lines.
     """
 
     id: str
@@ -45,6 +47,7 @@ class Batch:
     output_file: str | None
     error_file: str | None
     output_expires_s: int | None
+    priority: PriorityName = "background"
 
 
 _JSON = ("times", "metadata", "errors", "counts", "usage")
@@ -76,6 +79,7 @@ class Batches:
         window_s: float,
         metadata: Mapping[str, str] | None,
         output_expires_s: int | None,
+        priority: PriorityName = "background",
     ) -> Batch:
         """Durable on return. Raises `QueueFull` at the limit."""
         now = self._clock.time()
@@ -95,6 +99,7 @@ class Batches:
             output_file=None,
             error_file=None,
             output_expires_s=output_expires_s,
+            priority=priority,
         )
 
         def work(connection: sqlite3.Connection) -> None:
