@@ -38,7 +38,9 @@ def run() -> list[Report]:
         name, _, version = client.requirements[0].partition("==")
         python = python_environment(client.script.removesuffix(".py"), client.requirements)
         commands[name] = (version, [str(python), str(FOLDER / client.script)])
-    with served("smollm2-135m-instruct", EDGEWISE_ENGINE__MAX_CONTEXT="2048") as relay:
+    with served(
+        "smollm2-135m-instruct", EDGEWISE_ENGINE__MAX_CONTEXT="2048", EDGEWISE_LIMITS__REQUEST_TIMEOUT_S="120"
+    ) as relay:
         return [
             _ask(name, version, [*command, f"{relay.target}/v1", relay.model])
             for name, (version, command) in commands.items()
