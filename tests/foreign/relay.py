@@ -12,12 +12,12 @@ import re
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 
 import httpx
 import uvicorn
 from starlette.applications import Starlette
-from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -42,6 +42,8 @@ class Relay:
         faults: Bodies of answers with a status of 500 and above.
     """
 
+    _client: httpx.AsyncClient
+
     def __init__(self, target: str, model: str, *, add_v1: bool = False, add_model: bool = False) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
         self.seen: Counter[tuple[str, str, int]] = Counter()
@@ -50,10 +52,9 @@ class Relay:
         self.model = model
         self._add_v1 = add_v1
         self._add_model = add_model
-        self._client = httpx.AsyncClient(base_url=target, timeout=None, trust_env=False)
-        app = Starlette(routes=[Route("/{path:path}", self._pass, methods=METHODS)])
+        app = Starlette(routes=[Route("/{path:path}", self._pass, methods=METHODS)], lifespan=self._with_client)
         config = uvicorn.Config(
-            app, host="127.0.0.1", port=int(self.url.rpartition(":")[2]), log_level="critical", lifespan="off"
+            app, host="127.0.0.1", port=int(self.url.rpartition(":")[2]), log_level="critical", lifespan="on"
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, name="relay", daemon=True)
@@ -85,6 +86,12 @@ class Relay:
         self._server.should_exit = True
         self._thread.join(10)
 
+    @asynccontextmanager
+    async def _with_client(self, _app: Starlette) -> AsyncIterator[None]:
+        """The client lives and ends in the server's event loop, with its connections."""
+        async with httpx.AsyncClient(base_url=self.target, timeout=None, trust_env=False) as self._client:
+            yield
+
     async def _pass(self, request: Request) -> Response:
         body = self._with_model(await request.body())
         headers = [(name, value) for name, value in request.headers.items() if name not in _HOP | {"authorization"}]
@@ -98,9 +105,7 @@ class Relay:
         if answer.status_code >= 500:
             self.faults.append(f"{request.method} {path} {body[:2000]!r} -> {(await answer.aread())[:500]!r}")
         kept = {name: value for name, value in answer.headers.items() if name not in _HOP}
-        return StreamingResponse(
-            _pieces(answer), status_code=answer.status_code, headers=kept, background=BackgroundTask(answer.aclose)
-        )
+        return StreamingResponse(_pieces(answer), status_code=answer.status_code, headers=kept)
 
     def _with_served(self, path: str) -> str:
         """The path with our model's name, where it asks for a model of OpenAI's."""
@@ -122,8 +127,12 @@ class Relay:
 
 
 async def _pieces(answer: httpx.Response) -> AsyncIterator[bytes]:
-    if answer.is_stream_consumed:
-        yield answer.content
-        return
-    async for piece in answer.aiter_raw():
-        yield piece
+    """The body as it comes; the connection behind is given up when the client in front is."""
+    try:
+        if answer.is_stream_consumed:
+            yield answer.content
+            return
+        async for piece in answer.aiter_raw():
+            yield piece
+    finally:
+        await answer.aclose()
