@@ -21,7 +21,18 @@ from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta
 from edgewise.models.files import ModelFiles
 from edgewise.models.longtail.network import load_network
 from edgewise.models.tiny import local_files
-from tests.accept.parity import CONTINUED, LENGTH, VOCAB, Comparison, Options, continued, logits_of, reference
+from tests.accept.parity import (
+    CONTINUED,
+    LENGTH,
+    VOCAB,
+    Comparison,
+    Options,
+    Sampler,
+    continued,
+    logits_of,
+    reference,
+    sampled,
+)
 
 CPU = torch.device("cpu")
 STEP_TOKENS = 32  # prompts of LENGTH tokens take three steps
@@ -150,7 +161,7 @@ def _olmoe(chance: random.Random) -> tuple[type[Any], Options]:
     return OlmoeConfig, {**_sizes(chance), "num_experts": chance.randint(3, 8), "num_experts_per_tok": 2}
 
 
-SAMPLERS: dict[str, Callable[[random.Random], tuple[type[Any], Options]]] = {
+SAMPLERS: dict[str, Sampler] = {
     "GPT-NeoX": _gpt_neox,
     "Granite": _granite,
     "OLMo 2": _olmo2,
@@ -160,19 +171,6 @@ SAMPLERS: dict[str, Callable[[random.Random], tuple[type[Any], Options]]] = {
 }
 
 
-def longtail_rows(family: str, count: int, first_seed: int = 1000) -> list[Comparison]:
-    """`count` random configurations of a family in `SAMPLERS`."""
-    found = []
-    for seed in range(first_seed, first_seed + count):
-        kind, options = SAMPLERS[family](random.Random(f"{family} {seed}"))
-        found.append(compare(family, kind, options, seed))
-    return found
-
-
-def _sampled(family: str) -> Callable[[int], list[Comparison]]:
-    return lambda count: longtail_rows(family, count)
-
-
 LONG_TAIL: dict[str, Callable[[int], list[Comparison]]] = {
-    f"{family} (transformers)": _sampled(family) for family in SAMPLERS
+    f"{family} (transformers)": sampled(family, sampler, compare) for family, sampler in SAMPLERS.items()
 }

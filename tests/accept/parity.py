@@ -291,17 +291,21 @@ SAMPLERS: dict[str, Sampler] = {
 }
 
 
-def compare_sampled(family: str, count: int, first_seed: int = 1000) -> list[Comparison]:
-    """`count` random configurations of a family in `SAMPLERS`."""
-    found = []
-    for seed in range(first_seed, first_seed + count):
-        kind, options = SAMPLERS[family](random.Random(f"{family} {seed}"))
-        found.append(compare(family, kind, options, seed))
-    return found
+def sampled(
+    family: str, sampler: Sampler, compare: Callable[[str, type[Any], Options, int], Comparison]
+) -> Callable[[int], list[Comparison]]:
+    """A function that compares so many random configurations of a family."""
+
+    def rows(count: int, first_seed: int = 1000) -> list[Comparison]:
+        found = []
+        for seed in range(first_seed, first_seed + count):
+            kind, options = sampler(random.Random(f"{family} {seed}"))
+            found.append(compare(family, kind, options, seed))
+        return found
+
+    return rows
 
 
-def _sampled(family: str) -> Callable[[int], list[Comparison]]:
-    return lambda count: compare_sampled(family, count)
-
-
-FAMILIES: dict[str, Callable[[int], list[Comparison]]] = {family: _sampled(family) for family in SAMPLERS}
+FAMILIES: dict[str, Callable[[int], list[Comparison]]] = {
+    family: sampled(family, sampler, compare) for family, sampler in SAMPLERS.items()
+}

@@ -7,12 +7,10 @@ run: they describe another program.
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
-from tests.foreign.junit import read_junit, sort_failures
+from tests.foreign.pytest_suite import PytestSuite
 from tests.foreign.suite import Explained, Report, served
 from tests.foreign.tools import cache, python_environment, source_distribution
 
@@ -92,39 +90,18 @@ EXPLAINED = (
 def run() -> Report:
     """Run them; raises `NotAvailable` without a network."""
     source = source_distribution("llama_cpp_python", VERSION, SHA256) / "vendor" / "llama.cpp" / "tools" / "server"
-    python = python_environment("llamacpp-tests", REQUIREMENTS)
-    result = cache() / "llamacpp.xml"
-    work = _work_folder(source / "tests")
+    suite = PytestSuite(
+        name="llama.cpp, server tests",
+        version=f"llama-cpp-python {VERSION}",
+        python=python_environment("llamacpp-tests", REQUIREMENTS),
+        folder=_work_folder(source / "tests"),
+        files=[f"unit/{name}" for name in FILES],
+        prefix="unit.",
+        explained=EXPLAINED,
+    )
     with served(add_v1=True, add_model=True) as relay:
-        command = [
-            str(python),
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--timeout=120",
-            f"--junit-xml={result}",
-        ]
-        command += [f"unit/{name}" for name in FILES]
-        environment = {**os.environ, "EDGEWISE_TEST_RELAY": relay.url.removeprefix("http://"), "PYTHONPATH": str(work)}
-        done = subprocess.run(
-            command, cwd=work, env=environment, check=False, capture_output=True, text=True, timeout=1800
-        )
-        if done.returncode not in (0, 1):
-            raise RuntimeError(f"pytest ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-2000:]}")
-        passed, failed = read_junit(result, "unit.")
-        explained, unexplained = sort_failures(failed, EXPLAINED)
-        return Report(
-            suite="llama.cpp, server tests",
-            version=f"llama-cpp-python {VERSION}",
-            passed=passed,
-            explained=explained,
-            unexplained=unexplained,
-            requests=relay.requests,
-            server_errors=relay.server_errors,
-            details={"files": list(FILES), "statuses": dict(relay.statuses()), "faults": relay.faults[:5]},
-        )
+        address = relay.url.removeprefix("http://")
+        return suite.run(relay, {"EDGEWISE_TEST_RELAY": address, "PYTHONPATH": str(suite.folder)})
 
 
 def _work_folder(tests: Path) -> Path:

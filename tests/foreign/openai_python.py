@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-
-from tests.foreign.junit import read_junit, sort_failures
+from tests.foreign.pytest_suite import PytestSuite
 from tests.foreign.suite import Explained, Report, served
-from tests.foreign.tools import cache, python_environment, source_distribution
+from tests.foreign.tools import python_environment, source_distribution
 
 VERSION = "3.57.0"
 SHA256 = "5a0a89d6a542efc85e2a8cec701ca9265b795d578c777828e10fafdf80e333b6"
@@ -69,39 +66,15 @@ EXPLAINED = (
 
 def run() -> Report:
     """Run them; raises `NotAvailable` without a network."""
-    source = source_distribution("openai", VERSION, SHA256)
-    python = python_environment("openai-tests", [f"openai=={VERSION}", *REQUIREMENTS])
-    result = cache() / "openai-python.xml"
+    suite = PytestSuite(
+        name="openai-python, API tests",
+        version=VERSION,
+        python=python_environment("openai-tests", [f"openai=={VERSION}", *REQUIREMENTS]),
+        folder=source_distribution("openai", VERSION, SHA256),
+        files=[f"tests/api_resources/{name}" for name in RESOURCES],
+        prefix="tests.api_resources.",
+        explained=EXPLAINED,
+        options=("-o", "addopts=", "-o", "filterwarnings=", "-o", "xfail_strict=false"),
+    )
     with served(EDGEWISE_ENGINE__MAX_CONTEXT="320") as relay:
-        command = [
-            str(python),
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-o",
-            "addopts=",
-            "-o",
-            "filterwarnings=",
-        ]
-        command += ["-o", "xfail_strict=false", "--timeout=120", f"--junit-xml={result}"]
-        command += [f"tests/api_resources/{name}" for name in RESOURCES]
-        environment = {**os.environ, "TEST_API_BASE_URL": f"{relay.url}/v1", "PYTHONPATH": ""}
-        done = subprocess.run(
-            command, cwd=source, env=environment, check=False, capture_output=True, text=True, timeout=1800
-        )
-        if done.returncode not in (0, 1):
-            raise RuntimeError(f"pytest ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-2000:]}")
-        passed, failed = read_junit(result, "tests.api_resources.")
-        explained, unexplained = sort_failures(failed, EXPLAINED)
-        return Report(
-            suite="openai-python, API tests",
-            version=VERSION,
-            passed=passed,
-            explained=explained,
-            unexplained=unexplained,
-            requests=relay.requests,
-            server_errors=relay.server_errors,
-            details={"resources": list(RESOURCES), "statuses": dict(relay.statuses()), "faults": relay.faults[:5]},
-        )
+        return suite.run(relay, {"TEST_API_BASE_URL": f"{relay.url}/v1", "PYTHONPATH": ""})
