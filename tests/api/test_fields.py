@@ -179,6 +179,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("top_k", -1, "invalid_value"),
     ("min_p", 1, "invalid_value"),
     ("repetition_penalty", 0, "invalid_value"),
+    ("repetition_penalty", 5e-324, "invalid_value"),  # divides logits to infinity
     ("min_tokens", -1, "invalid_value"),
     ("stop_token_ids", [512], "invalid_value"),
     ("stop_token_ids", ["a"], "invalid_type"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -235,3 +236,13 @@ async def test_openapi_describes_the_bodies() -> None:
     document = (await make_api().get("/openapi.json")).json()
     schema = document["paths"][CHAT]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert {"model", "messages", "top_k"} <= schema["properties"].keys()
+
+
+async def test_every_reference_of_the_document_leads_somewhere() -> None:
+    document = (await make_api().get("/openapi.json")).json()
+    references = set(re.findall(r'"\$ref": "#/([^"]+)"', json.dumps(document)))
+    assert references
+    for reference in references:
+        part = document
+        for key in reference.split("/"):
+            part = part[key]

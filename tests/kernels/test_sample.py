@@ -166,3 +166,42 @@ def test_rows_without_a_mask_keep_their_draws_beside_one_with() -> None:
     free = RowControls(temperature=1.0, uniform=0.25)
     alone = sample(logits[1:], [free])[0]
     assert sample(logits, [RowControls(allowed=bits(300, 4)), free])[1] == alone
+
+
+def within(smallest: float, largest: float) -> st.SearchStrategy[float]:
+    return st.floats(smallest, largest, allow_nan=False)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    temperature=within(0.0, 100.0),
+    top_p=within(1e-9, 1.0),
+    min_p=within(0.0, 0.999),
+    repetition=within(0.01, 100.0),
+    presence=within(-2.0, 2.0),
+    frequency=within(-2.0, 2.0),
+    uniform=within(0.0, 0.999),
+    seed=st.integers(0, 5),
+)
+def test_every_value_that_a_request_may_have_draws_a_token(
+    temperature: float,
+    top_p: float,
+    min_p: float,
+    repetition: float,
+    presence: float,
+    frequency: float,
+    uniform: float,
+    seed: int,
+) -> None:
+    control = RowControls(
+        temperature=temperature,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition,
+        seen=range(40),
+        presence_penalty=presence,
+        frequency_penalty=frequency,
+        counts={3: 7, 9: 1},
+        uniform=uniform,
+    )
+    assert 0 <= sample(logits_of(seed) * 20, [control])[0].token < VOCAB

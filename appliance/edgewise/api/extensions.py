@@ -24,7 +24,7 @@ class DrawingBody(BaseModel):
     top_k: Annotated[int, Field(ge=0)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=MAX_SEED)] | None = None
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None

@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.generate import Prepared, answer
+from edgewise.api.openapi import request_body
 from edgewise.api.parse import Caller, chat_task, completion_task
 from edgewise.api.responses import json_response
 from edgewise.api.schemas import ChatBody, CompletionBody, validate
@@ -35,11 +36,11 @@ def v1_router(deps: ApiDependencies) -> APIRouter:
             raise unknown_model(model_id, [card.name for card in cards])
         return json_response(_model(card))
 
-    @router.post(CHAT, openapi_extra=_request_schema(ChatBody))
+    @router.post(CHAT, openapi_extra=request_body(ChatBody))
     async def chat_completions(request: Request) -> Response:
         return await answer(request, deps, CHAT, prepare_chat)
 
-    @router.post(COMPLETIONS, openapi_extra=_request_schema(CompletionBody))
+    @router.post(COMPLETIONS, openapi_extra=request_body(CompletionBody))
     async def completions(request: Request) -> Response:
         return await answer(request, deps, COMPLETIONS, prepare_completion)
 
@@ -79,9 +80,3 @@ def _model(model: ModelCard) -> dict[str, Any]:
             "loaded": model.loaded,
         },
     }
-
-
-def _request_schema(schema: type[ChatBody] | type[CompletionBody]) -> dict[str, Any]:
-    """The body is read and checked by ourselves; this tells /openapi.json what it is."""
-    content = {"application/json": {"schema": schema.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}

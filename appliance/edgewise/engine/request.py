@@ -28,7 +28,7 @@ class SamplingParams:
         top_p: Keep the smallest set of most probable tokens whose mass reaches top_p; (0, 1].
         min_p: Drop tokens less probable than min_p x the most probable one; [0, 1).
         repetition_penalty: Divide positive / multiply negative logits of every token seen in prompt or output (CTRL,
-            Keskar et al. 2019); > 0, 1 is off.
+            Keskar et al. 2019); [0.01, 100], 1 is off.
         presence_penalty, frequency_penalty: Subtracted from the logits of generated tokens once / per occurrence; [-2, 2].
         logit_bias: Added to the logits of these ids; values in [-100, 100].
         seed: Key of the counter-based generator; 0 <= seed < 2**64. The caller draws one when the user gave none.
@@ -59,7 +59,7 @@ class SamplingParams:
             ("top_k", self.top_k >= 0, "must be 0 (off) or positive"),
             ("top_p", 0.0 < self.top_p <= 1.0, "must be above 0 and at most 1"),
             ("min_p", 0.0 <= self.min_p < 1.0, "must be at least 0 and below 1"),
-            ("repetition_penalty", 0.0 < self.repetition_penalty <= 100.0, "must be above 0 and at most 100"),
+            ("repetition_penalty", 0.01 <= self.repetition_penalty <= 100.0, "must be between 0.01 and 100"),
             ("presence_penalty", -2.0 <= self.presence_penalty <= 2.0, "must be between -2 and 2"),
             ("frequency_penalty", -2.0 <= self.frequency_penalty <= 2.0, "must be between -2 and 2"),
             ("seed", 0 <= self.seed < 2**64, "must be between 0 and 2**64 - 1"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -24,6 +23,7 @@ from edgewise.api.context import context_of
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import MissingField
 from edgewise.api.generate import Prepare, read_body
+from edgewise.api.openapi import request_body
 from edgewise.api.paging import page, read_page
 from edgewise.api.priority import asked_priority, priority_in_force
 from edgewise.api.requests import shutting_down
@@ -93,7 +93,7 @@ def _add_files(router: APIRouter, deps: ApiDependencies) -> None:
 def _add_batches(router: APIRouter, deps: ApiDependencies, endpoints: frozenset[str]) -> None:
     batches = deps.batches
 
-    @router.post(BATCHES, openapi_extra=_schema())
+    @router.post(BATCHES, openapi_extra=request_body(BatchBody))
     async def create_batch(request: Request) -> Response:
         _refuse_while_draining(deps)
         body = validate(BatchBody, await read_body(request, deps))
@@ -177,9 +177,3 @@ async def _blocks(path: Path) -> AsyncGenerator[bytes, None]:
     with path.open("rb") as file:
         while block := await asyncio.to_thread(file.read, _BLOCK):
             yield block
-
-
-def _schema() -> dict[str, Any]:
-    """The body is read and checked by ourselves; this tells /openapi.json what it is."""
-    content = {"application/json": {"schema": BatchBody.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}

@@ -8,13 +8,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import BaseModel
 
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.generate import Prepared, admit, answer, caller, read_body
 from edgewise.api.messages_api.parse import messages_task
 from edgewise.api.messages_api.schemas import CountBody, MessagesBody
 from edgewise.api.messages_api.writer import MessagesWriter
+from edgewise.api.openapi import request_body
 from edgewise.api.parse import Caller
 from edgewise.api.responses import json_response
 from edgewise.api.schemas import validate
@@ -31,7 +31,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 def messages_router(deps: ApiDependencies) -> APIRouter:
     router = APIRouter(tags=["Anthropic"])
 
-    @router.post(MESSAGES, openapi_extra=_schema(MessagesBody))
+    @router.post(MESSAGES, openapi_extra=request_body(MessagesBody))
     async def create_message(request: Request) -> Response:
         ignored, warnings = _read_headers(request)
 
@@ -44,7 +44,7 @@ def messages_router(deps: ApiDependencies) -> APIRouter:
 
         return await answer(request, deps, MESSAGES, prepare)
 
-    @router.post(COUNT, openapi_extra=_schema(CountBody))
+    @router.post(COUNT, openapi_extra=request_body(CountBody))
     async def count_tokens(request: Request) -> Response:
         _read_headers(request)
         context = admit(request, deps, COUNT)
@@ -70,9 +70,3 @@ def _read_headers(request: Request) -> tuple[list[str], list[str]]:
     if version <= LATEST_VERSION:
         return ignored, []
     return ignored, [f"The version {version} is not known here: the answer has the form of {LATEST_VERSION}."]
-
-
-def _schema(schema: type[BaseModel]) -> dict[str, Any]:
-    """The body is read and checked by ourselves; this tells /openapi.json what it is."""
-    content = {"application/json": {"schema": schema.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}

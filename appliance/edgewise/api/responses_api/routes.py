@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from edgewise.api.context import context_of
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.generate import Prepared, answer
+from edgewise.api.openapi import request_body
 from edgewise.api.paging import page, read_page
 from edgewise.api.parse import Caller
 from edgewise.api.responses import json_response
@@ -27,7 +28,7 @@ def responses_router(deps: ApiDependencies) -> APIRouter:
     router = APIRouter(tags=["OpenAI"])
     kept = deps.conversations
 
-    @router.post(RESPONSES, openapi_extra=_schema())
+    @router.post(RESPONSES, openapi_extra=request_body(ResponsesBody))
     async def create_response(request: Request) -> Response:
         return await answer(request, deps, RESPONSES, prepare_response)
 
@@ -76,9 +77,3 @@ async def prepare_response(deps: ApiDependencies, body: dict[str, Any], caller: 
         form=form,
         write=lambda run, created: ResponsesWriter(run, form, asked, created, deps.conversations),
     )
-
-
-def _schema() -> dict[str, Any]:
-    """The body is read and checked by ourselves; this tells /openapi.json what it is."""
-    content = {"application/json": {"schema": ResponsesBody.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}

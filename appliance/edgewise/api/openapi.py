@@ -1,0 +1,31 @@
+"""How routes that read and check their bodies themselves tell /openapi.json what a body is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+_DEFINITIONS = "#/$defs/"
+
+
+def request_body(schema: type[BaseModel]) -> dict[str, Any]:
+    """`openapi_extra` of a route that takes `schema` as JSON.
+
+    Definitions stand where they are used: a reference inside the schema would be looked up from the start of the whole document.
+    """
+    body = schema.model_json_schema()
+    content = {"application/json": {"schema": _inlined(body, body.pop("$defs", {}))}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(part, list):
+        return [_inlined(item, definitions) for item in part]
+    if not isinstance(part, dict):
+        return part
+    reference = part.get("$ref")
+    if isinstance(reference, str) and reference.startswith(_DEFINITIONS):
+        rest = {key: value for key, value in part.items() if key != "$ref"}
+        part = {**definitions[reference.removeprefix(_DEFINITIONS)], **rest}
+    return {key: _inlined(value, definitions) for key, value in part.items()}
