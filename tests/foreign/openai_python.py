@@ -39,7 +39,7 @@ EXPLAINED = (
     ),
     Explained(
         match=r"test_models.*_delete.*405",
-        why="A model is removed by who runs the device (`edgewise models remove`), not over the API: 405",
+        why="A model is removed by who runs the device (`edgewise models rm`), not over the API: 405",
     ),
     Explained(
         match=r"test_responses.*_create_overload_[12].*400 - The field 'model' is required",
