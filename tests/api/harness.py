@@ -119,6 +119,17 @@ def parse_events(text: str) -> list[dict[str, Any] | str]:
     return events
 
 
+def parse_named_events(text: str) -> list[dict[str, Any]]:
+    """Data of a stream whose events are named; each name must be the `type` that the data gives."""
+    events = []
+    for block in text.strip().split("\n\n"):
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        events.append(event)
+    return events
+
+
 def content_of(events: list[dict[str, Any]], index: int = 0) -> str:
     """Joined text of one choice of a stream, chat or completion."""
     return "".join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from edgewise.api.context import context_of
 from edgewise.api.responses import dumps
 from edgewise.core.errors import Cancelled
+from edgewise.core.patience import within
 
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -72,32 +73,13 @@ class EventStream(Response):
         except Cancelled as error:
             context_of(scope).error = error.code
 
+    def _given_up(self) -> Cancelled:
+        return Cancelled(f"The client took nothing for {self._send_timeout_s:g} s.")
+
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with contextlib.aclosing(self._events) as events:
             async for event in events:
                 body = send({"type": "http.response.body", "body": event, "more_body": True})
-                await _patiently(body, self._send_timeout_s)
+                await within(body, self._send_timeout_s, self._given_up)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _patiently(sending: Awaitable[None], timeout_s: float) -> None:
-    """Await without a task of its own (there is one call per token); raises `Cancelled` after the time."""
-    writer = asyncio.current_task()
-    assert writer is not None
-    late = False
-
-    def give_up() -> None:
-        nonlocal late
-        late = True
-        writer.cancel()
-
-    timer = asyncio.get_running_loop().call_later(timeout_s, give_up)
-    try:
-        await sending
-    except asyncio.CancelledError:
-        if late:
-            raise Cancelled(f"The client took nothing for {timeout_s:g} s.") from None
-        raise
-    finally:
-        timer.cancel()

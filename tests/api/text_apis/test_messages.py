@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from edgewise.api.messages_api.schemas import IGNORED, REFUSED, MessagesBody
 from edgewise.api.parse import Caller
 from edgewise.api.schemas import validate
 from edgewise.pipeline.task import ChatInput
-from tests.api.harness import Api, listening, make_api
+from tests.api.harness import Api, listening, make_api, parse_named_events
 from tests.api.test_auth import Keys, Record
 from tests.fakes.engine import FakeEngine, Fault
 from tests.fakes.serving import fake_model, says
@@ -38,13 +37,7 @@ def ask(**fields: Any) -> dict[str, Any]:
 async def stream(api: Api, body: dict[str, Any]) -> list[dict[str, Any]]:
     response = await api.post(ROUTE, body | {"stream": True})
     assert response.status_code == 200, response.text
-    events = []
-    for block in response.text.strip().split("\n\n"):
-        name, data = block.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        events.append(event)
-    return events
+    return parse_named_events(response.text)
 
 
 async def refusal(api: Api, body: dict[str, Any], status: int = 400, **named: Any) -> dict[str, Any]:

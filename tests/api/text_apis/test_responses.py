@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -19,7 +18,7 @@ from edgewise.api.responses_api.routes import prepare_response
 from edgewise.api.responses_api.schemas import IGNORED, INCLUDE_IGNORED, REFUSED, ResponsesBody
 from edgewise.pipeline.state import open_state
 from edgewise.pipeline.task import ChatInput
-from tests.api.harness import Api, error_of, listening, make_api
+from tests.api.harness import Api, error_of, listening, make_api, parse_named_events
 from tests.api.test_auth import Keys, Record
 from tests.fakes.engine import FakeEngine, Fault
 from tests.fakes.serving import says
@@ -45,12 +44,7 @@ async def stream(api: Api, body: dict[str, Any]) -> list[dict[str, Any]]:
     """The events; checks their form, their numbers and that each is named as its data says."""
     response = await api.post(ROUTE, body | {"stream": True})
     assert response.status_code == 200, response.text
-    events = []
-    for block in response.text.strip().split("\n\n"):
-        name, data = block.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        events.append(event)
+    events = parse_named_events(response.text)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     return events
 

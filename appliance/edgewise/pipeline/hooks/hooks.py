@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Sequence
@@ -12,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import ContentRefused, EdgewiseError, HookFailed
 from edgewise.core.log import get_logger
+from edgewise.core.patience import within
 from edgewise.pipeline.hooks.gate import Gate, HeldText
 from edgewise.pipeline.hooks.protocol import Answer, AuditRecord, Call, Hook, PromptText, TextFilter
 from edgewise.pipeline.hooks.texts import prompt_texts, with_texts
@@ -115,7 +115,7 @@ class Hooks:
     async def _guarded(self, name: str, method: str, work: Awaitable[Result], otherwise: Result) -> Result:
         """A hook's answer; its fault ends the request, or is passed over with `otherwise`."""
         try:
-            return await _within(work, self._timeout_s)
+            return await within(work, self._timeout_s, lambda: TimeoutError(f"nothing within {self._timeout_s:g} s"))
         except ContentRefused:
             raise
         except Exception as error:  # noqa: BLE001 - a plug-in's fault of any kind
@@ -212,28 +212,6 @@ class Passage:
     def _answer(self, one: _Written) -> Answer:
         text = None if self._prompt is None else "".join(one.text)
         return Answer(finish=one.finish, sha256=one.sha.hexdigest(), text=text)
-
-
-async def _within(work: Awaitable[Result], seconds: float) -> Result:
-    """Await; raises `TimeoutError`. Not by `asyncio.wait_for`: before Python 3.12 it can lose a cancellation."""
-    waiter = asyncio.current_task()
-    assert waiter is not None
-    late = False
-
-    def give_up() -> None:
-        nonlocal late
-        late = True
-        waiter.cancel()
-
-    timer = asyncio.get_running_loop().call_later(seconds, give_up)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if late:
-            raise TimeoutError(f"nothing within {seconds:g} s") from None
-        raise
-    finally:
-        timer.cancel()
 
 
 def _digest(texts: Sequence[PromptText]) -> str:
