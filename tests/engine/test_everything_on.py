@@ -122,7 +122,8 @@ def assert_idle(core: Engine) -> None:
     assert (stats.running, stats.waiting) == (0, 0)
     assert stats.pages_free + stats.pages_cached == stats.pages_total
     assert (stats.spill_bytes, stats.spill_limit_bytes) == (0, 2**20)
-    assert stats.unspilled_pages <= stats.spilled_pages
+    # One moved page may be the beginning of several parked sequences, each of which moves it back: no bound but this one.
+    assert stats.spilled_pages > 0 or stats.unspilled_pages == 0
     assert not pool._parked
     assert stats.host_bytes <= HOST_PAGES * 5120
     assert repr(core._runner.constraints).startswith("Constraints(open=0,")
