@@ -44,4 +44,4 @@ lock: install
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov
 	rm -f accept-*.json
-	find appliance edge kernels models scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find appliance edge cloud kernels models scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +

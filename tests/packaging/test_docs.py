@@ -13,13 +13,14 @@ from edgewise.cli.models import app as models_app
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = {
     "edge": ROOT / "edge" / "edgewise",
+    "cloud": ROOT / "cloud" / "edgewise",
     "models": ROOT / "models" / "edgewise",
     "kernels": ROOT / "kernels" / "edgewise",
 }
 NAMED = re.findall(
     r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.py)?)(?::([\w.]+))?`", (ROOT / "docs" / "request-map.md").read_text()
 )
-SHORTHAND = {"api/", "edge/", "models/", "kernels/"}
+SHORTHAND = {"api/", "serving/", "edge/", "cloud/", "models/", "kernels/"}
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

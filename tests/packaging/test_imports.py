@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE_ROOTS = ("appliance", "edge", "models", "kernels")
+SOURCE_ROOTS = ("appliance", "edge", "cloud", "models", "kernels")
 toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 BROUGHT = {"pydantic_core": "pydantic", "triton": "torch"}
 """Modules that come with a distribution of another name, of the one version that fits it."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE_ROOTS = ("appliance", "edge", "models", "kernels")
+SOURCE_ROOTS = ("appliance", "edge", "cloud", "models", "kernels")
 WALK = """
 import importlib, importlib.util, pkgutil, edgewise
 from pathlib import Path
@@ -103,7 +103,7 @@ def test_the_sdist_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
 def test_every_module_imports_away_from_the_checkout(installed: Path, tmp_path: Path) -> None:
     paths, packages = run(installed, "-c", WALK, cwd=tmp_path).splitlines()
     assert str(ROOT) not in paths
-    assert {"api", "cli", "core", "edge", "engine", "kernels", "models", "pipeline", "security"} <= set(
+    assert {"api", "cli", "cloud", "core", "edge", "engine", "kernels", "models", "pipeline", "security"} <= set(
         packages.split()
     )
 

@@ -17,10 +17,9 @@ from edgewise.core.errors import (
     ShuttingDown,
 )
 from edgewise.engine.request import GenerateRequest, Priority, TokenChunk
-from edgewise.pipeline.plan import Decision, LocalPlanner, Plan
+from edgewise.pipeline.plan import Decision, Demand, Errand, LocalPlanner, Plan
 from edgewise.pipeline.run import Run, start_run
 from edgewise.pipeline.seeds import sequence_seed
-from edgewise.pipeline.spec import StageSpec
 from edgewise.pipeline.task import Sampling, Task, TextInput
 from tests.fakes.engine import FakeEngine, FakeStream, Fault
 from tests.fakes.serving import DIGEST, fake_model, says
@@ -297,9 +296,9 @@ async def test_the_planners_engine_runs_the_stage_and_the_receipt_says_where_and
     here, there = FakeEngine(), FakeEngine(script=says("from afar"))
 
     class Away:
-        async def plan(self, task: Task, stages: Sequence[StageSpec]) -> Plan:
-            (stage,) = stages
-            return Plan((Decision(stage=stage.name, where="cloud", reason="Because.", engine=there),))
+        async def plan(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
+            (demand,) = demands
+            return Plan((Decision(stage=demand.stage, where="cloud", reason="Because.", engine=there),))
 
     run = await start_run(task(here), Away())
     assert await texts(run) == ["from afar"]

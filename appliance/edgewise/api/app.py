@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from collections.abc import Iterable
+
+from fastapi import APIRouter, FastAPI
 
 from edgewise.api.auth import AuthMiddleware
 from edgewise.api.batches.endpoints import ENDPOINTS
@@ -16,8 +18,8 @@ from edgewise.api.routes_service import service_router
 from edgewise.api.routes_v1 import v1_router
 
 
-def create_app(deps: ApiDependencies) -> FastAPI:
-    """The ASGI application. Building it starts nothing.
+def create_app(deps: ApiDependencies, routers: Iterable[APIRouter] = ()) -> FastAPI:
+    """The ASGI application, with further `routers` of the service around it. Building it starts nothing.
 
     There is no /docs page: it would load its scripts from the internet. /openapi.json describes every route.
     """
@@ -34,6 +36,8 @@ def create_app(deps: ApiDependencies) -> FastAPI:
     app.include_router(messages_router(deps))
     app.include_router(batches_router(deps, ENDPOINTS))
     app.include_router(service_router(deps))
+    for router in routers:
+        app.include_router(router)
     # The last one added is the outermost: context, then CORS (its preflights carry no key), then keys.
     app.add_middleware(AuthMiddleware, keys=deps.keys, access=deps.access)
     if deps.access.allowed_origins:

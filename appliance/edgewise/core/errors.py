@@ -152,6 +152,42 @@ class HookFailed(EdgewiseError):
     http_status = 500
 
 
+class LinkLost(EdgewiseError):
+    """The connection to another machine broke, or was never made; what was asked may have been done there."""
+
+    code = "link_lost"
+    http_status = 503
+    retryable = True
+
+
+class NoPlace(EdgewiseError):
+    """No allowed place can run a stage; the message says why for each."""
+
+    code = "no_place"
+    http_status = 503
+
+
+class StreamGone(EdgewiseError):
+    """The items of a stream that were asked for are no longer kept."""
+
+    code = "gone"
+    http_status = 410
+
+
+class RangeNotThere(InvalidRequest):
+    """A place beyond the end of a stream or file was asked for."""
+
+    code = "range_not_satisfiable"
+    http_status = 416
+
+
+class StaleFence(EdgewiseError):
+    """A worker that has lost its lease tried to write; nothing was written."""
+
+    code = "stale_fencing_token"
+    http_status = 409
+
+
 class OutOfMemory(EdgewiseError):
     """The memory ledger refuses; the message names what was asked for and what is free."""
 

@@ -6,46 +6,19 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
 from edgewise.core.addresses import connectable, is_loopback
 from edgewise.core.priority import priorities_by_name
+from edgewise.core.settings_links import CloudSettings, IntakeSettings, MqttSettings, PlacementSettings
+from edgewise.core.settings_types import Bytes, ExpandedPath, Seconds, Section, parse_bytes
 
 DEFAULT_CONFIG_FILE = Path("/etc/edgewise/edgewise.toml")
-
-
-def _absolute(path: Path) -> Path:
-    try:
-        return path.expanduser().absolute()
-    except RuntimeError as error:
-        raise ValueError("this user has no home directory; set an absolute path") from error
-
-
-ExpandedPath = Annotated[Path, AfterValidator(_absolute)]
-_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-
-
-def _parse_bytes(value: object) -> object:
-    """A number of bytes, or text such as "512 MiB"."""
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", value.lower())
-    if match is None or match[2] not in _UNITS:
-        raise ValueError("write a number of bytes, or a number with KiB, MiB or GiB")
-    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def _named_classes(entries: tuple[str, ...]) -> tuple[str, ...]:
     priorities_by_name(entries)
     return entries
-
-
-Bytes = Annotated[int, BeforeValidator(_parse_bytes), Field(gt=0)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class EngineSettings(Section):
@@ -84,7 +57,7 @@ class EngineSettings(Section):
         description="Seconds in the queue after which a background or bulk request counts as one class more urgent, at most "
         "interactive; 0 never promotes.",
     )
-    spill_bytes: Annotated[int, BeforeValidator(_parse_bytes), Field(ge=0)] | None = Field(
+    spill_bytes: Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)] | None = Field(
         default=None,
         description='Host memory for the pages of preempted requests, e.g. "256 MiB"; unset takes up to the size of the KV '
         "cache from what is left, 0 computes them again.",
@@ -317,6 +290,10 @@ class Settings(Section):
     files: FilesSettings = FilesSettings()
     batches: BatchesSettings = BatchesSettings()
     hooks: HooksSettings = HooksSettings()
+    cloud: CloudSettings = CloudSettings()
+    placement: PlacementSettings = PlacementSettings()
+    mqtt: MqttSettings = MqttSettings()
+    intake: IntakeSettings = IntakeSettings()
     log: LogSettings = LogSettings()
 
     @property

@@ -133,10 +133,28 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A part of an answer that one engine made: from generated token `offset` on, up to the next segment's.
+
+    Attributes:
+        where: "local", "cloud" or "peer".
+        numeric_class: Of the engine that made it; None where it is unknown. Where it differs from the segment before, the
+            continuation is a valid one, but not the bytes that the first engine would have made.
+        why: One sentence: what made the answer go on here.
+    """
+
+    where: str
+    offset: int
+    numeric_class: str | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStats:
     """Facts about a finished request, for usage and receipt. Times in seconds on the engine's monotonic clock.
 
-    `restored_tokens` are those of `cached_tokens` that came back from a lower cache tier (host memory, disk).
+    `restored_tokens` are those of `cached_tokens` that came back from a lower cache tier (host memory, disk). `segments` are
+    set where more than one engine made the answer, or one elsewhere.
     """
 
     prompt_tokens: int
@@ -148,6 +166,7 @@ class RequestStats:
     preemptions: int = 0
     restarts: int = 0
     restored_tokens: int = 0
+    segments: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,59 +4,140 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from edgewise.engine.api import Engine
-from edgewise.pipeline.spec import StageName, StageSpec
-from edgewise.pipeline.task import Task
+from edgewise.core.priority import Priority
+from edgewise.core.privacy import Privacy
+from edgewise.pipeline.stages import StageName
 
 Place = Literal["local", "cloud", "peer"]
+PolicyName = Literal["balanced", "prefer-local", "prefer-cloud", "cheapest", "fastest", "local-only"]
+EngineT = TypeVar("EngineT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """One stage's place. A remote engine has the same interface as the local one.
+class Errand:
+    """What of a request matters to placement, whatever its stages do.
+
+    Attributes:
+        id: The request's.
+        key: Who asks.
+        privacy: Label of its input; every stage's output inherits it.
+        deadline_s: Seconds from now in which the answer must be complete; None for no limit.
+        policy: What the caller asked for; None takes the configured one.
+    """
+
+    id: str
+    key: str = ""
+    priority: Priority = Priority.INTERACTIVE
+    privacy: Privacy = Privacy.ANY
+    deadline_s: float | None = None
+    policy: PolicyName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What one stage needs.
+
+    Attributes:
+        model, digest: Name and manifest digest ("sha256:...").
+        local: The engine on this device (`engine.api.Engine`, `engine.pictures.request.PictureEngine`); None where the model
+            is not here.
+        context: Largest prompt + answer of the local engine in tokens; None where it is unknown or does not apply.
+        prompt_tokens, answer_tokens: Of the longest sequence; the answer's is an upper bound.
+        answers: Sequences or pictures.
+        steps, pixels: Of one picture.
+        upload_bytes: Bytes that would cross the link upward if the stage ran elsewhere.
+        allowed: Places that the pipeline's description allows; empty for all.
+    """
+
+    stage: StageName
+    model: str
+    digest: str
+    local: Any = None
+    context: int | None = None
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    answers: int = 1
+    steps: int = 0
+    pixels: int = 0
+    upload_bytes: int = 0
+    allowed: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a stage is expected to take at one place. None where nothing was measured yet."""
+
+    first_s: float | None
+    total_s: float | None
+    up_bytes: int = 0
+    down_bytes: int = 0
+    joules: float | None = None
+    price: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One place that was looked at. `score` is what places are compared by, smaller is better; None for one that was ruled out
+    by a gate, whose reason `why` gives."""
+
+    where: Place
+    allowed: bool
+    why: str
+    predicted: Prediction | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(Generic[EngineT]):
+    """One stage's place. An engine elsewhere has the same interface as the local one.
 
     Attributes:
         reason: One sentence, shown in the receipt.
+        predicted: Of the chosen place, as stored before anything was sent.
+        candidates: Every place that was looked at, the chosen one among them.
     """
 
     stage: StageName
     where: Place
     reason: str
-    engine: Engine
+    engine: EngineT
+    predicted: Prediction | None = None
+    candidates: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One decision per stage, in order."""
+    """One decision per stage, in order. `id` names the stored plan; None where plans are not stored."""
 
-    decisions: tuple[Decision, ...]
+    decisions: tuple[Decision[Any], ...]
+    id: str | None = None
 
-    def decision(self, stage: StageName) -> Decision:
+    def decision(self, stage: StageName) -> Decision[Any]:
         return next(decision for decision in self.decisions if decision.stage == stage)
 
 
 class Planner(Protocol):
-    """Chooses a place for every stage of a task."""
+    """Chooses a place for every stage of a request."""
 
-    async def plan(self, task: Task, stages: Sequence[StageSpec]) -> Plan:
+    async def plan(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
         """Raises an `EdgewiseError` when no allowed place can run a stage."""
 
 
 class LocalPlanner:
     """Runs everything here."""
 
-    async def plan(self, task: Task, stages: Sequence[StageSpec]) -> Plan:
-        del task  # nothing of it matters while there is one place
+    async def plan(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
+        del errand  # nothing of it matters while there is one place
         return Plan(
             tuple(
                 Decision(
-                    stage=stage.name,
+                    stage=demand.stage,
                     where="local",
                     reason="No other place is configured.",
-                    engine=stage.model.engine,
+                    engine=demand.local,
                 )
-                for stage in stages
+                for demand in demands
             )
         )

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgewise.core.priority import PriorityName
+from edgewise.engine.api import Engine
 from edgewise.engine.request import RequestStats
 from edgewise.pipeline.plan import Decision
 
@@ -84,7 +85,7 @@ class Pace:
 
 
 def stage_receipt(
-    decision: Decision, stats: Sequence[RequestStats | None], cached: int | None, pace: Pace
+    decision: Decision[Engine], stats: Sequence[RequestStats | None], cached: int | None, pace: Pace
 ) -> StageReceipt:
     """Sum up one generate stage over its sequences."""
     info = decision.engine.info

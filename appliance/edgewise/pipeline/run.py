@@ -18,11 +18,10 @@ from edgewise.core.log import get_logger
 from edgewise.engine.api import TokenStream
 from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk
 from edgewise.pipeline.hooks.hooks import Hooks, Passage
-from edgewise.pipeline.plan import Plan, Planner
+from edgewise.pipeline.plan import Demand, Errand, Plan, Planner
 from edgewise.pipeline.prompt import answer_budget, encode_input
 from edgewise.pipeline.receipts import Pace, Receipt, Usage, stage_receipt
 from edgewise.pipeline.seeds import draw_seed, normalize_seed, sequence_seed
-from edgewise.pipeline.spec import stages_of
 from edgewise.pipeline.structured.hold import hold
 from edgewise.pipeline.task import Task
 from edgewise.pipeline.text import TextAssembler, TextChunk
@@ -303,12 +302,38 @@ async def start_run(
     task = replace(task, warnings=(*task.warnings, *encoded.warnings, *held.warnings))
     seed = draw_seed() if task.sampling.seed is None else normalize_seed(task.sampling.seed)
     requests = _requests(task, encoded.prompts, seed, held.constraint)
-    plan = await planner.plan(task, stages_of(task.model))
+    plan = await planner.plan(_errand(task), [_demand(task, requests)])
     run = Run(task, plan, encoded.prompts, seed, clock=clock, observer=observer, passage=passage)
     if passage is not None:
         await passage.begin(sum(map(len, encoded.prompts)), len(requests))
     await run.submit(requests, held.reading)
     return run
+
+
+def _errand(task: Task) -> Errand:
+    return Errand(
+        id=task.id,
+        key=task.key,
+        priority=task.priority,
+        privacy=task.privacy,
+        deadline_s=task.deadline_s,
+        policy=task.policy,
+    )
+
+
+def _demand(task: Task, requests: list[GenerateRequest]) -> Demand:
+    """A text model's pipeline is one stage."""
+    return Demand(
+        stage="generate",
+        model=task.model.name,
+        digest=task.model.digest,
+        local=task.model.engine,
+        context=task.model.context,
+        prompt_tokens=max(len(request.prompt) for request in requests),
+        answer_tokens=max(request.sampling.max_tokens for request in requests),
+        answers=len(requests),
+        upload_bytes=sum(4 * len(request.prompt) for request in requests),
+    )
 
 
 def _requests(

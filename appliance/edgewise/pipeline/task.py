@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from edgewise.core.privacy import Privacy
 from edgewise.engine.request import Priority, SamplingParams
 from edgewise.pipeline.model import ServedModel
+from edgewise.pipeline.plan import PolicyName
 
 DEFAULTS: Mapping[str, float] = {
     "temperature": 1.0,
@@ -140,6 +142,8 @@ class Task:
         key: Who asks, for fairness among callers.
         priority: Deadline class.
         deadline_s: Seconds after which the request fails; None for no limit.
+        privacy: How far its text may travel.
+        policy: How places are chosen for it; None takes what is configured.
         tool_choice: Only with tools in the input.
         answer_format: None for free text.
         ignored: Fields of the request that have no effect here.
@@ -156,6 +160,8 @@ class Task:
     key: str = ""
     priority: Priority = Priority.INTERACTIVE
     deadline_s: float | None = None
+    privacy: Privacy = Privacy.ANY
+    policy: PolicyName | None = None
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     answer_format: AnswerFormat | None = None
     ignored: tuple[str, ...] = ()

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from edgewise.core.errors import EdgewiseError, InvalidRequest
 from edgewise.core.settings import Settings
-from edgewise.edge.served import ReadModel, read_model
 from edgewise.engine.api import Engine, EngineInfo
 from edgewise.engine.machine import Machine
 from edgewise.engine.pool.entry import FOREVER, Entry, State, again
@@ -31,6 +30,7 @@ from edgewise.pipeline.model import (
     pinned_error,
     unknown_model,
 )
+from edgewise.serving.served import ReadModel, read_model
 
 FORGET_S = 60.0
 """A model that was opened and never loaded is closed after so long, when another one is opened."""

@@ -6,8 +6,6 @@ import pytest
 
 from edgewise.core.errors import UnsupportedModel
 from edgewise.core.settings import Settings, load_settings
-from edgewise.edge.installed import InstalledModels
-from edgewise.edge.served import read_model
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.events import EngineEvent
 from edgewise.engine.machine import Machine
@@ -17,6 +15,8 @@ from edgewise.models.store import Store
 from edgewise.models.tiny import make_tiny_model
 from edgewise.models.weights import gguf
 from edgewise.models.weights.file import RangeFile
+from edgewise.serving.installed import InstalledModels
+from edgewise.serving.served import read_model
 from tests.fakes.gguf import gguf_bytes
 
 MACHINE = Machine(cuda=False, capability=None, available=8 << 30)

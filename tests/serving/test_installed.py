@@ -14,13 +14,13 @@ import pytest_asyncio
 
 from edgewise.core.errors import BadModelFile, InvalidRequest, ModelNotFound, OutOfMemory
 from edgewise.core.settings import load_settings
-from edgewise.edge.installed import InstalledModels
 from edgewise.engine.machine import Machine
 from edgewise.engine.pool.book import PoolBook
 from edgewise.engine.pool.pool import EnginePool
 from edgewise.engine.request import GenerateRequest, SamplingParams
 from edgewise.models.store import Store
 from edgewise.models.tiny import make_tiny_model
+from edgewise.serving.installed import InstalledModels
 from tests.fakes.pool import FakeWorks
 
 ROOM = 4 << 30

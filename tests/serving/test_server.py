@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from edgewise.core.errors import ConfigError
-from edgewise.edge.server import AddressUnavailable, listen
+from edgewise.serving.server import AddressUnavailable, listen
 
 
 def test_a_free_port_is_taken_and_listened_on() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from edgewise.core.errors import BadModelFile, ConfigError, DigestMismatch
 from edgewise.core.settings import Settings
-from edgewise.edge.served import read_model, with_remedy
 from edgewise.engine.machine import Machine
 from edgewise.models.store import Store
 from edgewise.models.tiny import make_tiny_model
+from edgewise.serving.served import read_model, with_remedy
 
 ROOMY = Machine(cuda=False, capability=None, available=8 << 30)
 

@@ -1,0 +1,165 @@
+"""What can be configured of the links to other machines: cloud, placement, broker, and the intake of the cloud engine itself."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
+
+from edgewise.core.settings_types import Bytes, ExpandedPath, Seconds, Section, parse_bytes
+
+
+class CloudSettings(Section):
+    """The cloud engine that this device may hand work to; without `url` everything runs here."""
+
+    url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$",
+        description="Base address of the cloud engine, e.g. `https://cloud.example:8500`; unset: there is none.",
+    )
+    key: str | None = Field(
+        default=None,
+        min_length=1,
+        description="API key for it, as `edgewise cloud keys new` printed it; `key_file` keeps it out of this file.",
+    )
+    key_file: ExpandedPath | None = Field(default=None, description="File that holds the key and nothing else.")
+    transport: Literal["auto", "http", "mqtt"] = Field(
+        default="auto", description='"auto" takes HTTP and, while that is not reachable, MQTT if `mqtt.host` is set.'
+    )
+    on_loss: Literal["continue", "fail"] = Field(
+        default="continue",
+        description='What happens to an answer whose cloud is lost for good: "continue" it on the local model after what was '
+        'delivered, or "fail".',
+    )
+    patience_s: Seconds = Field(
+        default=10.0,
+        description="Seconds that an answer waits for a lost link to come back before it goes on elsewhere.",
+    )
+    hedge_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        default=0.0,
+        description="Begin an answer on the other side too if no token came within so many seconds; the first wins, both are "
+        "paid. 0 never.",
+    )
+    allow_private_address: bool = Field(
+        default=True, description="Whether `url` may lead to an address of a private network or this machine."
+    )
+
+    @model_validator(mode="after")
+    def _one_key(self) -> CloudSettings:
+        if self.key is not None and self.key_file is not None:
+            raise ValueError("set cloud.key or cloud.key_file, not both")
+        return self
+
+
+_POLICIES = ("balanced", "prefer-local", "prefer-cloud", "cheapest", "fastest", "local-only")
+PolicyText = Literal["balanced", "prefer-local", "prefer-cloud", "cheapest", "fastest", "local-only"]
+
+
+def _check_policies(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        name, separator, policy = value.partition("=")
+        if not name or not separator or policy not in _POLICIES:
+            raise ValueError(f"{value!r}: write NAME=POLICY, where POLICY is one of {', '.join(_POLICIES)}")
+    return values
+
+
+def _check_labels(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        name, separator, label = value.partition("=")
+        if not name or not separator or label not in ("private", "site", "any"):
+            raise ValueError(f"{value!r}: write NAME=LABEL, where LABEL is private, site or any")
+    return values
+
+
+class PlacementSettings(Section):
+    """How a place is chosen for each stage of a request; see docs/placement.md."""
+
+    policy: PolicyText = Field(default="balanced", description="What is preferred among the places that are possible.")
+    policies: Annotated[tuple[str, ...], AfterValidator(_check_policies)] = Field(
+        default=(),
+        description="The same for single models or deadline classes, as `starter=local-only` or `bulk=cheapest`; a model's "
+        "goes before a class's.",
+    )
+    privacy: Literal["private", "site", "any"] = Field(
+        default="any",
+        description="Label of requests whose key, model and header name none; the strictest of all counts.",
+    )
+    model_privacy: Annotated[tuple[str, ...], AfterValidator(_check_labels)] = Field(
+        default=(), description="Labels of models, as `medical=private`."
+    )
+    daily_bytes: Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)] | None = Field(
+        default=None, description='Bytes that may cross the link a day, e.g. "200 MiB"; unset sets no limit.'
+    )
+    daily_price: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="Money that cloud work may cost a day, in the currency of its prices; unset: no limit.",
+    )
+    idle_watts: float = Field(default=0.0, ge=0, description="Power of the idle device in watts, for energy estimates.")
+    busy_watts: float = Field(
+        default=0.0, ge=0, description="Power of the computing device in watts; 0 where it is unknown."
+    )
+    keep_days: float = Field(default=30.0, gt=0, description="Days for which plans and receipts are kept.")
+
+
+class MqttSettings(Section):
+    """The broker, for work over MQTT where HTTP does not reach."""
+
+    host: str | None = Field(default=None, min_length=1, description="Name or address of the broker; unset: no MQTT.")
+    port: int = Field(default=1883, gt=0, le=65535, description="Its TCP port; 8883 with TLS.")
+    uid: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="Name of this device, as user and client id too; unset takes one drawn at the first start.",
+    )
+    password_file: ExpandedPath | None = Field(
+        default=None, description="File that holds the password and nothing else; the user name is `uid`."
+    )
+    ca_file: ExpandedPath | None = Field(
+        default=None, description="PEM file of the authority that signed the broker's certificate; turns TLS on."
+    )
+    keepalive_s: int = Field(default=30, gt=0, le=65535, description="Keep-alive interval in seconds.")
+
+
+class IntakeSettings(Section):
+    """What `edgewise cloud` takes from devices."""
+
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address that the cloud engine listens on; 0.0.0.0 or :: for all.",
+    )
+    port: int = Field(default=8500, ge=0, le=65535, description="Its TCP port; 0 takes a free one.")
+    executor: Literal["local", "ray", "http"] = Field(
+        default="local",
+        description='Where jobs are worked off: "local" engine processes, "ray" actors, or "http" for another server with an '
+        "OpenAI-compatible API.",
+    )
+    upstream: str | None = Field(
+        default=None, pattern=r"^https?://[^\s?#@]+$", description='Base address of that server with "/v1", for "http".'
+    )
+    upstream_key_file: ExpandedPath | None = Field(default=None, description="File that holds the key for it.")
+    replicas: PositiveInt = Field(default=1, description='Engines of each model, for "ray".')
+    workers: PositiveInt = Field(default=32, description="Jobs that are worked off at once.")
+    lease_s: Seconds = Field(
+        default=15.0, description="Seconds without a sign of life after which a job's worker has lost it."
+    )
+    max_attempts: PositiveInt = Field(default=5, description="Attempts before a job fails.")
+    retain_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="Seconds for which prompts and results are kept after they were acknowledged; 0 drops them at once.",
+    )
+    unclaimed_s: Seconds = Field(
+        default=86_400.0, description="Seconds after which results that nobody acknowledged are dropped."
+    )
+    residency: str = Field(default="", max_length=40, description='Tag of where data are computed, e.g. "eu".')
+    max_request_bytes: Bytes = Field(default=8 * 1024**2, description="Largest job request.")
+    max_blob_bytes: Bytes = Field(default=64 * 1024**2, description="Largest blob.")
+    quotas: tuple[str, ...] = Field(
+        default=(),
+        description="Limits of single keys, as `NAME.requests=1000` (a day), `NAME.concurrent=4`, `NAME.tokens=100000` (a day), "
+        "`NAME.seconds=600` (of computing, a day) or `NAME.price=5` (a day); NAME `*` for all keys.",
+    )
+    prices: tuple[str, ...] = Field(
+        default=(), description="Prices per 1,000 tokens or steps, as `MODEL=IN,OUT`; for receipts and budgets."
+    )

@@ -1,0 +1,299 @@
+"""One service: engine processes, an API server, and the tasks that keep them. Device and cloud are this, with parts of their own.
+
+`Service.run` reads in the order in which things happen: start, serve, drain, stop. The composition roots `edge/app.py` and
+`cloud/app.py` say what it is extended with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Protocol
+
+import uvicorn
+from fastapi import APIRouter
+
+from edgewise.api.app import create_app
+from edgewise.api.batches.endpoints import ENDPOINTS
+from edgewise.api.batches.runner import BatchRunner
+from edgewise.api.deps import Access, ApiDependencies, Keeping, Limits
+from edgewise.core.errors import EdgewiseError
+from edgewise.core.log import configure_logging, get_logger
+from edgewise.core.priority import priorities_by_name
+from edgewise.core.sdnotify import Notifier
+from edgewise.core.settings import LoadedSettings, Settings
+from edgewise.engine.client import EngineClient
+from edgewise.engine.config import EngineConfig
+from edgewise.engine.events import EngineEvent
+from edgewise.engine.machine import look
+from edgewise.engine.pool.book import PoolBook
+from edgewise.engine.pool.pool import EnginePool
+from edgewise.models.store import Store
+from edgewise.pipeline.hooks.hooks import Hooks
+from edgewise.pipeline.hooks.load import load_hooks
+from edgewise.pipeline.model import Models
+from edgewise.pipeline.state import open_state
+from edgewise.security.keys import KeyStore
+from edgewise.security.tls import TlsFiles, check_tls
+from edgewise.serving.installed import InstalledModels
+from edgewise.serving.served import with_remedy
+from edgewise.serving.server import DrainingServer, listen
+
+log = get_logger(__name__)
+
+_FLUSH_S = 0.5  # for the error events of streams that were cut to leave the process
+_ASK_S = 20.0  # systemd is asked for this much time at once while the engine loads or drains
+_RENEW_S = 5.0
+_DAY_S = 86_400.0
+
+
+class Part(Protocol):
+    """Something that lives beside the API: begun once the models are open, ended before they are closed."""
+
+    @property
+    def routers(self) -> Sequence[APIRouter]:
+        """Routes that it answers, behind the same keys and limits as all others."""
+
+    def start(self) -> None:
+        """Begin background work; called in the event loop, returns at once."""
+
+    async def stop(self) -> None:
+        """End it. Called once, after running requests have ended or were cut, also when `start` was not."""
+
+
+Extend = Callable[[Settings, ApiDependencies], Sequence[Part]]
+"""Makes the parts of one kind of service. It may set `planner` and other collaborators of the dependencies that it is given."""
+
+
+def no_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
+    del settings, deps
+    return ()
+
+
+def serve(loaded: LoadedSettings, extend: Extend = no_parts) -> int:
+    """Run the service until a stop signal; the exit code: 0 after a drained stop, 1 if it could not start.
+
+    Raises:
+        EdgewiseError: It cannot be started as configured; nothing is running then.
+    """
+    settings = loaded.settings
+    configure_logging(level=settings.log.level, format=settings.log.format, prompts=settings.log.prompts)
+    notifier = Notifier.from_environ()
+    return asyncio.run(Service(settings, check_tls(settings.tls.cert, settings.tls.key), notifier, extend).run())
+
+
+class Service:
+    """A device or a cloud engine."""
+
+    # Made by `run`, before anything that uses them is started.
+    _loop: asyncio.AbstractEventLoop
+    _deps: ApiDependencies
+    _url: str
+
+    def __init__(self, settings: Settings, tls: TlsFiles | None, notifier: Notifier, extend: Extend) -> None:
+        self._settings = settings
+        self._extend = extend
+        self._tls = tls
+        self._notifier = notifier
+        self._stop = asyncio.Event()
+        self._failure: EdgewiseError | None = None
+
+    async def run(self) -> int:
+        """Start, serve, drain, stop."""
+        self._loop = asyncio.get_running_loop()
+        hooks = _hooks(self._settings)
+        models = await self._open_models()
+        keys = KeyStore(self._settings.keys_file)
+        self._deps = _dependencies(self._settings, models, keys, hooks)
+        parts = self._extend(self._settings, self._deps)
+        batches = BatchRunner(self._deps, ENDPOINTS, concurrency=self._settings.batches.concurrency)
+        server = DrainingServer(
+            _server_config(
+                self._settings, create_app(self._deps, [router for part in parts for router in part.routers]), self._tls
+            ),
+            on_stop=self._stop_soon,
+        )
+        sockets = listen(self._settings.host, self._settings.port)
+        self._url = _url(self._settings, sockets[0].getsockname()[1])
+        if self._tls is None and not self._settings.loopback:
+            log.warning("plain_http", host=self._settings.host, risk="keys and texts cross the network in the clear")
+        models.start()
+        batches.start()
+        for part in parts:
+            part.start()
+        tasks = [
+            asyncio.create_task(self._announce(models), name="announce"),
+            asyncio.create_task(self._watchdog(), name="watchdog"),
+            asyncio.create_task(self._drain_then_close(server), name="drain"),
+        ]
+        try:
+            await server.serve(sockets=sockets)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await batches.stop()
+            for part in reversed(parts):
+                await part.stop()
+            await models.close()
+            await self._deps.hooks.aclose()
+            self._deps.state.close()
+            keys.close()
+        if self._failure is not None:
+            raise self._failure
+        log.info("stopped")
+        return 0 if server.started else 1
+
+    async def _open_models(self) -> InstalledModels:
+        """Every installed model can be asked; those that are loaded at start are opened here. No engine is started yet."""
+        settings = self._settings
+        machine = await look(settings.engine.device)
+        budget = settings.engine.memory_budget_bytes or int(machine.available * settings.engine.memory_fraction)
+        book = PoolBook(budget, wait_s=settings.pool.wait_s, retry_s=settings.pool.retry_s)
+        pool = EnginePool(book, _make_engine, on_event=self._engine_event)
+        models = InstalledModels(settings, Store(settings.home / "models"), machine, pool)
+        try:
+            await models.open_first()
+        except BaseException:
+            await models.close()
+            raise
+        return models
+
+    def _stop_soon(self) -> None:
+        """Called from a signal handler, which interrupts the event loop at any point."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+    # --- tasks ------------------------------------------------------------------------------------------------------------
+
+    async def _announce(self, models: InstalledModels) -> None:
+        """Tell systemd when the models that are loaded at start can answer; end the service if one never can."""
+        for name in models.first:
+            waiting = asyncio.create_task(models.wait_ready(name), name="engine-ready")
+            while not waiting.done():
+                self._notifier.extend_timeout(_ASK_S)
+                await asyncio.wait({waiting}, timeout=_RENEW_S)
+            try:
+                info = waiting.result()
+            except EdgewiseError as error:
+                self._failure = with_remedy(error, name)
+                self._stop.set()
+                return
+            log.info(
+                "ready",
+                model=info.model,
+                url=self._url,
+                numeric_class=info.numeric_class,
+                context=info.max_context,
+                load_s=round(info.load_s, 2),
+            )
+        self._notifier.ready(f"serving {', '.join(models.first)} on {self._url}")
+
+    async def _watchdog(self) -> None:
+        """The event loop lives: say so in time. The engine has a supervisor of its own."""
+        interval = self._notifier.watchdog_interval_s
+        while interval is not None:
+            self._notifier.watchdog()
+            await asyncio.sleep(interval)
+
+    async def _drain_then_close(self, server: DrainingServer) -> None:
+        """On a stop signal: refuse new requests, let running ones end, cut the rest with an error event, close."""
+        await self._stop.wait()
+        requests = self._deps.requests
+        limit = 0.0 if self._failure else self._settings.drain_s
+        self._notifier.stopping("finishing running requests")
+        self._notifier.extend_timeout(limit + _ASK_S)
+        log.info("draining", open=requests.open, limit_s=limit)
+        requests.begin_drain()
+        self._deps.events.emit("draining", "The service is shutting down.", limit_s=limit)
+        if not await requests.wait_idle(limit):
+            log.warning("requests_cut", open=requests.open)
+            requests.cut()
+            await requests.wait_idle(_FLUSH_S)
+        server.close()
+
+    def _engine_event(self, model: str, event: EngineEvent) -> None:
+        """Supervision in words: to the log, to systemd's status line and to /edgewise/v1/events."""
+        if event.kind == "progress":
+            self._notifier.status(f"{model}: {event.message}")
+            return
+        facts = {"model": model} | {
+            name: value
+            for name in ("epoch", "pid", "status", "request_id", "code", "delay_s")
+            if (value := getattr(event, name)) is not None
+        }
+        level = log.warning if event.kind in ("crashed", "failed", "request_failed") else log.info
+        level(f"engine_{event.kind}", message=event.message, **facts)
+        self._notifier.status(f"{model}: {event.message}")
+        self._deps.events.emit(f"engine_{event.kind}", event.message, **facts)
+
+
+def _make_engine(config: EngineConfig, on_event: Callable[[EngineEvent], None]) -> EngineClient:
+    return EngineClient(config, on_event=on_event)
+
+
+def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hooks) -> ApiDependencies:
+    limits, security, engine = settings.limits, settings.security, settings.engine
+    return ApiDependencies(
+        models=models,
+        keys=keys,
+        limits=Limits(
+            max_body_bytes=limits.max_body_bytes,
+            max_concurrent_requests=limits.max_concurrent_requests,
+            max_sequences=min(Limits().max_sequences, engine.max_running + engine.max_waiting),
+            request_timeout_s=limits.request_timeout_s,
+            keepalive_s=limits.keepalive_s,
+            model_priority=priorities_by_name(limits.model_priority),
+        ),
+        access=Access(
+            require_key=security.require_key,
+            allowed_origins=security.allowed_origins,
+            allowed_hosts=security.allowed_hosts,
+        ),
+        version=version("edgewise"),
+        log_content=settings.log.prompts,
+        keep=_keeping(settings),
+        state=open_state(settings.state_file),
+        files_folder=settings.files_folder,
+        hooks=hooks,
+        cache_folder=settings.kv_cache_dir,
+    )
+
+
+def _keeping(settings: Settings) -> Keeping:
+    responses, files, batches = settings.responses, settings.files, settings.batches
+    return Keeping(
+        responses_s=responses.keep_days * _DAY_S,
+        responses_count=responses.keep_count,
+        file_bytes=files.max_bytes,
+        files_bytes=files.total_bytes,
+        files_s=files.keep_days * _DAY_S,
+        batch_lines=batches.max_lines,
+        open_batches=batches.max_open,
+    )
+
+
+def _hooks(settings: Settings) -> Hooks:
+    hooks = settings.hooks
+    loaded = load_hooks(hooks.enabled, hooks.options, settings.home)
+    return Hooks(loaded, on_error=hooks.on_error, timeout_s=hooks.timeout_s)
+
+
+def _url(settings: Settings, port: int) -> str:
+    return settings.model_copy(update={"port": port}).base_url
+
+
+def _server_config(settings: Settings, app: object, tls: TlsFiles | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]  # an ASGI application
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        log_level="warning",  # what it says of its start and stop stands in our own events
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        timeout_keep_alive=30,
+        lifespan="off",
+        **(tls.uvicorn_options() if tls else {}),  # type: ignore[arg-type]
+    )

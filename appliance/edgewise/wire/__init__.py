@@ -1,0 +1,1 @@
+"""Everything that crosses a link between device, cloud and console; the same messages over HTTP and MQTT."""

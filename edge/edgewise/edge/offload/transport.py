@@ -1,0 +1,46 @@
+"""How jobs reach a cloud engine: one protocol, implemented over HTTP (`http.py`) and MQTT (`mqtt.py`) with the same messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Literal, Protocol
+
+from edgewise.wire.messages import Accepted, Blob, Chunk, CloudInfo, Final, JobControl, JobRequest
+from edgewise.wire.stream_log import Place
+
+
+class Transport(Protocol):
+    """Every method raises `LinkLost` when the link is down, and the error that the cloud names where it refuses (by its code in
+    the error tree: `NotAuthenticated`, `QueueFull` with `retry_after_s`, `StreamGone`, ...)."""
+
+    @property
+    def name(self) -> Literal["http", "mqtt"]: ...
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of messages that went up since the start, for budgets and receipts."""
+
+    @property
+    def received_bytes(self) -> int: ...
+
+    async def info(self) -> CloudInfo: ...
+
+    async def submit(self, request: JobRequest) -> Accepted:
+        """Hand a job over. Safe to repeat: the same key is the same job."""
+
+    def events(self, key: str, after: Place) -> AsyncIterator[Chunk | Final]:
+        """What follows `after`, to the final record. Chunks may repeat and overlap; the caller orders them.
+
+        Raises:
+            StreamGone, RangeNotThere: The place is before or behind what the cloud has.
+        """
+
+    async def control(self, control: JobControl) -> None:
+        """Acknowledge or cancel."""
+
+    async def put_blob(self, content: bytes, media: str) -> Blob: ...
+
+    async def get_blob(self, blob: Blob) -> bytes:
+        """Its bytes, checked against the hash; resumes where a lost link left it."""
+
+    async def close(self) -> None: ...

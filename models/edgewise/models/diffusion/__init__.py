@@ -1,0 +1,1 @@
+"""Picture models: networks, noise schedules and codecs, driven one step at a time by `engine.pictures`."""
