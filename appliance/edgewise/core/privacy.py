@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal, get_args
+from typing import Literal, final, get_args
 
 PrivacyName = Literal["private", "site", "any"]
 PRIVACY_NAMES: tuple[PrivacyName, ...] = get_args(PrivacyName)
@@ -35,3 +37,65 @@ def privacy_of(name: str) -> Privacy:
         return Privacy(PRIVACY_NAMES.index(name.strip().lower()))
     except ValueError:
         raise ValueError(f"{name[:40]!r} is no privacy label: choose from {', '.join(PRIVACY_NAMES)}") from None
+
+
+@final
+class Clearance:
+    """Leave to send a request's input to the cloud. Whatever reaches a cloud engine asks for one.
+
+    Its only argument is the label "any", by type and by value: mypy refuses a call with a label that was not compared with
+    `Privacy.ANY` before, and at run time any other one raises.
+    """
+
+    __slots__ = ("label",)
+    label: Literal[Privacy.ANY]
+
+    def __init__(self, label: Literal[Privacy.ANY]) -> None:
+        if label is not Privacy.ANY:
+            raise ValueError(f"a request labelled {label!r} does not leave this device")
+        self.label = label
+
+    def __repr__(self) -> str:
+        return "Clearance(any)"
+
+
+def clearance_of(label: Privacy) -> Clearance | None:
+    """Leave for the cloud, or None where the label forbids it."""
+    return Clearance(label) if label is Privacy.ANY else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """Labels as configured.
+
+    Attributes:
+        default: Of requests whose key and model have none.
+        models: By model name.
+    """
+
+    default: Privacy = Privacy.ANY
+    models: Mapping[str, Privacy] = field(default_factory=dict)
+
+    def model(self, names: Iterable[str]) -> Privacy | None:
+        """The strictest label that any of a model's names has; None without one."""
+        return min((self.models[name] for name in names if name in self.models), default=None)
+
+    def strictest(self, *labels: Privacy | None) -> Privacy:
+        """Of the labels that are there; the default if none is."""
+        return min((label for label in labels if label is not None), default=self.default)
+
+
+def labels_by_name(entries: Iterable[str]) -> Mapping[str, Privacy]:
+    """Labels from settings such as "medical=private"; the strictest where a name comes twice.
+
+    Raises:
+        ValueError: An entry has another form, or names no label.
+    """
+    found: dict[str, Privacy] = {}
+    for entry in entries:
+        name, separator, value = entry.partition("=")
+        if not separator or not name.strip():
+            raise ValueError(f"{entry[:80]!r} is not of the form NAME=LABEL, such as 'medical=private'")
+        label = privacy_of(value)
+        found[name.strip()] = min(label, found.get(name.strip(), label))
+    return found
