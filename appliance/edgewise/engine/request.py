@@ -150,11 +150,22 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkUse:
+    """What a request cost beyond this device, over all attempts: bytes of messages up and down, and the money that the other
+    side charges. With `hedged`, both sides worked on it."""
+
+    up_bytes: int = 0
+    down_bytes: int = 0
+    price: float = 0.0
+    hedged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStats:
     """Facts about a finished request, for usage and receipt. Times in seconds on the engine's monotonic clock.
 
     `restored_tokens` are those of `cached_tokens` that came back from a lower cache tier (host memory, disk). `segments` are
-    set where more than one engine made the answer, or one elsewhere.
+    set where more than one engine made the answer, or one elsewhere; `link` where something was sent there.
     """
 
     prompt_tokens: int
@@ -167,6 +178,7 @@ class RequestStats:
     restarts: int = 0
     restored_tokens: int = 0
     segments: tuple[Segment, ...] = ()
+    link: LinkUse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
