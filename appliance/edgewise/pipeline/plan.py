@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+from edgewise.core.errors import NoPlace
 from edgewise.core.priority import Priority
 from edgewise.core.privacy import Privacy
 from edgewise.pipeline.stages import StageName
@@ -30,7 +31,7 @@ class Errand:
     id: str
     key: str = ""
     priority: Priority = Priority.INTERACTIVE
-    privacy: Privacy = Privacy.ANY
+    privacy: Privacy = Privacy.PRIVATE
     deadline_s: float | None = None
     policy: PolicyName | None = None
 
@@ -130,6 +131,12 @@ class LocalPlanner:
 
     async def plan(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
         del errand  # nothing of it matters while there is one place
+        for demand in demands:
+            if demand.allowed and "local" not in demand.allowed:
+                raise NoPlace(
+                    f"'{demand.model}' may run on {' or '.join(demand.allowed)} only, and this device has no other place than "
+                    'itself: set cloud.url, or allow "local".'
+                )
         return Plan(
             tuple(
                 Decision(

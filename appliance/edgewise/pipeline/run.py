@@ -333,6 +333,7 @@ def _demand(task: Task, requests: list[GenerateRequest]) -> Demand:
         answer_tokens=max(request.sampling.max_tokens for request in requests),
         answers=len(requests),
         upload_bytes=sum(4 * len(request.prompt) for request in requests),
+        allowed=task.allowed,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from edgewise.core.privacy import Privacy
 from edgewise.engine.request import Priority, SamplingParams
 from edgewise.pipeline.model import ServedModel
-from edgewise.pipeline.plan import PolicyName
+from edgewise.pipeline.plan import Place, PolicyName
 
 DEFAULTS: Mapping[str, float] = {
     "temperature": 1.0,
@@ -142,8 +142,9 @@ class Task:
         key: Who asks, for fairness among callers.
         priority: Deadline class.
         deadline_s: Seconds after which the request fails; None for no limit.
-        privacy: How far its text may travel.
+        privacy: How far its text may travel; who makes a task and says nothing keeps it here.
         policy: How places are chosen for it; None takes what is configured.
+        allowed: Places that may be chosen; empty for all.
         tool_choice: Only with tools in the input.
         answer_format: None for free text.
         ignored: Fields of the request that have no effect here.
@@ -160,8 +161,9 @@ class Task:
     key: str = ""
     priority: Priority = Priority.INTERACTIVE
     deadline_s: float | None = None
-    privacy: Privacy = Privacy.ANY
+    privacy: Privacy = Privacy.PRIVATE
     policy: PolicyName | None = None
+    allowed: tuple[Place, ...] = ()
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     answer_format: AnswerFormat | None = None
     ignored: tuple[str, ...] = ()

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,10 +18,9 @@ from uuid import uuid4
 from edgewise.api.body import parse_json
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import error_body, internal_error
-from edgewise.api.generate import Prepare, Prepared, begin, whole_body
-from edgewise.api.parse import Caller
-from edgewise.api.requests import RequestRecord
-from edgewise.core.errors import EdgewiseError, InvalidRequest, NotFound, ShuttingDown
+from edgewise.api.generate import Prepare
+from edgewise.api.unattended import Unattended, answer_unattended, may_pass
+from edgewise.core.errors import EdgewiseError, NotFound, ShuttingDown
 from edgewise.core.log import get_logger
 from edgewise.core.priority import priority_of
 from edgewise.pipeline.batches.files import StoredFile
@@ -234,38 +232,16 @@ class BatchRunner:
             gone = NotFound("The input file was deleted before this line was done.", param="input_file_id")
             await self._keep(batch, line, request_id, gone)
             return
-        owner = batch.owner.removeprefix("key:")
-        record = self._deps.requests.enter(id=request_id, route=ROUTE, key=owner, priority=priority_of(batch.priority))
-        status = 200
+        asked = Unattended(id=request_id, route=ROUTE, owner=batch.owner, priority=priority_of(batch.priority))
         try:
-            body, usage = await self._answer(batch, record, parse_json(raw)["body"])
-            await self._keep(batch, line, request_id, body, usage)
+            prepare = self._endpoints[batch.endpoint]
+            answered = await answer_unattended(self._deps, prepare, asked, parse_json(raw)["body"])
         except EdgewiseError as error:
-            status, record.error = error.http_status, error.code
-            if error.retryable or error.http_status == 507:
+            if may_pass(error):
                 raise
             await self._keep(batch, line, request_id, error)
-        finally:
-            if record.run is not None:
-                await record.run.aclose()
-            self._deps.requests.leave(record, status=status)
-
-    async def _answer(self, batch: Batch, record: RequestRecord, body: dict[str, Any]) -> tuple[dict[str, Any], Usage]:
-        limits, clock = self._deps.limits, self._deps.clock
-        caller = Caller(
-            request_id=record.id,
-            salt=batch.owner,
-            timeout_s=limits.request_timeout_s,
-            max_sequences=limits.max_sequences,
-            asked_priority=priority_of(batch.priority),
-            model_priority=limits.model_priority,
-        )
-        prepared = await self._endpoints[batch.endpoint](self._deps, body, caller)
-        run = await begin(self._deps, record, _in_background(prepared, batch))
-        answer = await whole_body(run, prepared.write(run, int(clock.time())))
-        usage = run.usage()
-        self._deps.metrics.answered(prepared.task.model.name, usage, clock.monotonic() - record.started_monotonic)
-        return answer, usage
+        else:
+            await self._keep(batch, line, request_id, answered.body, answered.usage)
 
     async def _keep(
         self,
@@ -286,14 +262,6 @@ class BatchRunner:
         }
         tokens = _KEEP_NOTHING if usage is None else _tokens(usage)
         await self._store.finish_line(batch, line.number, result, failed=failed, usage=tokens)
-
-
-def _in_background(prepared: Prepared, batch: Batch) -> Prepared:
-    if prepared.form.stream:
-        raise InvalidRequest("'stream' is not allowed in a batch.", param="stream")
-    task = prepared.task
-    owner = batch.owner.removeprefix("key:")
-    return replace(prepared, task=replace(task, key=owner))
 
 
 def _tokens(usage: Usage) -> dict[str, int]:

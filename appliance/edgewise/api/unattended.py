@@ -1,0 +1,124 @@
+"""Answer a request for which nobody keeps a connection open: lines of batches, deferred jobs.
+
+It goes the way of every other request (`api.generate`), is counted and shown among those in flight, and leaves no run behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edgewise.api.deps import ApiDependencies
+from edgewise.api.generate import Prepare, Prepared, begin, whole_body
+from edgewise.api.parse import Caller
+from edgewise.api.requests import RequestRecord
+from edgewise.core.errors import EdgewiseError, InvalidRequest
+from edgewise.core.priority import Priority
+from edgewise.core.privacy import Privacy
+from edgewise.pipeline.plan import Place, PolicyName
+from edgewise.pipeline.receipts import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unattended:
+    """Who asked, and under which conditions.
+
+    Attributes:
+        id: Names the request in its answer, in the log and to engines elsewhere.
+        route: What it is shown as among the requests in flight.
+        owner: The salt of whoever asked (`api.context.RequestContext.salt`).
+        priority: Deadline class; nothing in the body changes it.
+        timeout_s: Longest time for the answer; None for no limit but the service's.
+        privacy: Label that holds besides any other of the request; the strictest counts.
+        policy: How places are chosen; None takes what is configured.
+        allowed: Places that may be chosen; empty for all.
+    """
+
+    id: str
+    route: str
+    owner: str
+    priority: Priority
+    timeout_s: float | None = None
+    privacy: Privacy = Privacy.ANY
+    policy: PolicyName | None = None
+    allowed: tuple[Place, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Whom fairness among callers and the list of requests know."""
+        return self.owner.removeprefix("key:")
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Attributes:
+    body: As the route would have answered it, the receipt included.
+    """
+
+    body: dict[str, Any]
+    usage: Usage
+
+
+def may_pass(error: EdgewiseError) -> bool:
+    """Whether the same request may be answered later: a queue, an engine that starts, a full disk, a link that is down."""
+    return error.retryable or error.http_status == 507 or error.retry_after_s is not None
+
+
+async def answer_unattended(
+    deps: ApiDependencies, prepare: Prepare, asked: Unattended, body: Mapping[str, Any]
+) -> Answered:
+    """The answer to the body of one request. Cancelling this ends its run within a step.
+
+    Raises:
+        EdgewiseError: It has no answer; `may_pass` says whether to try again.
+    """
+    record = deps.requests.enter(id=asked.id, route=asked.route, key=asked.key, priority=asked.priority)
+    status = 200
+    try:
+        return await _answer(deps, prepare, asked, record, body)
+    except EdgewiseError as error:
+        status, record.error = error.http_status, error.code
+        raise
+    finally:
+        if record.run is not None:
+            await record.run.aclose()
+        deps.requests.leave(record, status=status)
+
+
+async def _answer(
+    deps: ApiDependencies, prepare: Prepare, asked: Unattended, record: RequestRecord, body: Mapping[str, Any]
+) -> Answered:
+    limits, clock = deps.limits, deps.clock
+    timeouts = [limit for limit in (limits.request_timeout_s, asked.timeout_s) if limit is not None]
+    caller = Caller(
+        request_id=asked.id,
+        salt=asked.owner,
+        timeout_s=min(timeouts, default=None),
+        max_sequences=limits.max_sequences,
+        asked_priority=asked.priority,
+        model_priority=limits.model_priority,
+    )
+    prepared = _on_behalf(await prepare(deps, dict(body), caller), asked)
+    run = await begin(deps, record, prepared)
+    answer = await whole_body(run, prepared.write(run, int(clock.time())))
+    usage = run.usage()
+    deps.metrics.answered(prepared.task.model.name, usage, clock.monotonic() - record.started_monotonic)
+    return Answered(answer, usage)
+
+
+def _on_behalf(prepared: Prepared, asked: Unattended) -> Prepared:
+    """The task as its owner's, under the owner's conditions."""
+    if prepared.form.stream:
+        raise InvalidRequest("'stream' is not allowed where nobody reads the stream.", param="stream")
+    task = prepared.task
+    return replace(
+        prepared,
+        task=replace(
+            task,
+            key=asked.key,
+            privacy=min(task.privacy, asked.privacy),
+            policy=asked.policy or task.policy,
+            allowed=asked.allowed or task.allowed,
+        ),
+    )
