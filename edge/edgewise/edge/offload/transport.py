@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from edgewise.wire.messages import Accepted, Blob, Chunk, CloudInfo, Final, JobControl, JobRequest
 from edgewise.wire.stream_log import Place
+
+
+class Traffic(NamedTuple):
+    """Bytes of messages that one job cost so far."""
+
+    up: int = 0
+    down: int = 0
 
 
 class Transport(Protocol):
@@ -23,6 +30,9 @@ class Transport(Protocol):
     @property
     def received_bytes(self) -> int: ...
 
+    def traffic(self, key: str) -> Traffic:
+        """Of a job that was submitted here; zero once its end has been acknowledged, or if it never was."""
+
     async def info(self) -> CloudInfo: ...
 
     async def submit(self, request: JobRequest) -> Accepted:
@@ -30,6 +40,9 @@ class Transport(Protocol):
 
     def events(self, key: str, after: Place) -> AsyncIterator[Chunk | Final]:
         """What follows `after`, to the final record. Chunks may repeat and overlap; the caller orders them.
+
+        The job must have been submitted through this transport, which need not remember those of an earlier life: submitting
+        again with the same key finds the same job.
 
         Raises:
             StreamGone, RangeNotThere: The place is before or behind what the cloud has.

@@ -1,0 +1,304 @@
+"""Jobs over HTTP: a pool of warm connections, streams of server-sent events, and one meaning for every fault of the network.
+
+Whatever breaks on the way (no route, a reset, a certificate, silence) is `LinkLost`; what the cloud refuses is the error that
+it names. Proxies of the environment are not used: where texts go is what the configuration says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from edgewise.core.errors import (
+    DigestMismatch,
+    EdgewiseError,
+    EngineFault,
+    InvalidRequest,
+    LinkLost,
+    NotAuthenticated,
+    NotFound,
+    NotPermitted,
+    QueueFull,
+    error_class,
+)
+from edgewise.edge.offload.transport import Traffic
+from edgewise.wire.http import CLOUD, JOBS, JSON, SILENCE_S, blob_path, job_path
+from edgewise.wire.messages import Accepted, Blob, Chunk, CloudInfo, Final, JobControl, JobRequest, Message
+from edgewise.wire.stream_log import Place
+
+CONNECT_S = 4.0
+_IDLE_S = 25.0  # shorter than the cloud closes idle connections (30 s), so that none breaks under a request
+_HEAD_BYTES = 200  # about what request line and headers add
+_MAX_LINE = 64 * 1024**2
+_BLOB_PIECE = 256 * 1024
+_BY_STATUS: Mapping[int, type[EdgewiseError]] = {
+    401: NotAuthenticated,
+    403: NotPermitted,
+    404: NotFound,
+    429: QueueFull,
+    502: LinkLost,
+    503: LinkLost,
+    504: LinkLost,
+}
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+class _Pool:
+    """Connections that were made under the same conditions; closed once it is retired and nobody uses it."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+        self.users = 0
+        self.retired = False
+
+    async def settle(self) -> None:
+        if self.retired and self.users == 0:
+            await self.client.aclose()
+
+
+@dataclass(slots=True)
+class _Job:
+    """What the cloud calls a job, and what it has cost."""
+
+    id: str
+    up: int = 0
+    down: int = 0
+
+
+class HttpTransport:
+    """Implements `offload.transport.Transport`.
+
+    Args:
+        url: Base address of the cloud engine.
+        key: API key; None sends none.
+        ca_file: PEM file of the authority that signed its certificate; None trusts those of the system.
+        silence_s: Seconds without a byte after which a connection counts as lost.
+    """
+
+    def __init__(
+        self, url: str, key: str | None = None, *, ca_file: Path | None = None, silence_s: float = SILENCE_S
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._tls = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+        self._timeout = httpx.Timeout(silence_s, connect=CONNECT_S)
+        self._pool = _Pool(self._client())
+        self._jobs: dict[str, _Job] = {}
+        self._partial: dict[str, bytearray] = {}
+        self._sent = 0
+        self._received = 0
+
+    def __repr__(self) -> str:
+        return f"HttpTransport({self._url})"
+
+    @property
+    def name(self) -> Literal["http", "mqtt"]:
+        return "http"
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._sent
+
+    @property
+    def received_bytes(self) -> int:
+        return self._received
+
+    def traffic(self, key: str) -> Traffic:
+        job = self._jobs.get(key)
+        return Traffic() if job is None else Traffic(job.up, job.down)
+
+    async def info(self) -> CloudInfo:
+        return _read(CloudInfo, await self._ask("GET", CLOUD))
+
+    async def submit(self, request: JobRequest) -> Accepted:
+        body = _body(request)
+        accepted = _read(Accepted, await self._ask("POST", JOBS, body))
+        job = self._jobs.setdefault(request.key, _Job(accepted.id))
+        job.id = accepted.id
+        job.up += len(body) + _HEAD_BYTES
+        return accepted
+
+    async def events(self, key: str, after: Place) -> AsyncIterator[Chunk | Final]:
+        """See `Transport.events`."""
+        job = self._job(key)
+        path = f"{job_path(job.id, 'stream')}?from={after}"
+        async with self._open("GET", path, asking={"accept": "text/event-stream"}) as response:
+            async for data in self._data(response):
+                job.down += len(data)
+                event = _event(data)
+                yield event
+                if isinstance(event, Final):
+                    return
+        raise LinkLost(f"{self._url} ended a stream before its last record.")
+
+    async def control(self, control: JobControl) -> None:
+        await self._ask("POST", job_path(self._job(control.key).id, control.op), _body(control))
+        if control.done:
+            self._jobs.pop(control.key, None)
+
+    async def put_blob(self, content: bytes, media: str) -> Blob:
+        blob = Blob(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content), media=media)
+        async with self._open("PUT", blob_path(blob.sha256), content, media=media) as response:
+            await self._whole(response)
+        return blob
+
+    async def get_blob(self, blob: Blob) -> bytes:
+        have = self._partial.setdefault(blob.sha256, bytearray())
+        if len(have) < blob.bytes:
+            await self._fetch(blob, have)
+        content = bytes(self._partial.pop(blob.sha256))
+        if len(content) != blob.bytes or hashlib.sha256(content).hexdigest() != blob.sha256:
+            raise DigestMismatch(f"{self._url} sent {len(content)} bytes that are not the blob {blob.sha256[:12]}.")
+        return content
+
+    async def close(self) -> None:
+        await self._pool.client.aclose()
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _client(self) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=512, max_keepalive_connections=8, keepalive_expiry=_IDLE_S)
+        return httpx.AsyncClient(
+            base_url=self._url,
+            headers=self._headers,
+            timeout=self._timeout,
+            limits=limits,
+            verify=self._tls,
+            trust_env=False,
+        )
+
+    def _job(self, key: str) -> _Job:
+        try:
+            return self._jobs[key]
+        except KeyError:
+            raise NotFound(f"The job {key!r} was not submitted over this connection: submit it again.") from None
+
+    async def _ask(self, method: str, path: str, content: bytes | None = None) -> bytes:
+        async with self._open(method, path, content) as response:
+            return await self._whole(response)
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None = None,
+        *,
+        media: str = JSON,
+        asking: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[httpx.Response]:
+        """One exchange; refusals and faults of the network leave it as errors of the tree, whenever they occur."""
+        pool = self._pool
+        pool.users += 1
+        self._sent += len(content or b"") + len(path) + _HEAD_BYTES
+        headers = {**(asking or {}), **({} if content is None else {"content-type": media})}
+        try:
+            async with pool.client.stream(method, path, content=content, headers=headers) as response:
+                if response.is_error:
+                    raise _refusal(response, await self._whole(response))
+                yield response
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            if isinstance(error, httpx.TimeoutException):
+                self._renew(pool)
+            raise LinkLost(f"{self._url}: {_reason(error)}.") from error
+        finally:
+            pool.users -= 1
+            await pool.settle()
+
+    def _renew(self, pool: _Pool) -> None:
+        """Where one connection fell silent, the idle ones beside it are as dead: the next request makes a new one."""
+        if pool is self._pool:
+            pool.retired = True
+            self._pool = _Pool(self._client())
+
+    async def _whole(self, response: httpx.Response) -> bytes:
+        body = await response.aread()
+        self._received += len(body) + _HEAD_BYTES
+        return body
+
+    async def _data(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """The data of each event; comments count as signs of life only (WHATWG HTML, section 9.2)."""
+        rest = b""
+        async for piece in response.aiter_raw():
+            self._received += len(piece)
+            *lines, rest = (rest + piece).split(b"\n")
+            if len(rest) > _MAX_LINE:
+                raise LinkLost(f"{self._url} sent a line of more than {_MAX_LINE} bytes.")
+            for line in lines:
+                if line.startswith(b"data:"):
+                    yield line[5:]
+
+    async def _fetch(self, blob: Blob, have: bytearray) -> None:
+        asked = {"range": f"bytes={len(have)}-"} if have else {}
+        async with self._open("GET", blob_path(blob.sha256), asking=asked) as response:
+            if have and response.status_code != 206:
+                have.clear()
+            async for piece in response.aiter_raw(_BLOB_PIECE):
+                self._received += len(piece)
+                have += piece
+                if len(have) > blob.bytes:
+                    raise DigestMismatch(f"{self._url} sent more than the {blob.bytes} bytes of a blob.")
+        if len(have) < blob.bytes:
+            raise LinkLost(f"{self._url} ended a blob after {len(have)} of {blob.bytes} bytes.")
+
+
+def _body(message: Message) -> bytes:
+    return message.model_dump_json(exclude_none=True).encode()
+
+
+def _event(data: bytes) -> Chunk | Final:
+    """One event of a stream; a refusal inside it is raised."""
+    try:
+        raw = json.loads(data)
+        if isinstance(raw, dict) and "error" in raw:
+            raise _told(raw, 500, None)
+        return Final.model_validate(raw) if raw.get("type") == "final" else Chunk.model_validate(raw)
+    except (ValueError, AttributeError) as error:
+        raise EngineFault(f"The cloud sent an event that is none of version 1: {data[:200]!r}.") from error
+
+
+def _read(kind: type[MessageT], body: bytes) -> MessageT:
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise EngineFault(
+            f"What answers at the cloud's address is no cloud engine of version 1: no {kind.__name__} in {body[:100]!r}."
+        ) from error
+
+
+def _refusal(response: httpx.Response, body: bytes) -> EdgewiseError:
+    """The error that the cloud names; where something on the way answered for it, the one that the status means."""
+    try:
+        raw = json.loads(body)
+    except ValueError:
+        raw = None
+    after = response.headers.get("retry-after", "")
+    return _told(raw, response.status_code, float(after) if after.isascii() and after.isdigit() else None)
+
+
+def _told(raw: Any, status: int, retry_after_s: float | None) -> EdgewiseError:
+    told = raw.get("error") if isinstance(raw, dict) else None
+    told = told if isinstance(told, dict) else {}
+    code, message, param = (told.get(name) for name in ("code", "message", "param"))
+    kind = error_class(code) if isinstance(code, str) else None
+    if kind is None or kind.http_status == 500:
+        kind = _BY_STATUS.get(status, EngineFault if status >= 500 else InvalidRequest)
+    text = message if isinstance(message, str) else f"The cloud answered with status {status}."
+    return kind(text, param=param if isinstance(param, str) else None, retry_after_s=retry_after_s)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, httpx.ConnectTimeout):
+        return f"no connection within {CONNECT_S:g} s"
+    if isinstance(error, httpx.TimeoutException):
+        return "silence on the connection"
+    return str(error) or type(error).__name__
