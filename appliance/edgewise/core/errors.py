@@ -98,6 +98,19 @@ class ModelNotFound(NotFound):
     code = "model_not_found"
 
 
+class BadMessage(InvalidRequest):
+    """A message from another machine that is malformed or beyond a limit: it is dropped and counted, never acted on."""
+
+    code = "bad_message"
+
+
+class KeyReused(InvalidRequest):
+    """An idempotency key came with another request than before."""
+
+    code = "idempotency_key_reused"
+    http_status = 409
+
+
 class PayloadTooLarge(EdgewiseError):
     code = "payload_too_large"
     http_status = 413
