@@ -10,6 +10,7 @@ from starlette.types import Message
 
 from edgewise.api.deps import Access
 from edgewise.core.priority import PriorityName
+from edgewise.core.privacy import PrivacyName
 from tests.api.harness import CHAT, LOOPBACK, Api, error_of, hello, make_api
 
 REMOTE = "http://192.0.2.7:8400"
@@ -22,6 +23,7 @@ class Record:
     name: str
     scopes: frozenset[str] = frozenset({"inference"})
     priority: PriorityName = "interactive"
+    privacy: PrivacyName | None = None
 
 
 @dataclass

@@ -11,6 +11,7 @@ from edgewise.api.requests import Requests
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import QueueFull
 from edgewise.core.priority import PRIORITY_NAMES, Priority, PriorityName, priorities_by_name
+from edgewise.core.privacy import PrivacyName
 from tests.api.harness import CHAT, COMPLETIONS, Api, error_of, hello, make_api, prompt
 
 
@@ -20,6 +21,7 @@ class Record:
     name: str
     priority: PriorityName
     scopes: frozenset[str] = frozenset({"inference"})
+    privacy: PrivacyName | None = None
 
 
 @dataclass

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import NotFound
+from edgewise.core.privacy import Privacy
 from edgewise.core.sqlite import Database
 from edgewise.pipeline.conversations import Conversations, Kept
 from edgewise.pipeline.state import open_state
@@ -30,8 +32,20 @@ async def test_a_conversation_is_read_in_its_order(state: Database) -> None:
     store = Conversations(state)
     for id, previous in (("a", None), ("b", "a"), ("c", "b"), ("other", "a")):
         await store.put("me", kept(id, previous))
-    items = await store.history("me", "c")
+    items = (await store.history("me", "c")).items
     assert items == [part for id in "abc" for part in ({"question": id}, {"answer": id})]
+
+
+async def test_a_conversation_has_the_strictest_label_of_its_answers(state: Database) -> None:
+    store = Conversations(state)
+    labels = {"old": None, "a": Privacy.ANY, "b": Privacy.PRIVATE, "c": Privacy.SITE}
+    previous = None
+    found = []
+    for id, label in labels.items():
+        await store.put("me", replace(kept(id, previous), privacy=label))
+        found.append((await store.history("me", id)).privacy)
+        previous = id
+    assert found == [None, Privacy.ANY, Privacy.PRIVATE, Privacy.PRIVATE]
 
 
 async def test_owners_do_not_see_each_other(state: Database) -> None:
@@ -60,7 +74,7 @@ async def test_age_counts_from_the_last_use_of_the_conversation(state: Database)
     await store.put("me", kept("b", "a"))
     await store.history("me", "b")  # continues both
     clock.advance(60)
-    assert len(await store.history("me", "b")) == 4
+    assert len((await store.history("me", "b")).items) == 4
     clock.advance(101)
     with pytest.raises(NotFound):
         await store.get("me", "b")

@@ -57,6 +57,7 @@ async def test_the_answer_comes_in_pieces_and_the_stage_is_accounted_for() -> No
         "model": "tiny",
         "digest": DIGEST,
         "priority": "interactive",
+        "privacy": "private",
         "seed": 5,
         "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0},
         "ignored": ("user",),

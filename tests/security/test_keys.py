@@ -361,15 +361,28 @@ def test_a_key_has_a_deadline_class(store: KeyStore) -> None:
     assert len(store.list()) == 2
 
 
+def test_a_key_may_have_a_privacy_label(store: KeyStore) -> None:
+    record, token = store.create("clinic", privacy=" Private")
+    assert record.privacy == "private"
+    assert store.verify(token) == record
+    assert store.create("app")[0].privacy is None
+    with pytest.raises(InvalidRequest, match="private, site, any"):
+        store.create("other", privacy="secret")
+    assert len(store.list()) == 2
+
+
 def test_keys_of_an_older_version_stay_valid(tmp_path: Path) -> None:
     path = tmp_path / "keys.db"
     with KeyStore(path) as store:
         _, token = store.create("app")
     database = sqlite3.connect(path)
-    database.executescript("ALTER TABLE keys DROP COLUMN priority; PRAGMA user_version = 1;")
+    database.executescript(
+        "ALTER TABLE keys DROP COLUMN priority; ALTER TABLE keys DROP COLUMN privacy; PRAGMA user_version = 1;"
+    )
     database.close()
     with KeyStore(path) as store:
         record = store.verify(token)
         assert record is not None
         assert record.priority == "interactive"
+        assert record.privacy is None
         assert store.create("next", priority="bulk")[0].priority == "bulk"

@@ -10,6 +10,8 @@ from starlette.types import Scope
 from edgewise.api.deps import KeyRecord
 from edgewise.api.requests import RequestRecord
 from edgewise.core.priority import Priority
+from edgewise.core.privacy import Privacy
+from edgewise.pipeline.plan import PolicyName
 
 _SCOPE_KEY = "edgewise.context"
 ANONYMOUS_SALT = "anonymous"
@@ -20,7 +22,7 @@ class RequestContext:
     """Attributes:
     id: Names the request in the answer's header, receipt and log.
     key: The caller's key; None for an anonymous loopback caller.
-    priority: Deadline class that the request's header asks for; None without one.
+    priority, privacy, policy: Deadline class, label and placement policy that the request's headers ask for; None without one.
     record: Set while a generation request is admitted.
     error: Code of the error that the caller was told, also inside a stream.
     facts: For the log line.
@@ -31,6 +33,8 @@ class RequestContext:
     started: float
     key: KeyRecord | None = None
     priority: Priority | None = None
+    privacy: Privacy | None = None
+    policy: PolicyName | None = None
     record: RequestRecord | None = None
     error: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)

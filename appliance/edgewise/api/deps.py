@@ -13,6 +13,7 @@ from edgewise.api.readiness import Readiness
 from edgewise.api.requests import Requests
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.priority import Priority, PriorityName
+from edgewise.core.privacy import Labels, PrivacyName
 from edgewise.core.sqlite import Database
 from edgewise.pipeline.batches.files import Files
 from edgewise.pipeline.batches.store import Batches
@@ -39,6 +40,10 @@ class KeyRecord(Protocol):
     @property
     def priority(self) -> PriorityName:
         """Deadline class of its requests, and the most urgent that they may ask for."""
+
+    @property
+    def privacy(self) -> PrivacyName | None:
+        """Label of its requests, which they may only make stricter; None where it has none of its own."""
 
 
 class KeyVerifier(Protocol):
@@ -117,6 +122,7 @@ class ApiDependencies:
 
     Attributes:
         keys: None accepts no key at all: loopback callers only.
+        labels: Privacy labels as configured; see `api.privacy`.
         ready_max_age_s: Age at which a token no longer proves that a model answers.
         log_content: Put prompts and answers into the log line of their request; the log's own setting must let them through too.
         state: The service's database; one in memory by default.
@@ -131,6 +137,7 @@ class ApiDependencies:
     keys: KeyVerifier | None = None
     planner: Planner = field(default_factory=LocalPlanner)
     limits: Limits = field(default_factory=Limits)
+    labels: Labels = field(default_factory=Labels)
     access: Access = field(default_factory=Access)
     clock: Clock = field(default_factory=SystemClock)
     metrics: ApiMetrics = field(default_factory=ApiMetrics)

@@ -15,6 +15,7 @@ from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import internal_error
 from edgewise.api.parse import AnswerForm, Caller
 from edgewise.api.priority import asked_priority, priority_in_force
+from edgewise.api.privacy import asked_policy, asked_privacy, key_label
 from edgewise.api.requests import RequestRecord
 from edgewise.api.responses import json_response
 from edgewise.api.sse import EventStream, attended
@@ -49,6 +50,8 @@ def admit(request: Request, deps: ApiDependencies, route: str) -> RequestContext
     context = context_of(request.scope)
     key = None if context.key is None else context.key.name
     context.priority = asked_priority(request.headers, context.key)
+    context.privacy = asked_privacy(request.headers)
+    context.policy = asked_policy(request.headers)
     priority = priority_in_force(context.priority, context.key, None)
     context.record = deps.requests.enter(id=context.id, route=route, key=key, priority=priority)
     deps.metrics.in_flight.set(deps.requests.open)
@@ -70,6 +73,10 @@ def caller(context: RequestContext, deps: ApiDependencies) -> Caller:
         key=context.key,
         asked_priority=context.priority,
         model_priority=limits.model_priority,
+        label=key_label(context.key),
+        asked_privacy=context.privacy,
+        labels=deps.labels,
+        policy=context.policy,
         timeout_s=limits.request_timeout_s,
         max_sequences=limits.max_sequences,
     )

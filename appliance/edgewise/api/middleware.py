@@ -17,7 +17,8 @@ log = get_logger(__name__)
 QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 CLIENT_LEFT = 499
 _ALLOWED_HEADERS = (
-    "authorization, x-api-key, content-type, last-event-id, anthropic-version, anthropic-beta, x-edgewise-priority"
+    "authorization, x-api-key, content-type, last-event-id, anthropic-version, anthropic-beta, x-edgewise-priority, "
+    "x-edgewise-privacy, x-edgewise-policy, x-edgewise-receipt"
 )
 
 

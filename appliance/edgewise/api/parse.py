@@ -18,11 +18,14 @@ from edgewise.api.fields import (
 )
 from edgewise.api.messages import chat_input
 from edgewise.api.priority import priority_in_force
+from edgewise.api.privacy import privacy_in_force
 from edgewise.api.schemas import ChatBody, CompletionBody, Generation
 from edgewise.api.tools import tool_choice_of, tools_of
 from edgewise.core.errors import InvalidRequest, UnsupportedField
 from edgewise.core.priority import Priority
+from edgewise.core.privacy import Labels, Privacy
 from edgewise.pipeline.model import ServedModel
+from edgewise.pipeline.plan import PolicyName
 from edgewise.pipeline.task import Sampling, Task, TextInput
 
 ANONYMOUS = "anonymous"
@@ -56,6 +59,9 @@ class Caller:
         key: None for a caller without one.
         asked_priority: Deadline class that the request itself names; None if it does not.
         model_priority: Classes set for models, by name.
+        label: Privacy label of the key, or of the batch; None where it has none.
+        asked_privacy, policy: Label and placement policy that the request itself names; None if it does not.
+        labels: Those of models, and the default.
     """
 
     request_id: str
@@ -65,6 +71,10 @@ class Caller:
     key: KeyRecord | None = None
     asked_priority: Priority | None = None
     model_priority: Mapping[str, Priority] = field(default_factory=dict)
+    label: Privacy | None = None
+    asked_privacy: Privacy | None = None
+    labels: Labels = field(default_factory=Labels)
+    policy: PolicyName | None = None
 
     @property
     def key_id(self) -> str:
@@ -73,6 +83,11 @@ class Caller:
 
     def priority(self, model: ServedModel) -> Priority:
         return priority_in_force(self.asked_priority, self.key, self.model_priority.get(model.name))
+
+    def privacy(self, model: ServedModel, inherited: Privacy | None = None) -> Privacy:
+        """The label of a request to a model; `inherited` is that of the answer it continues. Raises as `privacy_in_force`."""
+        floor = self.labels.strictest(self.label, self.labels.model((model.name, *model.aliases)), inherited)
+        return privacy_in_force(self.asked_privacy, floor)
 
 
 def chat_task(body: ChatBody, model: ServedModel, caller: Caller) -> tuple[Task, AnswerForm]:
@@ -101,6 +116,8 @@ def chat_task(body: ChatBody, model: ServedModel, caller: Caller) -> tuple[Task,
         salt=caller.salt,
         key=caller.key_id,
         priority=caller.priority(model),
+        privacy=caller.privacy(model),
+        policy=caller.policy,
         deadline_s=_deadline(body, caller),
         ignored=(*_ignored(body, CHAT_IGNORED), *message_ignored),
     )
@@ -127,6 +144,8 @@ def completion_task(body: CompletionBody, model: ServedModel, caller: Caller) ->
         salt=caller.salt,
         key=caller.key_id,
         priority=caller.priority(model),
+        privacy=caller.privacy(model),
+        policy=caller.policy,
         deadline_s=_deadline(body, caller),
         ignored=_ignored(body, COMPLETION_IGNORED),
     )

@@ -30,9 +30,10 @@ class Unattended:
         owner: The salt of whoever asked (`api.context.RequestContext.salt`).
         priority: Deadline class; nothing in the body changes it.
         timeout_s: Longest time for the answer; None for no limit but the service's.
-        privacy: Label that holds besides any other of the request; the strictest counts.
+        privacy: Label that key and header gave it when it was asked; None where they gave none.
         policy: How places are chosen; None takes what is configured.
         allowed: Places that may be chosen; empty for all.
+        seed: Used where the body names none, so that a request that is begun again gets the same answer; None draws one.
     """
 
     id: str
@@ -40,9 +41,10 @@ class Unattended:
     owner: str
     priority: Priority
     timeout_s: float | None = None
-    privacy: Privacy = Privacy.ANY
+    privacy: Privacy | None = None
     policy: PolicyName | None = None
     allowed: tuple[Place, ...] = ()
+    seed: int | None = None
 
     @property
     def key(self) -> str:
@@ -98,6 +100,8 @@ async def _answer(
         max_sequences=limits.max_sequences,
         asked_priority=asked.priority,
         model_priority=limits.model_priority,
+        label=asked.privacy,
+        labels=deps.labels,
     )
     prepared = _on_behalf(await prepare(deps, dict(body), caller), asked)
     run = await begin(deps, record, prepared)
@@ -117,8 +121,8 @@ def _on_behalf(prepared: Prepared, asked: Unattended) -> Prepared:
         task=replace(
             task,
             key=asked.key,
-            privacy=min(task.privacy, asked.privacy),
             policy=asked.policy or task.policy,
             allowed=asked.allowed or task.allowed,
+            sampling=replace(task.sampling, seed=asked.seed if task.sampling.seed is None else task.sampling.seed),
         ),
     )

@@ -31,6 +31,13 @@ def new(
             help="Deadline class of its requests: realtime, interactive, background or bulk; also their ceiling."
         ),
     ] = "interactive",
+    privacy: Annotated[
+        str | None,
+        typer.Option(
+            help="Label of its requests, which they may only make stricter: private (stays on this device), site or any; "
+            "default: placement.privacy."
+        ),
+    ] = None,
     expires_in: Annotated[str | None, typer.Option(help="Life, e.g. 90d or 12h; default: for ever.")] = None,
     expires_at: Annotated[datetime | None, typer.Option(help="Date of expiry (UTC).", formats=["%Y-%m-%d"])] = None,
     config: ConfigFile = None,
@@ -40,12 +47,17 @@ def new(
     moment = expires_at.replace(tzinfo=timezone.utc).timestamp() if expires_at else None
     with _store(config) as store:
         record, token = store.create(
-            name, scope or ["inference"], expires_at=moment, ttl_s=_seconds(expires_in), priority=priority
+            name,
+            scope or ["inference"],
+            expires_at=moment,
+            ttl_s=_seconds(expires_in),
+            priority=priority,
+            privacy=privacy,
         )
     if as_json:
         print_json({**_json(record), "key": token})
         return
-    may = f"{', '.join(sorted(record.scopes))}; {record.priority}"
+    may = f"{', '.join(sorted(record.scopes))}; {record.priority}" + (f"; {record.privacy}" if record.privacy else "")
     until = f"expires {date_text(record.expires_at)}" if record.expires_at else "never expires"
     say(f"Key `{record.name}` ({may}), {until}. Keep it: it cannot be shown again.")
     typer.echo(token)
@@ -69,12 +81,13 @@ def list_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
             " ".join(sorted(r.scopes)),
             r.state(now),
             r.priority,
+            r.privacy or "default",
             date_text(r.created_at),
             date_text(r.expires_at) or "never",
         )
         for r in records
     ]
-    print_table(("ID", "NAME", "SCOPES", "STATE", "CLASS", "CREATED", "EXPIRES"), rows)
+    print_table(("ID", "NAME", "SCOPES", "STATE", "CLASS", "PRIVACY", "CREATED", "EXPIRES"), rows)
 
 
 @app.command("revoke")

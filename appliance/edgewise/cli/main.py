@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from edgewise.cli import bench, cache, chat, config, doctor, install, keys, models, ps, serve
+from edgewise.cli import bench, cache, chat, config, demo, doctor, install, keys, models, ps, serve
 from edgewise.cli.exit_codes import ExitCode, exit_code
 from edgewise.core.errors import EdgewiseError
 
@@ -46,6 +46,7 @@ def build() -> typer.Typer:
     ) -> None: ...
 
     app.command("serve")(serve.serve)
+    app.command("demo", context_settings=demo.PASS_ON)(demo.demo)
     app.command("chat")(chat.chat)
     app.add_typer(models.app, name="models")
     app.add_typer(bench.app, name="bench")

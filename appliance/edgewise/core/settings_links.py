@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
+from edgewise.core.privacy import labels_by_name
 from edgewise.core.settings_types import Bytes, ExpandedPath, Seconds, Section, parse_bytes
 
 
@@ -64,10 +65,7 @@ def _check_policies(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check_labels(values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        name, separator, label = value.partition("=")
-        if not name or not separator or label not in ("private", "site", "any"):
-            raise ValueError(f"{value!r}: write NAME=LABEL, where LABEL is private, site or any")
+    labels_by_name(values)
     return values
 
 
@@ -82,7 +80,8 @@ class PlacementSettings(Section):
     )
     privacy: Literal["private", "site", "any"] = Field(
         default="any",
-        description="Label of requests whose key, model and header name none; the strictest of all counts.",
+        description="Label of requests whose key and model have none. Of several labels the strictest counts, and the header "
+        "`X-Edgewise-Privacy` may only make it stricter.",
     )
     model_privacy: Annotated[tuple[str, ...], AfterValidator(_check_labels)] = Field(
         default=(), description="Labels of models, as `medical=private`."

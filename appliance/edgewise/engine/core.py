@@ -9,16 +9,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from edgewise.core.errors import ConfigError
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
-from edgewise.engine.config import EngineConfig
 from edgewise.engine.notices import Notify
-from edgewise.engine.request import GenerateRequest, TokenChunk
+from edgewise.engine.pictures.request import DiffuseChunk, PictureInfo
+from edgewise.engine.request import TokenChunk
 
 DEFAULT_FACTORY = "edgewise.engine.build:build"
 
@@ -27,13 +27,17 @@ ProgressSink = Callable[[str, float], None]
 
 
 class EngineCore(Protocol):
-    """One model, its KV cache and the requests in work."""
+    """One model and the requests in work: of tokens (`engine.engine`) or of pictures (`engine.pictures.engine`).
+
+    Requests and chunks are those of the core's kind; what sends them knows which.
+    """
 
     @property
-    def info(self) -> EngineInfo: ...
+    def info(self) -> EngineInfo | PictureInfo: ...
 
-    def add(self, request: GenerateRequest) -> None:
-        """Queue a request. `request.output` is continued, not generated again, and counts as completion in the statistics.
+    def add(self, request: Any) -> None:
+        """Queue a request. The `output` of a `GenerateRequest` is continued, not generated again, and counts as completion in
+        the statistics.
 
         Raises:
             QueueFull, InvalidRequest, ContextLengthExceeded, OutOfMemory: The request is refused; nothing is kept of it.
@@ -42,7 +46,7 @@ class EngineCore(Protocol):
     def cancel(self, request_id: str) -> None:
         """End a request; the next step returns its final chunk (finish "cancelled"). Unknown ids are ignored."""
 
-    def step(self) -> list[TokenChunk]:
+    def step(self) -> Sequence[TokenChunk | DiffuseChunk]:
         """Do one iteration. An exception here ends the process; the supervisor restarts it and resumes every request."""
 
     @property
@@ -62,7 +66,8 @@ class EngineCore(Protocol):
     def close(self) -> None: ...
 
 
-EngineFactory = Callable[[EngineConfig, ProgressSink], EngineCore]
+EngineFactory = Callable[[Any, ProgressSink], EngineCore]
+"""Takes the configuration of its kind, `engine.messages.AnyConfig`."""
 
 
 def load_factory(spec: str) -> EngineFactory:

@@ -11,9 +11,18 @@ from typing import Any
 from edgewise.core.errors import EdgewiseError, EngineUnavailable
 from edgewise.core.log import Logger
 from edgewise.engine.channel import Channel
-from edgewise.engine.config import EngineConfig
 from edgewise.engine.heartbeat import Watchdog
-from edgewise.engine.messages import Fault, Heartbeat, Message, Ready, Start, Stop, ToService
+from edgewise.engine.messages import (
+    AnyConfig,
+    Fault,
+    Heartbeat,
+    Message,
+    PicturesReady,
+    Ready,
+    Stop,
+    ToService,
+    start_message,
+)
 from edgewise.engine.process import EngineProcess, describe_status
 from edgewise.engine.timings import Timings
 
@@ -92,7 +101,7 @@ class Life:
         if self._channel is not None:
             self._channel.send(message)
 
-    async def run(self, factory: str, config: EngineConfig, started: Callable[[Life], None]) -> LifeEnd:
+    async def run(self, factory: str, config: AnyConfig, started: Callable[[Life], None]) -> LifeEnd:
         """Spawn, watch, kill, reap. `started` is called when there is a process.
 
         Raises:
@@ -104,7 +113,7 @@ class Life:
         )
         try:
             channel.open(asyncio.get_running_loop())
-            channel.send(Start(epoch=self.epoch, config=config, heartbeat_s=self._timings.heartbeat_s))
+            channel.send(start_message(self.epoch, config, self._timings.heartbeat_s))
             started(self)
             reason = await self._watch(process)
             process.kill()
@@ -126,7 +135,7 @@ class Life:
         if isinstance(message, Fault):
             self._fault = message
             return
-        if isinstance(message, Ready):
+        if isinstance(message, (Ready, PicturesReady)):
             self._watchdog.ready()
             self._ready_at = time.monotonic()
         self._on_message(self, message)

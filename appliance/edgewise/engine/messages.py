@@ -17,6 +17,8 @@ import msgspec
 from edgewise.core.errors import EdgewiseError, EngineFault, InvalidRequest, error_class
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.config import EngineConfig
+from edgewise.engine.pictures.config import PictureConfig
+from edgewise.engine.pictures.request import DiffuseChunk, DiffuseParams, DiffuseRequest, PictureInfo
 from edgewise.engine.request import GenerateRequest, Priority, SamplingParams, TokenChunk
 
 T = TypeVar("T")
@@ -39,6 +41,39 @@ class Start(Message, frozen=True):
     epoch: int
     config: EngineConfig
     heartbeat_s: float
+
+
+class StartPictures(Message, frozen=True):
+    """`Start` of an engine that draws pictures."""
+
+    epoch: int
+    config: PictureConfig
+    heartbeat_s: float
+
+
+class SubmitPicture(Message, frozen=True):
+    """A `DiffuseRequest`."""
+
+    id: str
+    params: DiffuseParams
+    key: str
+    priority: Priority
+    deadline_s: float | None
+
+    @classmethod
+    def of(cls, request: DiffuseRequest) -> SubmitPicture:
+        return cls(
+            id=request.id,
+            params=request.params,
+            key=request.key,
+            priority=request.priority,
+            deadline_s=request.deadline_s,
+        )
+
+    def request(self) -> DiffuseRequest:
+        return DiffuseRequest(
+            id=self.id, params=self.params, key=self.key, priority=self.priority, deadline_s=self.deadline_s
+        )
 
 
 class Submit(Message, frozen=True):
@@ -121,6 +156,13 @@ class Ready(Message, frozen=True):
     info: EngineInfo
 
 
+class PicturesReady(Message, frozen=True):
+    """`Ready` of an engine that draws pictures."""
+
+    epoch: int
+    info: PictureInfo
+
+
 class Accepted(Message, frozen=True):
     epoch: int
     id: str
@@ -143,6 +185,11 @@ class Refused(Message, frozen=True):
 class Chunks(Message, frozen=True):
     epoch: int
     chunks: tuple[TokenChunk, ...]
+
+
+class PictureChunks(Message, frozen=True):
+    epoch: int
+    chunks: tuple[DiffuseChunk, ...]
 
 
 class StatsReply(Message, frozen=True):
@@ -186,10 +233,21 @@ class Fault(Message, frozen=True):
     traceback: str
 
 
-ToEngine: TypeAlias = Start | Submit | Cancel | StatsQuery | MemoryQuery | ClearCache | Stop
-ToService: TypeAlias = (
-    Progress | Ready | Accepted | Refused | Chunks | StatsReply | MemoryReply | CacheCleared | Notice | Heartbeat | Fault
+AnyConfig: TypeAlias = EngineConfig | PictureConfig
+ToEngine: TypeAlias = (
+    Start | StartPictures | Submit | SubmitPicture | Cancel | StatsQuery | MemoryQuery | ClearCache | Stop
 )  # fmt: skip
+ToService: TypeAlias = (
+    Progress | Ready | PicturesReady | Accepted | Refused | Chunks | PictureChunks | StatsReply | MemoryReply | CacheCleared
+    | Notice | Heartbeat | Fault
+)  # fmt: skip
+
+
+def start_message(epoch: int, config: AnyConfig, heartbeat_s: float) -> Start | StartPictures:
+    """The first message to an engine of the configuration's kind."""
+    if isinstance(config, PictureConfig):
+        return StartPictures(epoch=epoch, config=config, heartbeat_s=heartbeat_s)
+    return Start(epoch=epoch, config=config, heartbeat_s=heartbeat_s)
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------------------

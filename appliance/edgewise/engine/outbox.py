@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from edgewise.engine.messages import Chunks, Heartbeat, MemoryReply, Message, Progress, StatsReply
+from edgewise.engine.messages import Chunks, Heartbeat, MemoryReply, Message, PictureChunks, Progress, StatsReply
+from edgewise.engine.pictures.merge import PictureMerger
+from edgewise.engine.pictures.request import DiffuseChunk
 from edgewise.engine.request import TokenChunk, TokenLogprobs
 from edgewise.engine.transport import FrameWriter
 
@@ -88,6 +90,7 @@ class Outbox:
         self._answers: deque[Message] = deque()
         self._reports: dict[type[Message], Message] = {}
         self._chunks = ChunkMerger()
+        self._pictures = PictureMerger()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -102,11 +105,14 @@ class Outbox:
                 self._answers.append(message)
             return self._writer.flush(self._next)
 
-    def put_chunks(self, chunks: Iterable[TokenChunk]) -> bool:
+    def put_chunks(self, chunks: Iterable[TokenChunk | DiffuseChunk]) -> bool:
         """As `put`, for the chunks of a step."""
         with self._lock:
             for chunk in chunks:
-                self._chunks.add(chunk)
+                if isinstance(chunk, TokenChunk):
+                    self._chunks.add(chunk)
+                else:
+                    self._pictures.add(chunk)
             return self._writer.flush(self._next)
 
     def flush(self) -> bool:
@@ -129,4 +135,6 @@ class Outbox:
             return self._reports.pop(next(iter(self._reports)))
         if self._chunks:
             return Chunks(epoch=self.epoch, chunks=self._chunks.take())
+        if self._pictures:
+            return PictureChunks(epoch=self.epoch, chunks=(self._pictures.take(),))
         return None

@@ -7,6 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any, Generic, Protocol, TypeVar
 
 from edgewise.engine.request import TokenChunk
 
@@ -14,22 +15,47 @@ MERGE_ABOVE = 64
 """Chunks waiting for a slow consumer before further ones are merged into the last."""
 
 
-class Mailbox:
-    """Chunks of one request, from the router to one consumer. Used from the event loop's thread only."""
+class Chunk(Protocol):
+    """What a request's answer comes in."""
 
-    def __init__(self) -> None:
-        self._chunks: deque[TokenChunk] = deque()
+    @property
+    def finish(self) -> str | None:
+        """Set on the last one."""
+
+
+ChunkT = TypeVar("ChunkT", bound=Chunk)
+
+
+def merge_tokens(first: TokenChunk, second: TokenChunk) -> TokenChunk:
+    """Two chunks of one request that follow each other, as one."""
+    logprobs = None if first.logprobs is None and second.logprobs is None else (
+        (first.logprobs or ()) + (second.logprobs or ())
+    )  # fmt: skip
+    stats = second.stats or first.stats
+    return replace(second, offset=first.offset, tokens=first.tokens + second.tokens, logprobs=logprobs, stats=stats)
+
+
+class Mailbox(Generic[ChunkT]):
+    """Chunks of one request, from the router to one consumer. Used from the event loop's thread only.
+
+    Args:
+        merge: Makes one of two chunks that follow each other.
+    """
+
+    def __init__(self, merge: Callable[[Any, Any], Any] = merge_tokens) -> None:
+        self._merge = merge
+        self._chunks: deque[ChunkT] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._chunks)
 
-    def put(self, chunk: TokenChunk) -> None:
+    def put(self, chunk: ChunkT) -> None:
         if self._closed:
             return
         if len(self._chunks) > MERGE_ABOVE:
-            self._chunks.append(_merge(self._chunks.pop(), chunk))
+            self._chunks.append(self._merge(self._chunks.pop(), chunk))
         else:
             self._chunks.append(chunk)
         self._wake()
@@ -40,7 +66,7 @@ class Mailbox:
         self._chunks.clear()
         self._wake()
 
-    async def get(self) -> TokenChunk | None:
+    async def get(self) -> ChunkT | None:
         """The next chunk; None once the mailbox is closed. One reader at a time."""
         if self._waiter is not None:
             raise RuntimeError("a token stream has one reader")
@@ -59,32 +85,24 @@ class Mailbox:
             self._waiter.set_result(None)
 
 
-def _merge(first: TokenChunk, second: TokenChunk) -> TokenChunk:
-    logprobs = None if first.logprobs is None and second.logprobs is None else (
-        (first.logprobs or ()) + (second.logprobs or ())
-    )  # fmt: skip
-    stats = second.stats or first.stats
-    return replace(second, offset=first.offset, tokens=first.tokens + second.tokens, logprobs=logprobs, stats=stats)
-
-
-class RequestStream:
-    """Implements `engine.api.TokenStream`.
+class RequestStream(Generic[ChunkT]):
+    """Implements `engine.api.TokenStream` and `engine.pictures.request.PictureStream`.
 
     The request is cancelled when the stream is closed, when the task that reads it is cancelled, and when the stream is dropped
     without having been read to its end. Therefore a reader that wants to do something between chunks (a keep-alive) must not
     put a time limit on `__anext__` itself, which would cancel the read; it waits with `asyncio.wait` on a task.
     """
 
-    def __init__(self, mailbox: Mailbox, cancel: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, mailbox: Mailbox[ChunkT], cancel: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         self._mailbox = mailbox
         self._cancel = cancel
         self._loop = loop
         self._done = False
 
-    def __aiter__(self) -> AsyncIterator[TokenChunk]:
+    def __aiter__(self) -> AsyncIterator[ChunkT]:
         return self
 
-    async def __anext__(self) -> TokenChunk:
+    async def __anext__(self) -> ChunkT:
         if self._done:
             raise StopAsyncIteration
         try:

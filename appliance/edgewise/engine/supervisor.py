@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 from edgewise.core.errors import BadModelFile, ConfigError, EdgewiseError, EngineUnavailable, UnsupportedModel
 from edgewise.core.log import Logger
-from edgewise.engine.api import EngineInfo, EngineState
-from edgewise.engine.config import EngineConfig
+from edgewise.engine.api import EngineState
 from edgewise.engine.events import EngineEvent, EventKind
 from edgewise.engine.life import Life, LifeEnd
-from edgewise.engine.messages import Message, Progress, Ready, ToService, error_from
+from edgewise.engine.messages import (
+    AnyConfig,
+    Message,
+    PicturesReady,
+    Progress,
+    Ready,
+    ToService,
+    error_from,
+)
 from edgewise.engine.restart import Decision, RestartPolicy
 from edgewise.engine.timings import Timings
 
@@ -27,7 +34,8 @@ _PERMANENT = (BadModelFile, UnsupportedModel, ConfigError)
 class Listener(Protocol):
     """What the supervisor tells. Called in the event loop; must neither raise nor wait."""
 
-    def engine_up(self, epoch: int, info: EngineInfo) -> None: ...
+    def engine_up(self, epoch: int, info: Any) -> None:
+        """`info` is that of the engine's kind: `EngineInfo` or `PictureInfo`."""
 
     def engine_message(self, message: ToService) -> None: ...
 
@@ -53,9 +61,7 @@ class EngineSupervisor:
         log: Gets crashes with their tracebacks.
     """
 
-    def __init__(
-        self, *, config: EngineConfig, factory: str, timings: Timings, listener: Listener, log: Logger
-    ) -> None:
+    def __init__(self, *, config: AnyConfig, factory: str, timings: Timings, listener: Listener, log: Logger) -> None:
         self._config = config
         self._factory = factory
         self._timings = timings
@@ -155,7 +161,7 @@ class EngineSupervisor:
     def _message(self, life: Life, message: ToService) -> None:
         if isinstance(message, Progress):
             self._tell("progress", message.stage, stage=message.stage, fraction=message.fraction)
-        elif isinstance(message, Ready):
+        elif isinstance(message, (Ready, PicturesReady)):
             self.state, self.failure = "ready", None
             self._listener.engine_up(message.epoch, message.info)
             self._tell("ready", f"The engine is ready after {message.info.load_s:.1f} s.", pid=life.pid)

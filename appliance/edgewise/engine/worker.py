@@ -25,11 +25,12 @@ from typing import NoReturn, get_args
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import LogFormat, configure_logging, get_logger
-from edgewise.engine.config import EngineConfig
+from edgewise.engine.api import EngineInfo
 from edgewise.engine.core import EngineCore, load_factory
 from edgewise.engine.heartbeat import StepClock
 from edgewise.engine.messages import (
     Accepted,
+    AnyConfig,
     CacheCleared,
     Cancel,
     ClearCache,
@@ -37,19 +38,23 @@ from edgewise.engine.messages import (
     MemoryQuery,
     MemoryReply,
     Notice,
+    PicturesReady,
     Progress,
     Ready,
     Refused,
     Start,
+    StartPictures,
     StatsQuery,
     StatsReply,
     Stop,
     Submit,
+    SubmitPicture,
     ToEngine,
     ToService,
     decode_to_engine,
 )
 from edgewise.engine.outbox import Outbox
+from edgewise.engine.pictures.request import PictureInfo
 from edgewise.engine.transport import FrameReader, FrameWriter, PeerClosed
 
 EXIT_FAULT = 70
@@ -127,7 +132,7 @@ class Worker:
     def run(self) -> None:
         """Return after a `Stop`; whatever the core raises passes through."""
         start = self._link.inbox.get()
-        if not isinstance(start, Start):
+        if not isinstance(start, (Start, StartPictures)):
             if isinstance(start, Stop):
                 return
             raise TypeError(f"the first message is {type(start).__name__}, not Start")
@@ -135,12 +140,12 @@ class Worker:
         self._link.heartbeat_s = start.heartbeat_s
         self._link.wake()
         core = self._build(start.config)
-        self._send(Ready(epoch=start.epoch, info=core.info))
+        self._send(_ready(start.epoch, core.info))
         core.listen(lambda kind, message: self._send(Notice(kind=kind, message=message)))
         self._serve(core)
         core.close()  # not after a fault: the state is unknown then, and the kernel releases everything
 
-    def _build(self, config: EngineConfig) -> EngineCore:
+    def _build(self, config: AnyConfig) -> EngineCore:
         limit_threads(config.threads or len(os.sched_getaffinity(0)))  # read by the libraries when first imported
         limit_caches()
         return load_factory(self._factory)(config, self._progress)
@@ -169,7 +174,7 @@ class Worker:
 
     def _handle(self, core: EngineCore, message: ToEngine) -> None:
         match message:
-            case Submit():
+            case Submit() | SubmitPicture():
                 self._submit(core, message)
             case Cancel(id=request_id):
                 core.cancel(request_id)
@@ -181,10 +186,10 @@ class Worker:
                 self._send(CacheCleared(pages=core.clear_cache(tier)))
             case Stop():
                 self._stopping = True
-            case Start():
+            case Start() | StartPictures():
                 raise TypeError("a second Start")
 
-    def _submit(self, core: EngineCore, message: Submit) -> None:
+    def _submit(self, core: EngineCore, message: Submit | SubmitPicture) -> None:
         epoch = self._link.outbox.epoch
         try:
             core.add(message.request())
@@ -205,6 +210,12 @@ class Worker:
     def _send(self, message: ToService) -> None:
         if not self._link.outbox.put(message):
             self._link.wake()
+
+
+def _ready(epoch: int, info: EngineInfo | PictureInfo) -> Ready | PicturesReady:
+    if isinstance(info, PictureInfo):
+        return PicturesReady(epoch=epoch, info=info)
+    return Ready(epoch=epoch, info=info)
 
 
 def limit_threads(count: int) -> None:

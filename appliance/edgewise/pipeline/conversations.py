@@ -10,6 +10,7 @@ from typing import Any
 
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import NotFound
+from edgewise.core.privacy import Privacy, privacy_of
 from edgewise.core.sqlite import Database
 
 Item = Mapping[str, Any]
@@ -25,12 +26,22 @@ class Kept:
         body: The answer as it was told; its `output` is a list of items.
         input: The items of its request, without those of the answers before it.
         previous: Id of the answer that it continued.
+        privacy: Label of its request; None for answers that were kept before there were labels.
     """
 
     id: str
     body: Mapping[str, Any]
     input: Sequence[Item]
     previous: str | None = None
+    privacy: Privacy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A conversation up to and with one answer: its items, oldest first, and the strictest label of its requests."""
+
+    items: Sequence[Item]
+    privacy: Privacy | None
 
 
 class Conversations:
@@ -53,10 +64,11 @@ class Conversations:
     async def put(self, owner: str, kept: Kept) -> None:
         """Keep an answer; durable on return. Drops what is too old or too much."""
         now = self._clock.time()
-        values = (kept.id, owner, kept.previous, now, now, _dumps(kept.body), _dumps(kept.input))
+        label = None if kept.privacy is None else kept.privacy.label
+        values = (kept.id, owner, kept.previous, now, now, _dumps(kept.body), _dumps(kept.input), label)
 
         def work(connection: sqlite3.Connection) -> None:
-            connection.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            connection.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
             self._prune(connection, owner, now)
 
         await self._database.run(work)
@@ -74,8 +86,8 @@ class Conversations:
 
         await self._database.run(work)
 
-    async def history(self, owner: str, id: str) -> list[Item]:
-        """Items of the conversation up to and with the answer `id`, oldest first; marks all of it as used.
+    async def history(self, owner: str, id: str) -> History:
+        """The conversation up to and with the answer `id`; marks all of it as used.
 
         Raises:
             NotFound: The answer or one before it is not there; the message names it.
@@ -88,7 +100,7 @@ class Conversations:
         oldest = now - self._keep_s
         await self._database.run(lambda one: one.execute("DELETE FROM responses WHERE used_at < ?", (oldest,)).rowcount)
 
-    def _history(self, connection: sqlite3.Connection, owner: str, id: str) -> list[Item]:
+    def _history(self, connection: sqlite3.Connection, owner: str, id: str) -> History:
         turns: list[Kept] = []
         wanted: str | None = id
         while wanted is not None:
@@ -98,7 +110,8 @@ class Conversations:
             wanted = turns[-1].previous
         now = self._clock.time()
         connection.executemany("UPDATE responses SET used_at = ? WHERE id = ?", [(now, turn.id) for turn in turns])
-        return [item for turn in reversed(turns) for item in (*turn.input, *turn.body["output"])]
+        items = [item for turn in reversed(turns) for item in (*turn.input, *turn.body["output"])]
+        return History(items, min((turn.privacy for turn in turns if turn.privacy is not None), default=None))
 
     def _find(self, connection: sqlite3.Connection, owner: str, id: str, param: str) -> Kept:
         oldest = self._clock.time() - self._keep_s
@@ -111,7 +124,11 @@ class Conversations:
                 param=param,
             )
         return Kept(
-            id=row["id"], body=json.loads(row["body"]), input=json.loads(row["input"]), previous=row["previous"]
+            id=row["id"],
+            body=json.loads(row["body"]),
+            input=json.loads(row["input"]),
+            previous=row["previous"],
+            privacy=None if row["privacy"] is None else privacy_of(row["privacy"]),
         )
 
     def _prune(self, connection: sqlite3.Connection, owner: str, now: float) -> None:

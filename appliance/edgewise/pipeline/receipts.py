@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgewise.core.priority import PriorityName
+from edgewise.core.privacy import PrivacyName
 from edgewise.engine.api import Engine
 from edgewise.engine.request import RequestStats
 from edgewise.pipeline.plan import Decision
@@ -48,13 +49,15 @@ class StageReceipt:
 class Receipt:
     """The `edgewise` object of an answer.
 
-    `priority` is the deadline class in force; `sampling` holds the values in force, the model's recommendations included.
+    `priority` is the deadline class in force, `privacy` the label; `sampling` holds the values in force, the model's
+    recommendations included.
     """
 
     request_id: str
     model: str
     digest: str
     priority: PriorityName
+    privacy: PrivacyName
     seed: int
     sampling: Mapping[str, float]
     stages: tuple[StageReceipt, ...]

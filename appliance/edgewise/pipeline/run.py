@@ -205,6 +205,7 @@ class Run:
             model=self.task.model.name,
             digest=self.task.model.digest,
             priority=self.task.priority.label,
+            privacy=self.task.privacy.label,
             seed=self.seed,
             sampling=self.task.sampling.effective(self.task.model),
             stages=(stage_receipt(self.plan.decision("generate"), stats, self._cached_tokens(), pace),),

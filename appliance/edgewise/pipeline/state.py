@@ -59,6 +59,8 @@ CREATE TABLE lines (
 CREATE INDEX lines_by_state ON lines (batch, state, line)
 """,
     "ALTER TABLE batches ADD COLUMN priority TEXT NOT NULL DEFAULT 'background'",
+    # What was kept before there were labels could be sent nowhere: whatever continues it takes the label that is configured.
+    "ALTER TABLE responses ADD COLUMN privacy TEXT; ALTER TABLE batches ADD COLUMN privacy TEXT",
 )
 
 

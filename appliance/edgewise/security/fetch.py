@@ -187,7 +187,7 @@ def is_public(address: Address) -> bool:
 
 def _request(parts: SplitResult, policy: FetchPolicy, headers: Mapping[str, str]) -> Response:
     url = parts.geturl()
-    connection = _CheckedConnection(parts, policy)
+    connection = CheckedConnection(parts, policy)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
         connection.request("GET", target, headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity", **headers})
@@ -201,7 +201,7 @@ def _request(parts: SplitResult, policy: FetchPolicy, headers: Mapping[str, str]
         raise
 
 
-class _CheckedConnection(http.client.HTTPConnection):
+class CheckedConnection(http.client.HTTPConnection):
     """A connection that resolves, checks and connects in one step, with TLS for https."""
 
     def __init__(self, parts: SplitResult, policy: FetchPolicy) -> None:
@@ -224,7 +224,7 @@ def _connect_checked(host: str, port: int, policy: FetchPolicy) -> socket.socket
         raise UrlRefused(f"Host {host[:200]!r} is not a host name: {error}.") from error
     if host.lower() not in policy.private_hosts:
         for *_, sockaddr in found:
-            _require_public(host, str(sockaddr[0]))
+            require_public(host, str(sockaddr[0]))
     failure: OSError | None = None
     for family, kind, protocol, _, sockaddr in found:
         sock = socket.socket(family, kind, protocol)
@@ -239,7 +239,7 @@ def _connect_checked(host: str, port: int, policy: FetchPolicy) -> socket.socket
     raise failure or OSError(f"{host} has no address")
 
 
-def _require_public(host: str, literal: str) -> None:
+def require_public(host: str, literal: str) -> None:
     address = ipaddress.ip_address(literal.split("%", 1)[0])
     if not is_public(address):
         raise UrlRefused(

@@ -29,6 +29,7 @@ from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import InvalidRequest, NotFound, StorageError
 from edgewise.core.files import make_folder, own_like_parent, translate_os_errors
 from edgewise.core.priority import PriorityName, priority_of
+from edgewise.core.privacy import PrivacyName, privacy_of
 
 Scope = Literal["inference", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -55,13 +56,14 @@ CREATE TABLE IF NOT EXISTS keys (
 CREATE UNIQUE INDEX IF NOT EXISTS live_names ON keys (name) WHERE revoked_at IS NULL;
 """
 _INSERT = """
-INSERT INTO keys (id, name, digest, scopes, created_at, expires_at, priority)
-VALUES (:id, :name, :digest, :scopes, :created_at, :expires_at, :priority)
+INSERT INTO keys (id, name, digest, scopes, created_at, expires_at, priority, privacy)
+VALUES (:id, :name, :digest, :scopes, :created_at, :expires_at, :priority, :privacy)
 """
 # Each entry takes a database from the version that is its index to the next (PRAGMA user_version).
 _MIGRATIONS = (
     _SCHEMA,
     "ALTER TABLE keys ADD COLUMN priority TEXT NOT NULL DEFAULT 'interactive';",
+    "ALTER TABLE keys ADD COLUMN privacy TEXT;",
 )
 
 
@@ -73,6 +75,7 @@ class KeyRecord:
         id: Public part of the key; also identifies the tenant.
         scopes: What it may do; "admin" includes the others.
         priority: Deadline class of its requests; they may ask for a less urgent one, never for a more urgent one.
+        privacy: Label of its requests; they may ask for a stricter one, never for a laxer one. None takes the default.
         created_at, expires_at, revoked_at: Seconds since the Unix epoch; None is never.
     """
 
@@ -83,6 +86,7 @@ class KeyRecord:
     expires_at: float | None = None
     revoked_at: float | None = None
     priority: PriorityName = DEFAULT_PRIORITY
+    privacy: PrivacyName | None = None
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes or "admin" in self.scopes
@@ -136,6 +140,7 @@ class KeyStore:
         expires_at: float | None = None,
         ttl_s: float | None = None,
         priority: str = DEFAULT_PRIORITY,
+        privacy: str | None = None,
     ) -> tuple[KeyRecord, str]:
         """Make a key; durable on return.
 
@@ -145,12 +150,13 @@ class KeyStore:
             expires_at: Seconds since the epoch; or
             ttl_s: seconds from now. Neither: the key does not expire.
             priority: One of `PRIORITY_NAMES`; also the most urgent class that the key's requests may ask for.
+            privacy: One of `PRIVACY_NAMES`; also the laxest label that the key's requests may ask for. None: the default.
 
         Returns:
             The record, and the key in plain text, which cannot be had again.
 
         Raises:
-            InvalidRequest: Name taken or malformed, unknown scope or class, or an expiry that is not in the future.
+            InvalidRequest: Name taken or malformed, unknown scope, class or label, or an expiry that is not in the future.
         """
         now = self._clock.time()
         if ttl_s is not None:
@@ -164,6 +170,7 @@ class KeyStore:
             created_at=now,
             expires_at=_checked_expiry(expires_at, now),
             priority=_checked_priority(priority),
+            privacy=_checked_privacy(privacy),
         )
         token = f"ew_{record.id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
         values = {
@@ -174,6 +181,7 @@ class KeyStore:
             "created_at": now,
             "expires_at": record.expires_at,
             "priority": record.priority,
+            "privacy": record.privacy,
         }
         with self._database() as database:
             try:
@@ -295,6 +303,7 @@ def _record(row: Any) -> KeyRecord:
         expires_at=row["expires_at"],
         revoked_at=row["revoked_at"],
         priority=priority_of(row["priority"]).label,
+        privacy=None if row["privacy"] is None else privacy_of(row["privacy"]).label,
     )
 
 
@@ -320,6 +329,13 @@ def _checked_priority(priority: str) -> PriorityName:
         return priority_of(priority).label
     except ValueError as error:
         raise InvalidRequest(f"unknown class: {error}", param="priority") from error
+
+
+def _checked_privacy(privacy: str | None) -> PrivacyName | None:
+    try:
+        return None if privacy is None else privacy_of(privacy).label
+    except ValueError as error:
+        raise InvalidRequest(f"unknown label: {error}", param="privacy") from error
 
 
 def _checked_expiry(expires_at: float | None, now: float) -> float | None:

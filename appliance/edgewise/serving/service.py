@@ -21,6 +21,7 @@ from edgewise.api.deps import Access, ApiDependencies, Keeping, Limits
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import configure_logging, get_logger
 from edgewise.core.priority import priorities_by_name
+from edgewise.core.privacy import Labels, labels_by_name, privacy_of
 from edgewise.core.sdnotify import Notifier
 from edgewise.core.settings import LoadedSettings, Settings
 from edgewise.engine.client import EngineClient
@@ -244,6 +245,10 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hoo
             request_timeout_s=limits.request_timeout_s,
             keepalive_s=limits.keepalive_s,
             model_priority=priorities_by_name(limits.model_priority),
+        ),
+        labels=Labels(
+            default=privacy_of(settings.placement.privacy),
+            models=labels_by_name(settings.placement.model_privacy),
         ),
         access=Access(
             require_key=security.require_key,

@@ -26,12 +26,14 @@ from edgewise.api.generate import Prepare, read_body
 from edgewise.api.openapi import request_body
 from edgewise.api.paging import page, read_page
 from edgewise.api.priority import asked_priority, priority_in_force
+from edgewise.api.privacy import asked_privacy, key_label, privacy_in_force
 from edgewise.api.requests import shutting_down
 from edgewise.api.responses import json_response
 from edgewise.api.responses_api.parse import check_metadata
 from edgewise.api.schemas import validate
 from edgewise.core.errors import InvalidRequest, UnsupportedField
 from edgewise.core.priority import Priority, PriorityName
+from edgewise.core.privacy import Labels, PrivacyName
 from edgewise.pipeline.batches.files import copy_from
 
 FILES = "/v1/files"
@@ -115,6 +117,7 @@ def _add_batches(router: APIRouter, deps: ApiDependencies, endpoints: frozenset[
             metadata=body.metadata,
             output_expires_s=None if expiry is None else expiry.seconds,
             priority=_priority(request),
+            privacy=_privacy(request, deps.labels),
         )
         return json_response(show_batch(batch))
 
@@ -143,6 +146,14 @@ def _priority(request: Request) -> PriorityName:
     key = context_of(request.scope).key
     priority = priority_in_force(asked_priority(request.headers, key), key, None)
     return max(priority, Priority.BACKGROUND).label
+
+
+def _privacy(request: Request, labels: Labels) -> PrivacyName | None:
+    """Of a batch's lines: the header's, else the key's, else none; a line's model may make it stricter."""
+    label, asked = key_label(context_of(request.scope).key), asked_privacy(request.headers)
+    if asked is None:
+        return None if label is None else label.label
+    return privacy_in_force(asked, labels.strictest(label)).label
 
 
 def _refuse_while_draining(deps: ApiDependencies) -> None:

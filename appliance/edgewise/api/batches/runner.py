@@ -23,6 +23,7 @@ from edgewise.api.unattended import Unattended, answer_unattended, may_pass
 from edgewise.core.errors import EdgewiseError, NotFound, ShuttingDown
 from edgewise.core.log import get_logger
 from edgewise.core.priority import priority_of
+from edgewise.core.privacy import privacy_of
 from edgewise.pipeline.batches.files import StoredFile
 from edgewise.pipeline.batches.lines import Line, LineError, read_line, read_lines
 from edgewise.pipeline.batches.store import Batch, Status
@@ -232,7 +233,13 @@ class BatchRunner:
             gone = NotFound("The input file was deleted before this line was done.", param="input_file_id")
             await self._keep(batch, line, request_id, gone)
             return
-        asked = Unattended(id=request_id, route=ROUTE, owner=batch.owner, priority=priority_of(batch.priority))
+        asked = Unattended(
+            id=request_id,
+            route=ROUTE,
+            owner=batch.owner,
+            priority=priority_of(batch.priority),
+            privacy=None if batch.privacy is None else privacy_of(batch.privacy),
+        )
         try:
             prepare = self._endpoints[batch.endpoint]
             answered = await answer_unattended(self._deps, prepare, asked, parse_json(raw)["body"])

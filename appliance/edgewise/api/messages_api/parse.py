@@ -40,6 +40,8 @@ def messages_task(body: MessagesBody | CountBody, model: ServedModel, caller: Ca
         salt=caller.salt,
         key=caller.key_id,
         priority=caller.priority(model),
+        privacy=caller.privacy(model),
+        policy=caller.policy,
         deadline_s=deadline(body, caller),
         tool_choice=_tool_choice(body.tool_choice, tools),
         answer_format=_format(body.output_config or {}),

@@ -13,6 +13,7 @@ from edgewise.api.parse import AnswerForm, Caller
 from edgewise.api.responses_api.items import Input, messages_of, read_input
 from edgewise.api.responses_api.schemas import IGNORED, INCLUDE_IGNORED, INCLUDE_LOGPROBS, REFUSED, ResponsesBody
 from edgewise.core.errors import InvalidRequest, UnsupportedField
+from edgewise.pipeline.conversations import History
 from edgewise.pipeline.model import ServedModel
 from edgewise.pipeline.task import AnswerFormat, ChatInput, Task, ToolChoice
 
@@ -54,7 +55,7 @@ def check_body(body: ResponsesBody) -> Input:
 
 
 def responses_task(
-    body: ResponsesBody, given: Input, history: Sequence[Mapping[str, Any]], model: ServedModel, caller: Caller
+    body: ResponsesBody, given: Input, history: History, model: ServedModel, caller: Caller
 ) -> tuple[Task, AnswerForm, Asked]:
     """Raises `InvalidRequest` or a subclass, naming the field."""
     form, include_ignored = _include(body)
@@ -65,7 +66,7 @@ def responses_task(
     task = Task(
         id=caller.request_id,
         model=model,
-        input=ChatInput((*system, *messages_of([*history, *given.items])), tools),
+        input=ChatInput((*system, *messages_of([*history.items, *given.items])), tools),
         sampling=drawing(
             body,
             max_tokens=body.max_output_tokens,
@@ -75,6 +76,8 @@ def responses_task(
         salt=caller.salt,
         key=caller.key_id,
         priority=caller.priority(model),
+        privacy=caller.privacy(model, history.privacy),
+        policy=caller.policy,
         deadline_s=deadline(body, caller),
         tool_choice=_tool_choice(body.tool_choice, tools, parallel=parallel),
         answer_format=answer_format,

@@ -19,9 +19,11 @@ from edgewise.api.responses_api.schemas import ResponsesBody
 from edgewise.api.responses_api.writer import ResponsesWriter
 from edgewise.api.schemas import validate
 from edgewise.core.errors import InvalidRequest, UnsupportedField
+from edgewise.pipeline.conversations import History
 
 RESPONSES = "/v1/responses"
 ONE = RESPONSES + "/{response_id}"
+_NOTHING = History((), None)
 
 
 def responses_router(deps: ApiDependencies) -> APIRouter:
@@ -70,7 +72,7 @@ async def prepare_response(deps: ApiDependencies, body: dict[str, Any], caller: 
     given = check_body(checked)
     model = await deps.models.open(checked.model, keep_alive_s=checked.keep_alive)
     previous = checked.previous_response_id
-    history = [] if previous is None else await deps.conversations.history(caller.salt, previous)
+    history = _NOTHING if previous is None else await deps.conversations.history(caller.salt, previous)
     task, form, asked = responses_task(checked, given, history, model, caller)
     return Prepared(
         task=task,

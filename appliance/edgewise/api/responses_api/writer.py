@@ -69,7 +69,13 @@ class ResponsesWriter:
     async def settle(self) -> None:
         self._body = self._response(self._status()) | {"edgewise": self._run.receipt().to_dict()}
         if self._keep is not None and self._asked.store:
-            kept = Kept(id=self._id, body=self._body, input=self._asked.items, previous=self._asked.previous)
+            kept = Kept(
+                id=self._id,
+                body=self._body,
+                input=self._asked.items,
+                previous=self._asked.previous,
+                privacy=self._run.task.privacy,
+            )
             await self._keep.put(self._run.task.salt, kept)
 
     def closing(self) -> Iterable[bytes]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import InvalidRequest, NotFound, QueueFull
 from edgewise.core.priority import PriorityName
+from edgewise.core.privacy import PrivacyName
 from edgewise.core.sqlite import Database
 from edgewise.pipeline.batches.lines import Line, LineError
 
@@ -30,6 +31,7 @@ class Batch:
     usage: Tokens of the lines that are done.
     output_expires_s: Age at which the output files expire; None takes the service's.
     priority: Deadline class of its lines.
+    privacy: Label of its lines, as key and header gave it; None takes the default.
     """
 
     id: str
@@ -48,6 +50,7 @@ class Batch:
     error_file: str | None
     output_expires_s: int | None
     priority: PriorityName = "background"
+    privacy: PrivacyName | None = None
 
 
 _JSON = ("times", "metadata", "errors", "counts", "usage")
@@ -80,6 +83,7 @@ class Batches:
         metadata: Mapping[str, str] | None,
         output_expires_s: int | None,
         priority: PriorityName = "background",
+        privacy: PrivacyName | None = None,
     ) -> Batch:
         """Durable on return. Raises `QueueFull` at the limit."""
         now = self._clock.time()
@@ -100,6 +104,7 @@ class Batches:
             error_file=None,
             output_expires_s=output_expires_s,
             priority=priority,
+            privacy=privacy,
         )
 
         def work(connection: sqlite3.Connection) -> None:
