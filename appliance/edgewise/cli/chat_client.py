@@ -54,13 +54,21 @@ class ChatClient:
         url: Base URL without path, e.g. http://127.0.0.1:8400.
         key: API key; None sends none.
         trust: PEM file of the service's own certificate, when it is known; its name is then not checked.
+        headers: Sent with every request.
     """
 
-    def __init__(self, url: str, *, key: str | None = None, trust: Path | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        trust: Path | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self._url = url.rstrip("/").removesuffix("/v1")
         self._client = httpx.Client(
             base_url=self._url,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            headers={**(headers or {}), **({"Authorization": f"Bearer {key}"} if key else {})},
             timeout=_TIMEOUT,
             trust_env=not _is_local(self._url),  # a proxy from the environment cannot reach our loopback
             verify=_trusting(trust) if trust else True,
@@ -94,10 +102,10 @@ class ChatClient:
         _check(response)
         return response.json()
 
-    def post(self, path: str) -> Any:
-        """The JSON of a POST without a body, which may take as long as it takes. Raises as `get` does."""
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The JSON of a POST, with a JSON body or none, which may take as long as it takes. Raises as `get` does."""
         with self._translated():
-            response = self._client.post(path, timeout=httpx.Timeout(10.0, read=None))
+            response = self._client.post(path, json=body, timeout=httpx.Timeout(10.0, read=None))
         _check(response)
         return response.json()
 
