@@ -1,0 +1,1 @@
+"""How jobs come in and streams go out: checks, HTTP routes, blobs."""

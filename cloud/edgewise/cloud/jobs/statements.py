@@ -1,0 +1,387 @@
+"""What the job table does inside one transaction: functions on a connection, each a step from one allowed state to another."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+from uuid import uuid4
+
+from edgewise.cloud.jobs.records import Bill, Claim, Ending, Job, Lease, Queue
+from edgewise.core.errors import InvalidRequest, NotFound, StaleFence
+from edgewise.core.priority import Priority, priority_of
+from edgewise.wire.messages import Chunk, Final, GenerateWork, JobRequest, Unit, Usage
+from edgewise.wire.stream_log import StreamHash
+
+Entry: TypeAlias = tuple[int, Chunk]
+"""A chunk with its number in the log of its job, from 1 without gaps."""
+
+_INSERT = """
+INSERT INTO jobs (
+    id, tenant, device, key, model, kind, priority, state, request, base, first, count, received_at, queued_mono, expires_at,
+    expires_mono
+) VALUES (
+    :id, :tenant, :device, :key, :model, :kind, :priority, 'queued', :request, :base, :base, :base, :now, :mono, :now + :ttl_s,
+    :mono + :ttl_s
+)
+"""
+
+
+# --- in --------------------------------------------------------------------------------------------------------------------
+
+
+def insert(db: sqlite3.Connection, tenant: str, request: JobRequest, now: float, mono: float) -> Job:
+    """A new job, queued. The caller has looked that its key is new."""
+    work = request.work
+    priority = priority_of(request.priority)
+    values = {
+        "id": f"job_{uuid4().hex}",
+        "tenant": tenant,
+        "device": request.device,
+        "key": request.key,
+        "model": work.model,
+        "kind": work.kind,
+        "priority": max(priority, Priority.BACKGROUND) if request.deferrable else priority,
+        "request": request.model_dump_json(exclude_none=True),
+        "base": len(work.output) if isinstance(work, GenerateWork) else 0,
+        "now": now,
+        "mono": mono,
+        "ttl_s": None if request.ttl_ms is None else request.ttl_ms / 1000,
+    }
+    db.execute(_INSERT, values)
+    return by_id(db, tenant, str(values["id"]))
+
+
+def use_blobs(
+    db: sqlite3.Connection, tenant: str, job: str, hashes: Iterable[str], *, param: str | None = None
+) -> None:
+    """Keep blobs as long as the job is kept.
+
+    Raises:
+        InvalidRequest: One of them is not here.
+    """
+    for sha256 in hashes:
+        if not db.execute("SELECT 1 FROM blobs WHERE tenant = ? AND sha256 = ?", (tenant, sha256)).fetchone():
+            raise InvalidRequest(
+                f"The blob {sha256} is not here: PUT it to /edgewise/v1/blobs/{sha256} first.", param=param
+            )
+        db.execute("INSERT OR IGNORE INTO blob_uses VALUES (?, ?, ?)", (job, tenant, sha256))
+
+
+# --- look ------------------------------------------------------------------------------------------------------------------
+
+
+def by_id(db: sqlite3.Connection, tenant: str, id: str) -> Job:
+    """Raises `NotFound`, also for a job of another tenant."""
+    row = db.execute("SELECT * FROM jobs WHERE id = ? AND tenant = ?", (id, tenant)).fetchone()
+    if row is None:
+        raise NotFound(f"There is no job '{id[:80]}' here.", param="id")
+    return job_of(row)
+
+
+def by_key(db: sqlite3.Connection, tenant: str, device: str, key: str) -> Job | None:
+    query = "SELECT * FROM jobs WHERE tenant = ? AND device = ? AND key = ?"
+    row = db.execute(query, (tenant, device, key)).fetchone()
+    return None if row is None else job_of(row)
+
+
+def job_of(row: sqlite3.Row) -> Job:
+    final = row["final"]
+    return Job(
+        id=row["id"],
+        tenant=row["tenant"],
+        device=row["device"],
+        key=row["key"],
+        model=row["model"],
+        kind=row["kind"],
+        priority=Priority(row["priority"]),
+        state=row["state"],
+        base=row["base"],
+        first=row["first"],
+        count=row["count"],
+        attempt=row["attempt"],
+        failures=row["failures"],
+        received_at=row["received_at"],
+        finished_at=row["finished_at"],
+        kept=bool(row["kept"]),
+        final=None if final is None else Final.model_validate_json(final),
+    )
+
+
+def number_before(db: sqlite3.Connection, id: str, offset: int) -> int:
+    """Number of the last chunk that ends at or below `offset`; 0 if there is none."""
+    query = "SELECT coalesce(max(seq), 0) FROM chunks WHERE job = ? AND stop <= ?"
+    return int(db.execute(query, (id, offset)).fetchone()[0])
+
+
+def entries_after(db: sqlite3.Connection, id: str, seq: int, limit: int) -> list[Entry]:
+    """The chunks that follow number `seq`."""
+    query = "SELECT seq, body FROM chunks WHERE job = ? AND seq > ? ORDER BY seq LIMIT ?"
+    rows = db.execute(query, (id, seq, limit))
+    return [(row["seq"], Chunk.model_validate_json(row["body"])) for row in rows]
+
+
+# --- work ------------------------------------------------------------------------------------------------------------------
+
+_NEXT = """
+SELECT * FROM jobs AS job WHERE state = 'queued' AND not_before_mono <= :mono
+ORDER BY
+    min(priority, max(:interactive, priority - CAST((:mono - queued_mono) / :ageing_s AS INTEGER))),
+    (SELECT count(*) FROM jobs AS other WHERE other.state = 'running' AND other.tenant = job.tenant),
+    seq
+LIMIT 1
+"""
+
+
+def claim(
+    db: sqlite3.Connection, owner: str, now: float, mono: float, *, lease_s: float, ageing_s: float
+) -> Claim | None:
+    """Take the next job: the most urgent class, in it the tenant with the fewest running jobs, of that the oldest."""
+    bounds = {"mono": mono, "interactive": Priority.INTERACTIVE, "ageing_s": ageing_s}
+    row = db.execute(_NEXT, bounds).fetchone()
+    if row is None:
+        return None
+    db.execute(
+        "UPDATE jobs SET state = 'running', attempt = attempt + 1, owner = ?, lease_mono = ? WHERE seq = ?",
+        (owner, mono + lease_s, row["seq"]),
+    )
+    job = by_id(db, row["tenant"], row["id"])
+    db.execute(
+        "INSERT INTO attempts (job, attempt, owner, began_at, began_offset) VALUES (?, ?, ?, ?, ?)",
+        (job.id, job.attempt, owner, now, job.count),
+    )
+    tokens, text = _content(db, job.id, row["request"])
+    expires = row["expires_mono"]
+    return Claim(
+        job=job,
+        request=JobRequest.model_validate_json(row["request"]),
+        lease=Lease(job=job.id, attempt=job.attempt, owner=owner),
+        tokens=tokens,
+        text=text,
+        deadline_s=None if expires is None else max(0.0, expires - mono),
+    )
+
+
+def renew(db: sqlite3.Connection, leases: Iterable[Lease], mono: float, lease_s: float) -> list[Lease]:
+    """Move the deadlines; returns the leases that are lost."""
+    query = "UPDATE jobs SET lease_mono = ? WHERE id = ? AND attempt = ? AND state = 'running'"
+    return [lease for lease in leases if not db.execute(query, (mono + lease_s, lease.job, lease.attempt)).rowcount]
+
+
+def append(db: sqlite3.Connection, lease: Lease, chunks: Sequence[Chunk]) -> list[Entry]:
+    """Write chunks at the end of the log; nothing if the lease is lost, or they do not begin where the log ends."""
+    start, stop = chunks[0].offset, chunks[-1].offset + chunks[-1].count
+    query = "UPDATE jobs SET count = ? WHERE id = ? AND attempt = ? AND state = 'running' AND count = ?"
+    if not db.execute(query, (stop, lease.job, lease.attempt, start)).rowcount:
+        return []
+    last = int(db.execute("SELECT coalesce(max(seq), 0) FROM chunks WHERE job = ?", (lease.job,)).fetchone()[0])
+    entries = [*enumerate(chunks, last + 1)]
+    db.executemany(
+        "INSERT INTO chunks VALUES (?, ?, ?, ?, ?)",
+        [
+            (lease.job, seq, chunk.offset, chunk.offset + chunk.count, chunk.model_dump_json(exclude_none=True))
+            for seq, chunk in entries
+        ],
+    )
+    return entries
+
+
+def held(db: sqlite3.Connection, lease: Lease) -> sqlite3.Row:
+    """The job's row.
+
+    Raises:
+        StaleFence: The lease is lost.
+    """
+    query = "SELECT * FROM jobs WHERE id = ? AND attempt = ? AND state = 'running'"
+    row: sqlite3.Row | None = db.execute(query, (lease.job, lease.attempt)).fetchone()
+    if row is None:
+        raise stale(lease)
+    return row
+
+
+def stale(lease: Lease) -> StaleFence:
+    return StaleFence(f"Attempt {lease.attempt} at job {lease.job} has lost its lease: nothing was written.")
+
+
+def requeue(
+    db: sqlite3.Connection,
+    row: sqlite3.Row,
+    now: float,
+    *,
+    outcome: str,
+    failures: int,
+    busy_s: float,
+    not_before: float,
+) -> None:
+    """End the running attempt of a job; another one may follow."""
+    end_attempt(db, row, now, outcome, busy_s)
+    db.execute(
+        "UPDATE jobs SET state = 'queued', owner = NULL, lease_mono = NULL, failures = ?, busy_s = busy_s + ?, "
+        "not_before_mono = ? WHERE seq = ?",
+        (failures, busy_s, not_before, row["seq"]),
+    )
+
+
+def end_attempt(db: sqlite3.Connection, row: sqlite3.Row, now: float, outcome: str, busy_s: float) -> None:
+    db.execute(
+        "UPDATE attempts SET ended_at = ?, outcome = ?, busy_s = ? WHERE job = ? AND attempt = ? AND ended_at IS NULL",
+        (now, outcome, busy_s, row["id"], row["attempt"]),
+    )
+
+
+# --- end -------------------------------------------------------------------------------------------------------------------
+
+
+def end(db: sqlite3.Connection, row: sqlite3.Row, ending: Ending, now: float) -> Job:
+    """Write the final record and the bill, together. `row` is that of an open job."""
+    job = job_of(row)
+    busy_s = row["busy_s"] + ending.busy_s
+    usage = _usage(job, ending, busy_s)
+    final = Final(
+        state=ending.state,
+        attempt=job.attempt,
+        count=job.count,
+        unit=ending.unit,
+        sha256=_hash(db, row, ending.unit) if ending.state == "succeeded" else None,
+        finish=ending.finish,
+        usage=usage,
+        blobs=ending.blobs,
+        facts=ending.facts,
+        numeric_class=ending.numeric_class,
+        precision=ending.precision,
+        error_code=ending.error_code,
+        error_message=ending.error_message,
+        retryable=ending.retryable,
+    )
+    end_attempt(db, row, now, ending.state, ending.busy_s)
+    use_blobs(db, job.tenant, job.id, [blob.sha256 for blob in ending.blobs])
+    db.execute(
+        "UPDATE jobs SET state = ?, final = ?, finished_at = ?, owner = NULL, lease_mono = NULL, busy_s = ? WHERE seq = ?",
+        (ending.state, final.model_dump_json(exclude_none=True), now, busy_s, row["seq"]),
+    )
+    db.execute(
+        "INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            job.id,
+            job.tenant,
+            job.device,
+            job.model,
+            ending.state,
+            now,
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.steps,
+            usage.busy_s,
+            usage.price,
+        ),
+    )
+    return by_id(db, job.tenant, job.id)
+
+
+def drop_content(db: sqlite3.Connection, rows: Sequence[sqlite3.Row]) -> int:
+    """Forget prompt, chunks and result of ended jobs; state, counts and usage stay. Returns how many."""
+    for row in rows:
+        final = Final.model_validate_json(row["final"])
+        bare = final.model_copy(
+            update={"sha256": None, "blobs": (), "facts": None, "error_message": None}
+        ).model_dump_json(exclude_none=True)
+        db.execute(
+            "UPDATE jobs SET kept = 0, request = NULL, final = ?, first = count WHERE seq = ?", (bare, row["seq"])
+        )
+        db.execute("DELETE FROM chunks WHERE job = ?", (row["id"],))
+        db.execute("DELETE FROM blob_uses WHERE job = ?", (row["id"],))
+    return len(rows)
+
+
+def _usage(job: Job, ending: Ending, busy_s: float) -> Usage:
+    """A job that failed costs nothing; of all others, what was made is paid."""
+    if ending.state in ("failed", "rejected"):
+        return Usage(busy_s=busy_s)
+    made = job.count - job.base
+    prompt = ending.prompt_tokens if job.attempt else 0
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=0 if ending.unit == "steps" else made,
+        steps=made if ending.unit == "steps" else 0,
+        busy_s=busy_s,
+        price=(prompt * ending.price_in + made * ending.price_out) / 1000,
+    )
+
+
+def _content(db: sqlite3.Connection, job: str, request: str) -> tuple[tuple[int, ...], str]:
+    """Tokens and text of the whole stream so far."""
+    tokens = [*json.loads(request)["work"].get("output", ())]
+    texts: list[str] = []
+    for row in db.execute("SELECT body FROM chunks WHERE job = ? ORDER BY seq", (job,)):
+        body = json.loads(row["body"])
+        tokens += body.get("tokens") or ()
+        texts.append(body.get("text") or "")
+    return tuple(tokens), "".join(texts)
+
+
+def _hash(db: sqlite3.Connection, row: sqlite3.Row, unit: Unit) -> str | None:
+    """Of the whole stream; steps are no content."""
+    if unit == "steps":
+        return None
+    tokens, text = _content(db, row["id"], row["request"])
+    hashed = StreamHash()
+    if unit == "tokens":
+        hashed.tokens(tokens)
+    else:
+        hashed.text(text)
+    return hashed.hexdigest()
+
+
+# --- after a restart, and with time ----------------------------------------------------------------------------------------
+
+
+def set_clocks(db: sqlite3.Connection, now: float, mono: float) -> None:
+    """Columns of the monotonic clock, for a process that has just started."""
+    db.execute(
+        "UPDATE jobs SET not_before_mono = 0, queued_mono = :mono - max(0, :now - received_at), "
+        "expires_mono = :mono + min(expires_at - received_at, max(0, expires_at - :now)) "
+        "WHERE state IN ('queued', 'running')",
+        {"now": now, "mono": mono},
+    )
+
+
+def made_progress(db: sqlite3.Connection, row: sqlite3.Row) -> bool:
+    """Whether the running attempt has added items to the stream."""
+    query = "SELECT began_offset FROM attempts WHERE job = ? AND attempt = ?"
+    return bool(db.execute(query, (row["id"], row["attempt"])).fetchone()["began_offset"] < row["count"])
+
+
+def forget(db: sqlite3.Connection, jobs_before: float, usage_before: float) -> None:
+    """Delete the rows of jobs without content, and the bills, that ended before."""
+    db.execute("DELETE FROM jobs WHERE kept = 0 AND finished_at < ?", (jobs_before,))
+    db.execute("DELETE FROM usage WHERE at < ?", (usage_before,))
+
+
+def queues(db: sqlite3.Connection, mono: float) -> list[Queue]:
+    """Every class that has open jobs."""
+    query = (
+        "SELECT priority, sum(state = 'queued') AS queued, sum(state = 'running') AS running, "
+        "min(CASE WHEN state = 'queued' THEN queued_mono END) AS oldest "
+        "FROM jobs WHERE state IN ('queued', 'running') GROUP BY priority"
+    )
+    return [
+        Queue(
+            priority=Priority(row["priority"]),
+            queued=row["queued"],
+            running=row["running"],
+            oldest_s=0.0 if row["oldest"] is None else max(0.0, mono - row["oldest"]),
+        )
+        for row in db.execute(query)
+    ]
+
+
+def bills(db: sqlite3.Connection, since: float, tenant: str | None) -> list[Bill]:
+    """Usage of ended jobs by tenant and model."""
+    query = (
+        "SELECT tenant, model, count(*) AS jobs, sum(prompt_tokens) AS prompt_tokens, sum(completion_tokens) AS "
+        "completion_tokens, sum(steps) AS steps, sum(busy_s) AS busy_s, sum(price) AS price FROM usage "
+        "WHERE at >= :since AND (:tenant IS NULL OR tenant = :tenant) GROUP BY tenant, model ORDER BY tenant, model"
+    )
+    rows = db.execute(query, {"since": since, "tenant": tenant})
+    return [Bill(**{name: row[name] for name in Bill.__dataclass_fields__}) for row in rows]

@@ -1,0 +1,397 @@
+"""The job table: durable, with leases, fencing numbers, an append-only log of chunks, and one bill for each job.
+
+One process has it open and owns the truth in memory beside it (readers, wake-ups); `recover` is called once at its start, when no
+lease of an earlier process can be alive. What may be called from elsewhere meanwhile only reads.
+
+Times: a job's time to live counts from its receipt on the monotonic clock. A restart has no such clock in common with the
+process before, so `recover` takes what is left from the wall clock, never more than the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
+from edgewise.cloud.jobs import statements
+from edgewise.cloud.jobs.group import GroupCommit
+from edgewise.cloud.jobs.records import Bill, Claim, Ending, Job, Lease, Queue
+from edgewise.cloud.jobs.statements import Entry
+from edgewise.cloud.jobs.tails import Tails
+from edgewise.core.clock import Clock, SystemClock
+from edgewise.core.errors import EdgewiseError, EngineUnavailable, NotFound, RangeNotThere, StreamGone
+from edgewise.core.sqlite import Database
+from edgewise.wire.messages import Chunk, DiffuseWork, Final, JobRequest
+from edgewise.wire.stream_log import START, Place
+
+Result = TypeVar("Result")
+
+_MAX_BACKOFF_S = 30.0
+_KEEP_JOBS_S = 30 * 86_400.0  # states and counts of single jobs
+_KEEP_USAGE_S = 400 * 86_400.0
+_READ = 256  # chunks that a reader takes from the table at once
+_OVERDUE = "SELECT * FROM jobs WHERE kept = 1 AND finished_at IS NOT NULL AND (acked_at <= ? OR finished_at <= ?)"
+_CANCELLED = Ending(state="cancelled", finish="cancelled", error_code="cancelled", error_message="It was cancelled.")
+_EXPIRED = Ending(
+    state="expired",
+    finish="error",
+    error_code="deadline_exceeded",
+    error_message="Its time to live passed before it was done.",
+)
+
+
+class JobTable:
+    """Args:
+    lease_s: A lease that is not renewed for so long is void.
+    max_attempts: Attempts that may fail before the job has.
+    retain_s: How long content is kept after its acknowledgement.
+    unclaimed_s: How long results are kept that nobody acknowledges.
+    ageing_s: Seconds in the queue for which a job counts as one class more urgent.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Clock | None = None,
+        lease_s: float = 15.0,
+        max_attempts: int = 5,
+        retain_s: float = 0.0,
+        unclaimed_s: float = 86_400.0,
+        ageing_s: float = 60.0,
+    ) -> None:
+        self._database = database
+        self._clock = clock or SystemClock()
+        self._lease_s = lease_s
+        self._max_attempts = max_attempts
+        self._retain_s = retain_s
+        self._unclaimed_s = unclaimed_s
+        self._ageing_s = ageing_s
+        self._tails = Tails()
+        self._log = GroupCommit(database, self._tails.written)
+        self._cancels: dict[str, Callable[[], None]] = {}
+        self.work = asyncio.Event()
+        """Set whenever a job may have become claimable."""
+
+    def __repr__(self) -> str:
+        return f"JobTable({self._database!r})"
+
+    async def recover(self) -> int:
+        """Take over from a process that is gone: its leases are void. Returns how many jobs it had under way."""
+        return await self._run(self._recover)
+
+    async def close(self) -> None:
+        """Write what is there; the database is closed too."""
+        await self._log.stop()
+        await asyncio.to_thread(self._database.close)
+
+    # --- tenants ------------------------------------------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        tenant: str,
+        request: JobRequest,
+        *,
+        admit: Callable[[sqlite3.Connection], None] = lambda _: None,
+    ) -> tuple[Job, bool]:
+        """The job of this request, and whether it is new: the same key of the same device is the same job, whatever it holds.
+
+        Args:
+            admit: Called for a new job inside the transaction; raises an `EdgewiseError` to refuse it.
+
+        Raises:
+            InvalidRequest: It names a blob that is not here.
+        """
+
+        def work(db: sqlite3.Connection) -> tuple[Job, bool]:
+            known = statements.by_key(db, tenant, request.device, request.key)
+            if known is not None:
+                return known, False
+            admit(db)
+            job = statements.insert(db, tenant, request, self._clock.time(), self._clock.monotonic())
+            if isinstance(request.work, DiffuseWork):
+                blobs = [blob.sha256 for blob in (request.work.image, request.work.mask) if blob is not None]
+                statements.use_blobs(db, tenant, job.id, blobs, param="work")
+            return job, True
+
+        job, new = await self._run(work)
+        if new:
+            self.work.set()
+        return job, new
+
+    async def get(self, tenant: str, id: str) -> Job:
+        """Raises `NotFound`, also for a job of another tenant."""
+        return await self._run(lambda db: statements.by_id(db, tenant, id))
+
+    async def find(self, tenant: str, device: str, key: str) -> Job:
+        """The same by its idempotency key."""
+        job = await self._run(lambda db: statements.by_key(db, tenant, device, key))
+        if job is None:
+            raise NotFound(f"There is no job with the key '{key[:80]}' here.", param="key")
+        return job
+
+    async def cancel(self, tenant: str, id: str) -> Job:
+        """Cancel it; a running one ends within a step, an ended one stays as it is."""
+
+        def work(db: sqlite3.Connection) -> Job:
+            job = statements.by_id(db, tenant, id)
+            if job.state == "queued":
+                row = db.execute("SELECT * FROM jobs WHERE id = ?", (id,)).fetchone()
+                return statements.end(db, row, _CANCELLED, self._clock.time())
+            if job.state == "running":
+                db.execute("UPDATE jobs SET cancel = 1 WHERE id = ?", (id,))
+            return job
+
+        job = await self._run(work)
+        self._tails.changed(id)
+        stop = self._cancels.get(id)
+        if stop is not None:
+            stop()
+        return job
+
+    async def ack(self, tenant: str, id: str, after: Place, *, done: bool = False) -> Job:
+        """Everything before `after` has arrived and is not handed out again; with `done` the final record too, and the
+        content is dropped after the time of retention.
+
+        Raises:
+            RangeNotThere: The place is behind the log's end.
+        """
+
+        def work(db: sqlite3.Connection) -> Job:
+            job = statements.by_id(db, tenant, id)
+            if not job.kept:
+                return job
+            _check_place(job, after)
+            db.execute("UPDATE jobs SET first = max(first, ?) WHERE id = ?", (after.offset, id))
+            if done and job.ended:
+                db.execute("UPDATE jobs SET acked_at = coalesce(acked_at, ?) WHERE id = ?", (self._clock.time(), id))
+                if self._retain_s == 0:
+                    statements.drop_content(db, db.execute("SELECT * FROM jobs WHERE id = ?", (id,)).fetchall())
+            return statements.by_id(db, tenant, id)
+
+        return await self._run(work)
+
+    async def events(self, tenant: str, id: str, after: Place = START) -> AsyncGenerator[Chunk | Final, None]:
+        """The stream from `after` on, waiting for what comes, up to the final record.
+
+        Raises:
+            NotFound: There is no such job.
+            RangeNotThere: The place is behind what the log holds.
+            StreamGone: Items at the place were acknowledged, or dropped.
+        """
+        tail = self._tails.open(id)
+        try:
+            version = tail.version
+            job, seq, entries = await self._run(lambda db: _read_from(db, tenant, id, after))
+            while True:
+                for _, chunk in entries:
+                    yield _cut(chunk, after.offset)
+                seq = entries[-1][0] if entries else seq
+                turn = tail.turn
+                known = None if len(entries) == _READ or tail.version != version else tail.after(seq)
+                if known is None:
+                    version = tail.version
+                    job, entries = await self._run(partial(_read_after, tenant=tenant, id=id, seq=seq))
+                else:
+                    entries = known
+                if entries:
+                    continue
+                if job.final is not None:
+                    yield job.final
+                    return
+                await turn.wait()
+        finally:
+            self._tails.close(id)
+
+    # --- workers ------------------------------------------------------------------------------------------------------------
+
+    async def claim(self, owner: str, stop: Callable[[], None] = lambda: None) -> Claim | None:
+        """The next job that may be worked on; None if there is none now.
+
+        Args:
+            stop: Called when the tenant cancels it.
+        """
+
+        def work(db: sqlite3.Connection) -> Claim | None:
+            now, mono = self._clock.time(), self._clock.monotonic()
+            return statements.claim(db, owner, now, mono, lease_s=self._lease_s, ageing_s=self._ageing_s)
+
+        claim = await self._run(work)
+        if claim is not None:
+            self._cancels[claim.job.id] = stop
+            self._tails.changed(claim.job.id)
+        return claim
+
+    async def renew(self, leases: Iterable[Lease]) -> list[Lease]:
+        """Say that the workers of these leases live; returns those that are lost."""
+        held = [*leases]
+        return await self._run(lambda db: statements.renew(db, held, self._clock.monotonic(), self._lease_s))
+
+    async def append(self, lease: Lease, chunk: Chunk) -> None:
+        """Add a chunk at the end of the log; on disk, and seen by readers, with the next commit.
+
+        Raises:
+            StaleFence: The lease is lost; nothing was written.
+            StorageError: The disk refuses.
+        """
+        await self._log.append(lease, chunk)
+
+    async def finish(self, lease: Lease, ending: Ending) -> Job:
+        """End the job: its last chunks, final record and bill are on disk when this returns, the last two in one commit.
+
+        Raises:
+            StaleFence: The lease is lost; nothing was written.
+        """
+        await self._log.settle(lease)
+        return await self._end_lease(
+            lease, lambda db: statements.end(db, statements.held(db, lease), ending, self._clock.time())
+        )
+
+    async def give_back(self, lease: Lease, *, busy_s: float = 0.0) -> Job:
+        """End the attempt without fault; the next one goes on at the log's end."""
+        return await self._retry(lease, None, busy_s, 0.0)
+
+    async def fail(self, lease: Lease, error: EdgewiseError, *, busy_s: float = 0.0) -> Job:
+        """The attempt failed. Another one follows, after a pause that grows, unless too many in a row added nothing."""
+        return await self._retry(lease, error, busy_s, error.retry_after_s or 0.0)
+
+    async def _retry(self, lease: Lease, error: EdgewiseError | None, busy_s: float, pause_s: float) -> Job:
+        await self._log.flush(lease)
+        job = await self._end_lease(
+            lease, lambda db: self._requeue(db, statements.held(db, lease), error, busy_s, pause_s)
+        )
+        self.work.set()
+        return job
+
+    async def _end_lease(self, lease: Lease, work: Callable[[sqlite3.Connection], Job]) -> Job:
+        try:
+            return await self._run(work)
+        finally:
+            self._log.forget(lease)
+            self._cancels.pop(lease.job, None)
+            self._tails.changed(lease.job)
+
+    # --- time ---------------------------------------------------------------------------------------------------------------
+
+    async def tick(self) -> list[str]:
+        """Void leases that were not renewed, end jobs whose time is over; returns the jobs concerned. Call it every second."""
+
+        def work(db: sqlite3.Connection) -> list[str]:
+            mono, now = self._clock.monotonic(), self._clock.time()
+            late = db.execute("SELECT * FROM jobs WHERE state = 'queued' AND expires_mono <= ?", (mono,)).fetchall()
+            for row in late:
+                statements.end(db, row, _EXPIRED, now)
+            void = db.execute("SELECT * FROM jobs WHERE state = 'running' AND lease_mono <= ?", (mono,)).fetchall()
+            for row in void:
+                self._requeue(db, row, _lost(row), 0.0, 0.0)
+            return [row["id"] for row in (*late, *void)]
+
+        changed = await self._run(work)
+        for id in changed:
+            self._tails.changed(id)
+        self.work.set()
+        return changed
+
+    async def sweep(self) -> int:
+        """Drop content whose time of retention is over, and rows of long ago; returns how many lost their content."""
+
+        def work(db: sqlite3.Connection) -> int:
+            now = self._clock.time()
+            bounds = (now - self._retain_s, now - self._unclaimed_s)
+            dropped = statements.drop_content(db, db.execute(_OVERDUE, bounds).fetchall())
+            statements.forget(db, now - _KEEP_JOBS_S, now - _KEEP_USAGE_S)
+            return dropped
+
+        return await self._run(work)
+
+    async def queues(self) -> list[Queue]:
+        """What waits and runs, by class."""
+        return await self._run(lambda db: statements.queues(db, self._clock.monotonic()))
+
+    async def bills(self, since: float, tenant: str | None = None) -> list[Bill]:
+        """Usage since a moment (seconds since the epoch), by tenant and model."""
+        return await self._run(lambda db: statements.bills(db, since, tenant))
+
+    def _recover(self, db: sqlite3.Connection) -> int:
+        statements.set_clocks(db, self._clock.time(), self._clock.monotonic())
+        rows = db.execute("SELECT * FROM jobs WHERE state = 'running'").fetchall()
+        for row in rows:
+            self._requeue(db, row, _lost(row), 0.0, 0.0)
+        return len(rows)
+
+    def _requeue(
+        self, db: sqlite3.Connection, row: sqlite3.Row, error: EdgewiseError | None, busy_s: float, pause_s: float
+    ) -> Job:
+        """End the running attempt of a job, and the job too if it was cancelled or has failed too often."""
+        now, mono = self._clock.time(), self._clock.monotonic()
+        progress = statements.made_progress(db, row)
+        failures = 0 if progress else row["failures"] + (error is not None)
+        if row["cancel"]:
+            return statements.end(db, row, _CANCELLED, now)
+        if error is not None and failures >= self._max_attempts:
+            return statements.end(db, row, failed(error, busy_s), now)
+        pause = 0.0 if error is None else max(pause_s, min(2.0**failures / 10, _MAX_BACKOFF_S))
+        outcome = "given back" if error is None else error.code
+        statements.requeue(db, row, now, outcome=outcome, failures=failures, busy_s=busy_s, not_before=mono + pause)
+        return statements.by_id(db, row["tenant"], row["id"])
+
+    async def _run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+        return await self._database.run(work)
+
+
+def failed(error: EdgewiseError, busy_s: float = 0.0) -> Ending:
+    """The end of a job that could not be done."""
+    return Ending(
+        state="failed",
+        finish="error",
+        busy_s=busy_s,
+        error_code=error.code,
+        error_message=error.message,
+        retryable=error.retryable,
+    )
+
+
+def _lost(row: sqlite3.Row) -> EdgewiseError:
+    return EngineUnavailable(f"The worker of attempt {row['attempt']} is gone.")
+
+
+def _check_place(job: Job, place: Place) -> None:
+    if not job.kept:
+        raise StreamGone(
+            f"The stream of job {job.id} was dropped after its result had been acknowledged or kept long enough."
+        )
+    if place.offset > job.count or place.attempt > job.attempt:
+        raise RangeNotThere(f"'{place}' is behind the end of the stream, which is {job.place}.", param="from")
+
+
+def _read_from(db: sqlite3.Connection, tenant: str, id: str, place: Place) -> tuple[Job, int, list[Entry]]:
+    job = statements.by_id(db, tenant, id)
+    _check_place(job, place)
+    if place.offset < job.first and job.first > job.base:
+        raise StreamGone(
+            f"Items below {job.first} of job {id} were acknowledged and are gone: ask from {job.first} on."
+        )
+    seq = statements.number_before(db, id, place.offset)
+    return job, seq, statements.entries_after(db, id, seq, _READ)
+
+
+def _read_after(db: sqlite3.Connection, tenant: str, id: str, seq: int) -> tuple[Job, list[Entry]]:
+    return statements.by_id(db, tenant, id), statements.entries_after(db, id, seq, _READ)
+
+
+def _cut(chunk: Chunk, offset: int) -> Chunk:
+    """The chunk without its items below `offset`."""
+    skip = offset - chunk.offset
+    if skip <= 0 or chunk.count == 0:
+        return chunk
+    return chunk.model_copy(
+        update={
+            "offset": offset,
+            "count": chunk.count - skip,
+            "tokens": None if chunk.tokens is None else chunk.tokens[skip:],
+            "text": None if chunk.text is None else chunk.text[skip:],
+            "logprobs": None if chunk.logprobs is None else chunk.logprobs[skip:],
+        }
+    )
