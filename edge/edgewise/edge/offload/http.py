@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +127,7 @@ class HttpTransport:
         job.up += len(body) + _HEAD_BYTES
         return accepted
 
-    async def events(self, key: str, after: Place) -> AsyncIterator[Chunk | Final]:
+    async def events(self, key: str, after: Place) -> AsyncGenerator[Chunk | Final, None]:
         """See `Transport.events`."""
         job = self._job(key)
         path = f"{job_path(job.id, 'stream')}?from={after}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Literal, NamedTuple, Protocol
 
 from edgewise.wire.messages import Accepted, Blob, Chunk, CloudInfo, Final, JobControl, JobRequest
@@ -38,7 +38,7 @@ class Transport(Protocol):
     async def submit(self, request: JobRequest) -> Accepted:
         """Hand a job over. Safe to repeat: the same key is the same job."""
 
-    def events(self, key: str, after: Place) -> AsyncIterator[Chunk | Final]:
+    def events(self, key: str, after: Place) -> AsyncGenerator[Chunk | Final, None]:
         """What follows `after`, to the final record. Chunks may repeat and overlap; the caller orders them.
 
         The job must have been submitted through this transport, which need not remember those of an earlier life: submitting

@@ -1,0 +1,51 @@
+"""Last words to the cloud about jobs that nobody reads any more: cancelled, or arrived whole. They are said in the background, so
+that no caller waits for a link, and repeated while it is down."""
+
+from __future__ import annotations
+
+import asyncio
+
+from edgewise.core.errors import EdgewiseError, LinkLost
+from edgewise.core.log import get_logger
+from edgewise.edge.offload.transport import Transport
+from edgewise.wire.messages import JobControl
+
+log = get_logger(__name__)
+
+_PAUSES_S = (0.2, 1.0, 3.0, 10.0, 30.0)
+
+
+class Parting:
+    """Owns the tasks that say them; `close` gives them a moment and ends them."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def say(self, transport: Transport, control: JobControl) -> None:
+        task = asyncio.get_running_loop().create_task(_say(transport, control), name=f"{control.op}-{control.key}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self, seconds: float = 1.0) -> None:
+        tasks = set(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _say(transport: Transport, control: JobControl) -> None:
+    """A cloud that never hears it drops the job by its own limits, so that giving up is safe."""
+    for pause in (*_PAUSES_S, None):
+        try:
+            await transport.control(control)
+            return
+        except LinkLost:
+            if pause is None:
+                log.warning("cloud_not_told", op=control.op, job=control.key)
+                return
+            await asyncio.sleep(pause)
+        except EdgewiseError as error:  # it has forgotten the job already
+            log.info("cloud_control_refused", op=control.op, job=control.key, code=error.code, message=error.message)
+            return

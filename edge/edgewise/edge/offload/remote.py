@@ -1,0 +1,363 @@
+"""The cloud's token engine with the interface of the local one: jobs go out over a `Transport`, chunks come back in order.
+
+A stream outlives its link. Whatever breaks on the way, it asks for what follows the last token that it has, with growing pauses,
+until `patience_s` have passed without a sign of life; what arrives twice is dropped, and at the end count and hash of all tokens
+must be those that the cloud names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+
+from edgewise.core.errors import Cancelled, DeadlineExceeded, EdgewiseError, LinkLost, ShuttingDown
+from edgewise.core.log import get_logger
+from edgewise.edge.offload.accounts import measured_stats, told_stats
+from edgewise.edge.offload.book import Fresh, StreamBook, TextBook, TokenBook
+from edgewise.edge.offload.jobs import generate_job
+from edgewise.edge.offload.parting import Parting
+from edgewise.edge.offload.text import TextTokens
+from edgewise.edge.offload.transport import Transport
+from edgewise.edge.offload.waiting import Waiting
+from edgewise.engine.api import CacheTier, EngineInfo, EngineState, EngineStats, MemoryReport
+from edgewise.engine.request import (
+    FinishReason,
+    GenerateRequest,
+    LinkUse,
+    RequestStats,
+    Segment,
+    TokenChunk,
+    TokenLogprobs,
+)
+from edgewise.wire.messages import Capability, Chunk, Final, JobControl, JobRequest, State
+
+log = get_logger(__name__)
+
+_CODES: Mapping[State, str] = {"expired": DeadlineExceeded.code, "cancelled": Cancelled.code}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a lost link is waited for, in seconds: before the job was taken, and once its stream had begun."""
+
+    submit_s: float = 10.0
+    stream_s: float = 10.0
+
+
+def _unheard(name: str, error: LinkLost) -> None:
+    log.info("cloud_link_lost", transport=name, reason=error.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """The way to a cloud, shared by all its engines.
+
+    Attributes:
+        transport: The one to use now; may change from call to call.
+        parting: Says last words.
+        device: This device's name.
+        lost: Told of every loss, by the transport's name and the reason.
+    """
+
+    transport: Callable[[], Transport]
+    parting: Parting
+    device: str = ""
+    lost: Callable[[str, LinkLost], None] = _unheard
+
+
+class RemoteEngine:
+    """Implements `engine.api.Engine`.
+
+    Args:
+        road: The way there.
+        capability: What the cloud said of the model.
+        vocab_size: Of the model's tokenizer.
+        patience: How long a lost link is waited for.
+        text: Makes tokens of texts; needed for back ends that know no tokens.
+        why: One sentence for the receipt.
+    """
+
+    def __init__(
+        self,
+        road: Road,
+        capability: Capability,
+        *,
+        vocab_size: int,
+        patience: Patience | None = None,
+        text: TextTokens | None = None,
+        why: str = "The plan chose the cloud.",
+    ) -> None:
+        self.road = road
+        self.capability = capability
+        self.patience = patience or Patience()
+        self.text = text
+        self.why = why
+        self._vocab_size = vocab_size
+        self._open: set[RemoteStream] = set()
+
+    def __repr__(self) -> str:
+        return f"RemoteEngine({self.capability.model}, open={len(self._open)})"
+
+    @property
+    def state(self) -> EngineState:
+        """An engine elsewhere is always there to be asked; whether the link is up, its health says."""
+        return "ready"
+
+    @property
+    def info(self) -> EngineInfo:
+        """As far as the cloud tells: it has no process, pages or load time of ours."""
+        told = self.capability
+        precision = told.precision or {}
+        return EngineInfo(
+            model=told.model,
+            digest=told.digest or "",
+            vocab_size=self._vocab_size,
+            max_context=told.context or 0,
+            dtype=precision.get("dtype", "unknown"),
+            kv_dtype=precision.get("kv_dtype", "unknown"),
+            quantize=precision.get("quantize", "unknown"),
+            device="cloud",
+            numeric_class=told.numeric_class or "unknown",
+            batch_invariant=False,
+            num_pages=0,
+            page_tokens=0,
+            load_s=0.0,
+            pid=0,
+        )
+
+    async def submit(self, request: GenerateRequest) -> RemoteStream:
+        """See `engine.api.Engine.submit`.
+
+        Raises:
+            LinkLost: The cloud was not reached within `patience.submit_s`.
+            EdgewiseError: What the cloud answers: `QueueFull`, `NotAuthenticated`, `ModelNotFound`, ...
+        """
+        stream = RemoteStream(self, request, generate_job(request, self.capability, self.road.device, self.text))
+        await stream.begin()
+        self._open.add(stream)
+        return stream
+
+    def closed(self, stream: RemoteStream) -> None:
+        self._open.discard(stream)
+
+    async def stats(self) -> EngineStats:
+        """What this device has running there; the rest is the cloud's own affair."""
+        return EngineStats(running=len(self._open))
+
+    async def memory(self) -> MemoryReport:
+        """Nothing of this device's memory is booked by it."""
+        return MemoryReport(budget_bytes=0, available_bytes=0)
+
+    async def clear_cache(self, tier: CacheTier | None = None) -> dict[str, int]:
+        """No cache of ours is there; the cloud separates its own by key."""
+        del tier
+        return {}
+
+
+class RemoteStream:
+    """Implements `engine.api.TokenStream`; as for the local one, a read that is cancelled cancels the request."""
+
+    def __init__(self, engine: RemoteEngine, request: GenerateRequest, job: JobRequest) -> None:
+        self._engine = engine
+        self._request = request
+        self._job = job
+        self._book: StreamBook = (
+            TextBook(request.output, engine.text)
+            if engine.capability.reads == "text" and engine.text is not None
+            else TokenBook(request.output)
+        )
+        self._started = time.monotonic()
+        self._first: float | None = None
+        self._told: RequestStats | None = None
+        self._numeric_class = engine.capability.numeric_class
+        self._price = 0.0
+        self._transport: Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._chunks = self._run()
+        self._delivered = len(request.output)
+        self._done = False
+
+    def __aiter__(self) -> AsyncIterator[TokenChunk]:
+        return self
+
+    async def __anext__(self) -> TokenChunk:
+        if self._done:
+            raise StopAsyncIteration
+        try:
+            chunk = await self._chunks.__anext__()
+        except BaseException:
+            self._leave("cancel")
+            raise
+        if chunk.finish is not None:
+            self._leave("cancel" if chunk.finish == "error" else "ack")
+            await self._chunks.aclose()
+        return chunk
+
+    async def aclose(self) -> None:
+        self._leave("cancel")
+        await self._chunks.aclose()
+
+    def __del__(self) -> None:
+        if not self._done:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the link with it
+                self._loop.call_soon_threadsafe(self._leave, "cancel")
+
+    @property
+    def link(self) -> LinkUse:
+        """What it has cost so far."""
+        used = None if self._transport is None else self._transport.traffic(self._job.key)
+        up, down = (0, 0) if used is None else used
+        return LinkUse(up_bytes=up, down_bytes=down, price=self._price)
+
+    async def begin(self) -> None:
+        """Hand the job over."""
+        patience = self._engine.patience.submit_s
+        waiting = Waiting(patience, self._deadline())
+        while True:
+            try:
+                await self._submit()
+                return
+            except LinkLost as error:
+                self._engine.road.lost(self._name, error)
+                await waiting.pause(error)
+
+    def _leave(self, op: str) -> None:
+        """Say the last word, once."""
+        if self._done:
+            return
+        self._done = True
+        self._engine.closed(self)
+        if self._transport is not None:
+            control = JobControl(
+                key=self._job.key,
+                op="ack" if op == "ack" else "cancel",
+                after=str(self._book.place),
+                done=True,
+            )
+            self._engine.road.parting.say(self._transport, control)
+
+    @property
+    def _name(self) -> str:
+        return "none" if self._transport is None else self._transport.name
+
+    def _deadline(self) -> float | None:
+        limit = self._request.deadline_s
+        return None if limit is None else self._started + limit
+
+    async def _submit(self) -> None:
+        transport = self._engine.road.transport()
+        await transport.submit(self._job)
+        self._transport = transport
+
+    # --- chunks ------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> AsyncGenerator[TokenChunk, None]:
+        """Every chunk up to the last; an end without an answer is a chunk too, as the local engine's.
+
+        What ends with a stop token waits for the word whether it was the end: a stop token goes out as the last token.
+        """
+        held: Fresh | None = None
+        try:
+            async for item in self._items():
+                if isinstance(item, Final):
+                    yield self._last(item, held)
+                    return
+                fresh = item if held is None else Fresh(held.offset, held.tokens + item.tokens, _both(held, item))
+                held = fresh if fresh.tokens[-1] in self._request.sampling.stop_token_ids else None
+                if held is None:
+                    yield self._chunk(fresh)
+        except EdgewiseError as error:
+            log.warning("cloud_stream_ended", job=self._job.key, place=str(self._book.place), code=error.code)
+            yield self._failed(error.code, error.message)
+
+    async def _items(self) -> AsyncGenerator[Fresh | Final, None]:
+        """New tokens and the final record, over however many connections it takes."""
+        waiting = Waiting(self._engine.patience.stream_s, self._deadline())
+        while True:
+            try:
+                transport = await self._connect()
+                async with contextlib.aclosing(transport.events(self._job.key, self._book.place)) as events:
+                    async for event in events:
+                        waiting.progress()
+                        item = self._take(event)
+                        if item is not None:
+                            yield item
+                        if isinstance(item, Final):
+                            return
+                raise LinkLost("The cloud ended the stream before its last record.")
+            except (LinkLost, ShuttingDown) as error:
+                lost = error if isinstance(error, LinkLost) else LinkLost(error.message)
+                self._engine.road.lost(self._name, lost)
+                await waiting.pause(lost)
+
+    async def _connect(self) -> Transport:
+        """The transport that knows the job; where the road leads over another one now, the job is handed over there too."""
+        transport = self._engine.road.transport()
+        if transport is not self._transport:
+            await self._submit()
+        return transport
+
+    def _take(self, event: Chunk | Final) -> Fresh | Final | None:
+        self._told = told_stats(event.facts) or self._told
+        if isinstance(event, Chunk):
+            fresh = self._book.take(event)
+            return fresh if fresh.tokens else None
+        if event.state == "succeeded":
+            self._book.check(event)
+        self._numeric_class = event.numeric_class or self._numeric_class
+        self._price = event.usage.price
+        return event
+
+    def _chunk(self, fresh: Fresh) -> TokenChunk:
+        self._delivered = fresh.offset + len(fresh.tokens)
+        first = self._first is None
+        if first:
+            self._first = time.monotonic()
+        return TokenChunk(
+            request_id=self._request.id,
+            offset=fresh.offset,
+            tokens=fresh.tokens,
+            logprobs=fresh.logprobs,
+            stats=self._stats() if first else None,
+        )
+
+    def _last(self, final: Final, held: Fresh | None) -> TokenChunk:
+        if final.state != "succeeded":
+            code = final.error_code or _CODES.get(final.state, "engine_error")
+            return self._failed(code, final.error_message or f"The cloud ended the job as {final.state}.")
+        chunk = self._chunk(held or Fresh(self._delivered, ()))
+        finish: FinishReason = "length" if final.finish == "length" else "stop"
+        return replace(chunk, finish=finish, stats=self._stats())
+
+    def _failed(self, code: str, message: str) -> TokenChunk:
+        return TokenChunk(
+            request_id=self._request.id,
+            offset=self._delivered,
+            tokens=(),
+            finish="cancelled" if code == "cancelled" else "error",
+            stats=self._stats(),
+            error_code=code,
+            error_message=message,
+        )
+
+    def _stats(self) -> RequestStats:
+        """The cloud's account, or what passed here; with where it ran and what crossed the link."""
+        now = time.monotonic()
+        first = now if self._first is None else self._first
+        stats = self._told or measured_stats(self._request, self._delivered, first - self._started, now - first)
+        segment = Segment(
+            where="cloud",
+            offset=len(self._request.output),
+            numeric_class=self._numeric_class,
+            why=self._engine.why,
+        )
+        return replace(stats, completion_tokens=self._delivered, segments=(segment,), link=self.link)
+
+
+def _both(first: Fresh, second: Fresh) -> tuple[TokenLogprobs, ...] | None:
+    if first.logprobs is None and second.logprobs is None:
+        return None
+    return (first.logprobs or ()) + (second.logprobs or ())

@@ -1,0 +1,57 @@
+"""How long and how often a lost link is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+from edgewise.core.errors import DeadlineExceeded, LinkLost
+from edgewise.wire.http import SILENCE_S
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_ALIVE_S = SILENCE_S + 5.0
+"""A connection that lasted longer than it takes to notice that there is none was a living one."""
+
+
+class Waiting:
+    """Pauses that grow from one loss to the next, until patience or the request's deadline is over.
+
+    Args:
+        patience_s: Seconds without a sign of life after which a loss is for good.
+        deadline: On the monotonic clock; None for none.
+    """
+
+    def __init__(self, patience_s: float, deadline: float | None = None) -> None:
+        self._patience = patience_s
+        self._deadline = deadline
+        self._lost: float | None = None
+        self._pause = _FIRST_PAUSE_S
+        self._since = time.monotonic()
+
+    def progress(self) -> None:
+        """Something arrived."""
+        self._lost = None
+        self._pause = _FIRST_PAUSE_S
+
+    async def pause(self, error: LinkLost) -> None:
+        """Wait before the next try.
+
+        Raises:
+            LinkLost: `error`: patience is over.
+            DeadlineExceeded: Nobody needs the answer any more.
+        """
+        now = time.monotonic()
+        if now - self._since > _ALIVE_S:
+            self.progress()
+        if self._lost is None:
+            self._lost = now
+        if self._deadline is not None and now >= self._deadline:
+            raise DeadlineExceeded("The link to the cloud did not come back before the request's deadline.") from error
+        left = self._lost + self._patience - now
+        if left <= 0:
+            raise error
+        await asyncio.sleep(min(left, self._pause * random.uniform(0.5, 1.0)))  # noqa: S311 - spreads retries, keeps no secret
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_S)
+        self._since = time.monotonic()
