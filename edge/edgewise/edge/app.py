@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from edgewise.api.deps import ApiDependencies
 from edgewise.core.settings import LoadedSettings, Settings
+from edgewise.edge.offload.make import make_cloud
+from edgewise.edge.offload.planner import PreferCloud
 from edgewise.serving import service
 from edgewise.serving.service import Part
 
@@ -17,5 +19,9 @@ def serve(loaded: LoadedSettings) -> int:
 
 def device_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
     """Placement, offload and outbox, as far as they are configured."""
-    del settings, deps
-    return ()
+    parts: list[Part] = []
+    cloud = make_cloud(settings, emit=deps.events.emit, tokenizer=lambda name: deps.models.get(name).tokenizer)
+    if cloud is not None:
+        deps.planner = PreferCloud(cloud)
+        parts.append(cloud)
+    return parts

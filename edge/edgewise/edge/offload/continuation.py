@@ -54,7 +54,8 @@ class Course:
 
     Args:
         first: Where it begins.
-        other: Where it may go on; None for nowhere.
+        other: The other side; None where there is none.
+        go_on: Whether a lost side is replaced by the other one.
         max_tokens: Of the answer.
         output: Tokens that the caller had before.
 
@@ -64,14 +65,16 @@ class Course:
         running: Sides that work on it.
     """
 
-    def __init__(self, first: Side, other: Side | None, *, max_tokens: int, output: Iterable[int] = ()) -> None:
+    def __init__(
+        self, first: Side, other: Side | None, *, max_tokens: int, output: Iterable[int] = (), go_on: bool = True
+    ) -> None:
         self.output = list(output)
         self.winner: Side | None = None
         self.running: set[Side] = {first}
         self._begun: set[Side] = {first}
         self._other = other
+        self._go_on = go_on
         self._max_tokens = max_tokens
-        self._lost: Fail | None = None
 
     @property
     def can_hedge(self) -> bool:
@@ -101,13 +104,12 @@ class Course:
         """A running side ended with an error. None: the other one is still at work."""
         assert side in self.running
         self.running.discard(side)
-        self._lost = Fail(code, message)
         if self.running:
             return None
         if len(self.output) >= self._max_tokens:
             return Complete()
-        if self._other is None or self._other in self._begun or not may_continue(side, code):
-            return self._lost
+        if not self._go_on or self._other is None or self._other in self._begun or not may_continue(side, code):
+            return Fail(code, message)
         return self._begin(self._other, f"The {side} engine was lost ({code}): {message}")
 
     def _begin(self, side: Side, why: str) -> Begin:

@@ -144,9 +144,10 @@ class ContinuingStream:
         self._request = request
         self._course = Course(
             engine.first,
-            other if engine.rules.go_on or engine.rules.hedge_s else None,
+            other,
             max_tokens=request.sampling.max_tokens,
             output=request.output,
+            go_on=engine.rules.go_on,
         )
         self._legs: dict[Side, _Leg] = {}
         self._segments: list[Segment] = []

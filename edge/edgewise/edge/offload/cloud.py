@@ -1,0 +1,116 @@
+"""The cloud as the rest of the device sees it: `placement.protocol.Elsewhere` for planners, a `Part` of the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fastapi import APIRouter
+
+from edgewise.core.errors import EngineFault
+from edgewise.core.privacy import Clearance
+from edgewise.core.settings_links import CloudSettings
+from edgewise.edge.offload.continuation import Side
+from edgewise.edge.offload.continuing import ContinuingEngine, Rules
+from edgewise.edge.offload.health import Health
+from edgewise.edge.offload.parting import Parting
+from edgewise.edge.offload.remote import Patience, RemoteEngine, Road
+from edgewise.edge.offload.text import TextTokens
+from edgewise.edge.placement.protocol import LinkState
+from edgewise.engine.api import Engine
+from edgewise.pipeline.model import Tokenizer
+from edgewise.pipeline.plan import Demand
+from edgewise.wire.messages import Capability, CloudInfo
+
+_HURRY_S = 1.5
+"""A link that was thought to be up and is not is waited for so long where the answer can begin here instead."""
+
+
+class Cloud:
+    """One cloud, over whichever transport reaches it.
+
+    Args:
+        settings: The section [cloud].
+        health: Watches the link; started and stopped with this part.
+        device: This device's name.
+        tokenizer: That of a model, by name.
+    """
+
+    def __init__(
+        self, settings: CloudSettings, health: Health, *, device: str, tokenizer: Callable[[str], Tokenizer]
+    ) -> None:
+        self._settings = settings
+        self.health = health
+        self._tokenizer = tokenizer
+        self._parting = Parting()
+        self._road = Road(health.transport, self._parting, device, health.lost)
+        self._texts: dict[str, TextTokens] = {}
+
+    # --- a part of the service ---------------------------------------------------------------------------------------
+
+    @property
+    def routers(self) -> Sequence[APIRouter]:
+        return ()
+
+    def start(self) -> None:
+        self.health.start()
+
+    async def stop(self) -> None:
+        await self._parting.close()
+        await self.health.stop()
+
+    # --- what planners ask -------------------------------------------------------------------------------------------
+
+    @property
+    def link(self) -> LinkState:
+        return self.health.state
+
+    @property
+    def info(self) -> CloudInfo | None:
+        return self.health.info
+
+    def engine(self, clearance: Clearance, demand: Demand, capability: Capability) -> Any:
+        """See `Elsewhere.engine`: the cloud's engine, continued by the local one where that is here and policy allows it."""
+        assert isinstance(clearance, Clearance)
+        remote = self._remote(demand, capability)
+        if demand.local is None or not self._goes_on(demand, "local"):
+            return remote
+        return self._both("cloud", {"cloud": remote, "local": demand.local})
+
+    def backed(self, clearance: Clearance, demand: Demand, capability: Capability) -> Any:
+        """The local engine of `demand`, continued by the cloud's when it is lost for good, or asked too when it is slow."""
+        assert isinstance(clearance, Clearance)
+        if not self._goes_on(demand, "cloud"):
+            return demand.local
+        return self._both("local", {"local": demand.local, "cloud": self._remote(demand, capability)})
+
+    def _goes_on(self, demand: Demand, side: Side) -> bool:
+        """Whether `side` may take an answer over, or race for it."""
+        if demand.allowed and side not in demand.allowed:
+            return False
+        longest = demand.prompt_tokens + demand.answer_tokens
+        if side == "local" and demand.context is not None and longest > demand.context:
+            return False
+        return self._settings.on_loss == "continue" or self._settings.hedge_s > 0
+
+    def _both(self, first: Side, engines: Mapping[Side, Engine]) -> ContinuingEngine:
+        settings = self._settings
+        return ContinuingEngine(first, engines, Rules(go_on=settings.on_loss == "continue", hedge_s=settings.hedge_s))
+
+    def _remote(self, demand: Demand, capability: Capability) -> RemoteEngine:
+        if demand.stage != "generate":
+            raise EngineFault(f"The cloud has no engine for the stage {demand.stage!r}.")
+        patience = self._settings.patience_s
+        hurry = demand.local is not None and self._goes_on(demand, "local")
+        tokenizer = self._tokenizer(demand.model)
+        return RemoteEngine(
+            self._road,
+            capability,
+            vocab_size=tokenizer.vocab_size,
+            patience=Patience(submit_s=min(patience, _HURRY_S) if hurry else patience, stream_s=patience),
+            text=self._text(demand, tokenizer) if capability.reads == "text" else None,
+        )
+
+    def _text(self, demand: Demand, tokenizer: Tokenizer) -> TextTokens:
+        """Kept, for what it makes of a vocabulary takes a while."""
+        return self._texts.setdefault(demand.digest, TextTokens(tokenizer))

@@ -1,0 +1,137 @@
+"""Whether the cloud can be reached, and over which transport: a small question now and then, which also keeps a connection warm.
+
+The first transport that answers is the one to use; while a later one serves, the earlier ones are asked again each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from edgewise.core.errors import EdgewiseError, LinkLost
+from edgewise.core.log import get_logger
+from edgewise.edge.offload.transport import Transport
+from edgewise.edge.placement.protocol import LinkState, Meter
+from edgewise.wire.messages import CloudInfo
+
+log = get_logger(__name__)
+
+WARM_S = 12.0
+"""Pause between two questions while the link is up; shorter than idle connections are kept."""
+
+_RETRY_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+_REFUSED_S = 30.0
+
+
+Emit = Callable[..., object]
+"""`emit(kind, message, **facts)` of the service's event log."""
+
+
+class Health:
+    """Watches the link between `start` and `stop`.
+
+    Args:
+        transports: The preferred one first.
+        emit: Told when the state changes.
+        meter: Told of round trips.
+    """
+
+    def __init__(self, transports: Sequence[Transport], *, emit: Emit, meter: Meter | None = None) -> None:
+        self._transports = tuple(transports)
+        self._current = self._transports[0]
+        self._emit = emit
+        self._meter = meter
+        self._state = LinkState(False, "The cloud has not been asked yet.")
+        self._info: CloudInfo | None = None
+        self._wake = asyncio.Event()
+        self._asked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> LinkState:
+        return self._state
+
+    @property
+    def info(self) -> CloudInfo | None:
+        """What the cloud said of itself last."""
+        return self._info
+
+    def transport(self) -> Transport:
+        """The one to use now."""
+        return self._current
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="cloud-link")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for transport in self._transports:
+            await transport.close()
+
+    def lost(self, name: str, error: LinkLost) -> None:
+        """A request met a broken link: look at once, and do not plan with it until it answers."""
+        if self._state.up and name == self._current.name:
+            self._down(error.message)
+        self._wake.set()
+
+    async def wait_asked(self, seconds: float) -> None:
+        """Return once the cloud has answered or refused for the first time, at most after `seconds`."""
+        waiting = asyncio.ensure_future(self._asked.wait())
+        try:
+            await asyncio.wait({waiting}, timeout=seconds)
+        finally:
+            waiting.cancel()
+
+    # --- watching ----------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        failures = 0
+        while True:
+            failures = 0 if await self._look() else failures + 1
+            self._asked.set()
+            pause = WARM_S if not failures else _RETRY_S[min(failures, len(_RETRY_S)) - 1]
+            await self._sleep(pause)
+
+    async def _sleep(self, seconds: float) -> None:
+        self._wake.clear()
+        waiting = asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait({waiting}, timeout=seconds)
+        finally:
+            waiting.cancel()
+
+    async def _look(self) -> bool:
+        """Ask every transport in turn; the first that answers is taken."""
+        reasons = []
+        for transport in self._transports:
+            try:
+                started = time.monotonic()
+                info = await transport.info()
+            except EdgewiseError as error:
+                reasons.append(f"{transport.name}: {error.message}")
+                if not isinstance(error, LinkLost):
+                    log.warning("cloud_refuses", transport=transport.name, code=error.code, message=error.message)
+                continue
+            if self._meter is not None and self._state.up:  # the first one also pays for the connection
+                self._meter.round_trip(time.monotonic() - started)
+            self._up(transport, info)
+            return True
+        self._down(" ".join(reasons))
+        return False
+
+    def _up(self, transport: Transport, info: CloudInfo) -> None:
+        changed = not self._state.up or transport is not self._current
+        self._current, self._info, self._state = transport, info, LinkState(True)
+        if changed:
+            log.info("cloud_up", cloud=info.name, transport=transport.name, models=len(info.models))
+            self._emit("cloud_up", f"The cloud {info.name} answers over {transport.name}.", transport=transport.name)
+
+    def _down(self, why: str) -> None:
+        changed = self._state.up or not self._asked.is_set()
+        self._state = LinkState(False, why)
+        if changed:
+            log.warning("cloud_down", reason=why)
+            self._emit("cloud_down", f"The cloud cannot be used: {why}")
