@@ -22,7 +22,14 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 NO_KEYS = frozenset({"", "unused", "none", "empty"})
 """What stands for no key, in any case: the clients of other servers insist on sending something."""
 PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
-_SCOPES = (("/v1", "inference"), ("/edgewise", "admin"), ("/metrics", "metrics"))
+_SCOPES = (
+    ("/v1", "inference"),
+    ("/edgewise/v1/jobs", "inference"),
+    ("/edgewise/v1/pipelines", "inference"),
+    ("/edgewise", "admin"),
+    ("/metrics", "metrics"),
+)
+"""Scope that a path needs; the first that covers it counts."""
 
 
 class AuthMiddleware:
@@ -101,8 +108,10 @@ def check_scope(scopes: Set[str], path: str) -> None:
     if "admin" in scopes:
         return
     for prefix, needed in _SCOPES:
-        if (path == prefix or path.startswith(f"{prefix}/")) and needed not in scopes:
-            raise NotPermitted(f"This API key does not have the scope '{needed}' that {prefix} needs.")
+        if path == prefix or path.startswith(f"{prefix}/"):
+            if needed not in scopes:
+                raise NotPermitted(f"This API key does not have the scope '{needed}' that {prefix} needs.")
+            return
 
 
 def arrived_on_loopback(scope: Scope) -> bool:

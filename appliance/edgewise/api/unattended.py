@@ -9,13 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fastapi import Request
+
+from edgewise.api.context import context_of
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.generate import Prepare, Prepared, begin, whole_body
 from edgewise.api.parse import Caller
+from edgewise.api.priority import asked_priority, priority_in_force
+from edgewise.api.privacy import asked_privacy, key_label, privacy_in_force
 from edgewise.api.requests import RequestRecord
 from edgewise.core.errors import EdgewiseError, InvalidRequest
-from edgewise.core.priority import Priority
-from edgewise.core.privacy import Privacy
+from edgewise.core.priority import Priority, PriorityName
+from edgewise.core.privacy import Labels, Privacy, PrivacyName
 from edgewise.pipeline.plan import Place, PolicyName
 from edgewise.pipeline.receipts import Usage
 
@@ -60,6 +65,25 @@ class Answered:
 
     body: dict[str, Any]
     usage: Usage
+
+
+def unattended_priority(request: Request) -> PriorityName:
+    """Background, or what the request's key or header says if that is less urgent: nobody waits."""
+    key = context_of(request.scope).key
+    priority = priority_in_force(asked_priority(request.headers, key), key, None)
+    return max(priority, Priority.BACKGROUND).label
+
+
+def unattended_privacy(request: Request, labels: Labels) -> PrivacyName | None:
+    """The header's label, else the key's, else none; the model that is asked may make it stricter.
+
+    Raises:
+        NotPermitted: The header would loosen it.
+    """
+    label, asked = key_label(context_of(request.scope).key), asked_privacy(request.headers)
+    if asked is None:
+        return None if label is None else label.label
+    return privacy_in_force(asked, labels.strictest(label)).label
 
 
 def may_pass(error: EdgewiseError) -> bool:
@@ -111,10 +135,14 @@ async def _answer(
     return Answered(answer, usage)
 
 
-def _on_behalf(prepared: Prepared, asked: Unattended) -> Prepared:
-    """The task as its owner's, under the owner's conditions."""
+def refuse_stream(prepared: Prepared) -> None:
     if prepared.form.stream:
         raise InvalidRequest("'stream' is not allowed where nobody reads the stream.", param="stream")
+
+
+def _on_behalf(prepared: Prepared, asked: Unattended) -> Prepared:
+    """The task as its owner's, under the owner's conditions."""
+    refuse_stream(prepared)
     task = prepared.task
     return replace(
         prepared,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
@@ -119,6 +120,57 @@ class MqttSettings(Section):
     keepalive_s: int = Field(default=30, gt=0, le=65535, description="Keep-alive interval in seconds.")
 
 
+class OutboxSettings(Section):
+    """Deferred jobs, which wait here until they can be answered and their results are fetched or delivered; see docs/jobs.md."""
+
+    concurrency: PositiveInt = Field(default=2, description="Jobs under way at once.")
+    max_open: PositiveInt = Field(
+        default=1000, description="Jobs of each key that have not ended; one more is answered 429."
+    )
+    total_bytes: Bytes = Field(
+        default=256 * 1024**2, description="Requests and results of all jobs together; more is answered 507."
+    )
+    ttl_s: Seconds = Field(
+        default=7 * 86_400.0,
+        description="Longest time in seconds for which a job may wait, and that of one that names none.",
+    )
+    keep_days: float = Field(
+        default=7.0,
+        gt=0,
+        description="Days for which results are kept and their delivery is tried, unless deleted before.",
+    )
+    webhook_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Hosts of webhooks that may lie at private addresses, as `hub.local`; as `http://hub.local` also without "
+        "TLS. Public hosts need not be named.",
+    )
+    webhook_secret_file: ExpandedPath | None = Field(
+        default=None,
+        description="File that holds the secret with which deliveries are signed, as text or as `whsec_` and base64; unset "
+        "sends them unsigned.",
+    )
+    webhook_timeout_s: Seconds = Field(
+        default=15.0, description="Seconds after which a receiver that has not answered is tried again later."
+    )
+
+
+_NUMBER = r"[0-9]+(\.[0-9]+)?"
+
+
+def _check_quotas(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if re.fullmatch(rf"[^=]+\.(requests|concurrent|tokens|seconds|price)={_NUMBER}", value) is None:
+            raise ValueError(f"{value!r}: write NAME.requests=NUMBER, or concurrent, tokens, seconds or price")
+    return values
+
+
+def _check_prices(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if re.fullmatch(rf"[^=]+={_NUMBER},{_NUMBER}", value) is None:
+            raise ValueError(f"{value!r}: write MODEL=IN,OUT, two prices per 1,000 items")
+    return values
+
+
 class IntakeSettings(Section):
     """What `edgewise cloud` takes from devices."""
 
@@ -142,7 +194,10 @@ class IntakeSettings(Section):
     lease_s: Seconds = Field(
         default=15.0, description="Seconds without a sign of life after which a job's worker has lost it."
     )
-    max_attempts: PositiveInt = Field(default=5, description="Attempts before a job fails.")
+    max_attempts: PositiveInt = Field(
+        default=5, description="Attempts in a row that add nothing to a stream before its job fails."
+    )
+    max_queued: PositiveInt = Field(default=1000, description="Jobs that may wait; one more is answered 429.")
     retain_s: float = Field(
         default=0.0,
         ge=0,
@@ -154,11 +209,12 @@ class IntakeSettings(Section):
     residency: str = Field(default="", max_length=40, description='Tag of where data are computed, e.g. "eu".')
     max_request_bytes: Bytes = Field(default=8 * 1024**2, description="Largest job request.")
     max_blob_bytes: Bytes = Field(default=64 * 1024**2, description="Largest blob.")
-    quotas: tuple[str, ...] = Field(
+    tenant_blob_bytes: Bytes = Field(default=2 * 1024**3, description="All blobs of one tenant.")
+    quotas: Annotated[tuple[str, ...], AfterValidator(_check_quotas)] = Field(
         default=(),
         description="Limits of single keys, as `NAME.requests=1000` (a day), `NAME.concurrent=4`, `NAME.tokens=100000` (a day), "
         "`NAME.seconds=600` (of computing, a day) or `NAME.price=5` (a day); NAME `*` for all keys.",
     )
-    prices: tuple[str, ...] = Field(
+    prices: Annotated[tuple[str, ...], AfterValidator(_check_prices)] = Field(
         default=(), description="Prices per 1,000 tokens or steps, as `MODEL=IN,OUT`; for receipts and budgets."
     )

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_
 
 from edgewise.core.addresses import connectable, is_loopback
 from edgewise.core.priority import priorities_by_name
-from edgewise.core.settings_links import CloudSettings, IntakeSettings, MqttSettings, PlacementSettings
+from edgewise.core.settings_links import CloudSettings, IntakeSettings, MqttSettings, OutboxSettings, PlacementSettings
 from edgewise.core.settings_types import Bytes, ExpandedPath, Seconds, Section, parse_bytes
 
 DEFAULT_CONFIG_FILE = Path("/etc/edgewise/edgewise.toml")
@@ -292,6 +292,7 @@ class Settings(Section):
     hooks: HooksSettings = HooksSettings()
     cloud: CloudSettings = CloudSettings()
     placement: PlacementSettings = PlacementSettings()
+    outbox: OutboxSettings = OutboxSettings()
     mqtt: MqttSettings = MqttSettings()
     intake: IntakeSettings = IntakeSettings()
     log: LogSettings = LogSettings()
@@ -309,6 +310,11 @@ class Settings(Section):
     def state_file(self) -> Path:
         """Kept answers and batches."""
         return self.home / "state.db"
+
+    @property
+    def outbox_file(self) -> Path:
+        """Deferred jobs and their results."""
+        return self.home / "outbox.db"
 
     @property
     def files_folder(self) -> Path:

@@ -13,7 +13,7 @@ import ipaddress
 import re
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import ClassVar, Final, TypeAlias
@@ -50,6 +50,7 @@ class FetchPolicy:
         max_redirects: Hops after the first request.
         timeout_s: Longest silence, in seconds, while connecting and between two pieces of data.
         tls: Certificates to trust; the system's where None.
+        remedy: Where the operator names private hosts, for messages.
     """
 
     allow_http: bool = False
@@ -58,6 +59,14 @@ class FetchPolicy:
     max_redirects: int = 5
     timeout_s: float = 30.0
     tls: ssl.SSLContext | None = None
+    remedy: str = "in `sources.local_hosts` or with `allow_private` in its catalog entry"
+
+
+def named_hosts(entries: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Hosts from a setting, as `private_hosts` and `http_hosts` of a policy want them: "nas.local" may lie at a private address,
+    "http://nas.local" may besides be spoken to without TLS."""
+    plain = frozenset(name.removeprefix("http://").lower() for name in entries if name.startswith("http://"))
+    return frozenset(name.lower() for name in entries if not name.startswith("http://")) | plain, plain
 
 
 class Response:
@@ -224,7 +233,7 @@ def _connect_checked(host: str, port: int, policy: FetchPolicy) -> socket.socket
         raise UrlRefused(f"Host {host[:200]!r} is not a host name: {error}.") from error
     if host.lower() not in policy.private_hosts:
         for *_, sockaddr in found:
-            require_public(host, str(sockaddr[0]))
+            require_public(host, str(sockaddr[0]), policy.remedy)
     failure: OSError | None = None
     for family, kind, protocol, _, sockaddr in found:
         sock = socket.socket(family, kind, protocol)
@@ -239,13 +248,11 @@ def _connect_checked(host: str, port: int, policy: FetchPolicy) -> socket.socket
     raise failure or OSError(f"{host} has no address")
 
 
-def require_public(host: str, literal: str) -> None:
+def require_public(host: str, literal: str, remedy: str) -> None:
+    """Raises `UrlRefused` for an address that is not a public one; `remedy` says where the operator may allow the host."""
     address = ipaddress.ip_address(literal.split("%", 1)[0])
     if not is_public(address):
-        raise UrlRefused(
-            f"Host {host!r} lies at {address}, which is not a public address: allow it by name, in `sources.local_hosts` or "
-            f"with `allow_private` in its catalog entry."
-        )
+        raise UrlRefused(f"Host {host!r} lies at {address}, which is not a public address: allow it by name, {remedy}.")
 
 
 def _reason(error: Exception) -> str:

@@ -25,15 +25,12 @@ from edgewise.api.errors import MissingField
 from edgewise.api.generate import Prepare, read_body
 from edgewise.api.openapi import request_body
 from edgewise.api.paging import page, read_page
-from edgewise.api.priority import asked_priority, priority_in_force
-from edgewise.api.privacy import asked_privacy, key_label, privacy_in_force
 from edgewise.api.requests import shutting_down
 from edgewise.api.responses import json_response
 from edgewise.api.responses_api.parse import check_metadata
 from edgewise.api.schemas import validate
+from edgewise.api.unattended import unattended_priority, unattended_privacy
 from edgewise.core.errors import InvalidRequest, UnsupportedField
-from edgewise.core.priority import Priority, PriorityName
-from edgewise.core.privacy import Labels, PrivacyName
 from edgewise.pipeline.batches.files import copy_from
 
 FILES = "/v1/files"
@@ -116,8 +113,8 @@ def _add_batches(router: APIRouter, deps: ApiDependencies, endpoints: frozenset[
             window_s=WINDOWS_S[body.completion_window],
             metadata=body.metadata,
             output_expires_s=None if expiry is None else expiry.seconds,
-            priority=_priority(request),
-            privacy=_privacy(request, deps.labels),
+            priority=unattended_priority(request),
+            privacy=unattended_privacy(request, deps.labels),
         )
         return json_response(show_batch(batch))
 
@@ -139,21 +136,6 @@ def _add_batches(router: APIRouter, deps: ApiDependencies, endpoints: frozenset[
 def _owner(request: Request) -> str:
     """Whose state a request may see: that of its key, or of callers without one."""
     return context_of(request.scope).salt
-
-
-def _priority(request: Request) -> PriorityName:
-    """Of a batch's lines: background, or what its key or the request's header says if that is less urgent."""
-    key = context_of(request.scope).key
-    priority = priority_in_force(asked_priority(request.headers, key), key, None)
-    return max(priority, Priority.BACKGROUND).label
-
-
-def _privacy(request: Request, labels: Labels) -> PrivacyName | None:
-    """Of a batch's lines: the header's, else the key's, else none; a line's model may make it stricter."""
-    label, asked = key_label(context_of(request.scope).key), asked_privacy(request.headers)
-    if asked is None:
-        return None if label is None else label.label
-    return privacy_in_force(asked, labels.strictest(label)).label
 
 
 def _refuse_while_draining(deps: ApiDependencies) -> None:

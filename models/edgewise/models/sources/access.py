@@ -16,7 +16,7 @@ from edgewise.core.addresses import is_loopback
 from edgewise.core.errors import BadModelFile, ConfigError, StorageError
 from edgewise.core.settings import Settings
 from edgewise.models.small_files import read_bytes
-from edgewise.security.fetch import FetchPolicy
+from edgewise.security.fetch import FetchPolicy, named_hosts
 
 HUB: Final = "https://huggingface.co"
 _MAX_SECRET_FILE: Final = 1 << 20
@@ -90,14 +90,14 @@ def source_access(settings: Settings, environ: Mapping[str, str] | None = None) 
     if endpoint != HUB:  # an operator who names a mirror means it, wherever it lies
         parts = urlsplit(endpoint)
         named.append(f"http://{parts.hostname}" if parts.scheme == "http" else str(parts.hostname))
-    plain = {name.removeprefix("http://").lower() for name in named if name.startswith("http://")}
+    private, plain = named_hosts(named)
     return SourceAccess(
         offline=settings.offline,
         hub_endpoint=endpoint,
         hub_token=_hub_token(sources.hub_token_file, os.environ if environ is None else environ),
         registries={} if sources.registry_auth_file is None else read_registry_auth(sources.registry_auth_file),
-        private_hosts=frozenset(name.lower() for name in named if not name.startswith("http://")),
-        http_hosts=frozenset(plain),
+        private_hosts=private,
+        http_hosts=plain,
     )
 
 

@@ -1,0 +1,127 @@
+"""Brings results to those who asked for it, until they acknowledge them. What was acknowledged is never sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from functools import partial
+from typing import Protocol
+
+from edgewise.api.responses import dumps
+from edgewise.core.clock import Clock, plausible
+from edgewise.core.errors import StorageError
+from edgewise.core.log import get_logger
+from edgewise.edge.outbox.job import MQTT, Job
+from edgewise.edge.outbox.shown import show_result
+from edgewise.edge.outbox.store import Store
+
+log = get_logger(__name__)
+
+FIRST_S = 2.0
+LONGEST_S = 900.0
+_RETRY_S = 5.0  # after a fault of the disk
+
+
+class NotDelivered(Exception):
+    """One try has failed. `for_good`: the receiver wants no other."""
+
+    def __init__(self, why: str, *, for_good: bool = False) -> None:
+        super().__init__(why)
+        self.why = why
+        self.for_good = for_good
+
+
+class Carrier(Protocol):
+    """One way to a receiver."""
+
+    async def carry(self, job: Job, message: bytes) -> None:
+        """Returns once the receiver has acknowledged the message, else raises `NotDelivered`. May be called again for a message
+        that has arrived: the job's id tells the receiver so."""
+
+    async def close(self) -> None: ...
+
+
+def carrier_name(deliver: str) -> str:
+    """Which carrier brings the result of a job that asks for `deliver`."""
+    return MQTT if deliver == MQTT else "webhook"
+
+
+def pause_s(sends: int) -> float:
+    """Seconds until the try after `sends` failed ones: doubling, with jitter, lest receivers that come back are overrun."""
+    return min(LONGEST_S, FIRST_S * 2.0 ** min(sends - 1, 20)) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+
+
+class Courier:
+    """Args:
+    carriers: By the names "webhook" and "mqtt"; what has no carrier is not accepted in the first place.
+    give_up_s: Age of a result, from its job's end, at which no further try is made; it can still be polled.
+    """
+
+    def __init__(
+        self, store: Store, carriers: Mapping[str, Carrier], *, give_up_s: float, clock: Clock, concurrency: int = 4
+    ) -> None:
+        self._store = store
+        self._carriers = carriers
+        self._give_up_s = give_up_s
+        self._clock = clock
+        self._concurrency = concurrency
+        self._sending: dict[str, asyncio.Task[None]] = {}
+
+    def __repr__(self) -> str:
+        return f"Courier(carriers={sorted(self._carriers)}, sending={len(self._sending)})"
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._carriers)
+
+    async def fill(self) -> None:
+        """Begin what is due, as far as there is room."""
+        room = self._concurrency - len(self._sending)
+        if room <= 0:
+            return
+        for job in await self._store.to_send(room, self._sending):
+            task = asyncio.create_task(self._send(job), name=f"deliver/{job.id}")
+            self._sending[job.id] = task
+            task.add_done_callback(partial(self._done, job.id))
+
+    async def stop(self) -> None:
+        """End at once: what was not acknowledged is sent again after the next start."""
+        tasks = [*self._sending.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for carrier in self._carriers.values():
+            await carrier.close()
+
+    def _done(self, id: str, _: asyncio.Task[None]) -> None:
+        del self._sending[id]
+        self._store.changed.set()
+
+    async def _send(self, job: Job) -> None:
+        try:
+            await self._try(job)
+        except StorageError as error:  # sent or not, the table does not know: the next try has the same id
+            log.warning("delivery_not_noted", job=job.id, reason=error.message)
+            await self._clock.sleep(_RETRY_S)
+        except Exception:  # outermost frame of a task
+            log.exception("delivery_broke", job=job.id)
+            await self._clock.sleep(_RETRY_S)
+
+    async def _try(self, job: Job) -> None:
+        carrier = self._carriers.get(carrier_name(job.deliver))
+        try:
+            if carrier is None:
+                raise NotDelivered(f"There is no way to deliver by {carrier_name(job.deliver)} as configured.")
+            await carrier.carry(job, dumps(show_result(job)))
+        except NotDelivered as failure:
+            over = failure.for_good or self._too_old(job)
+            log.warning("delivery_failed", job=job.id, tries=job.sends + 1, reason=failure.why, given_up=over)
+            await self._store.not_sent(job.id, failure.why, again_s=None if over else pause_s(job.sends + 1))
+        else:
+            await self._store.sent(job.id)
+            log.info("delivered", job=job.id, tries=job.sends + 1)
+
+    def _too_old(self, job: Job) -> bool:
+        ended = job.ended_at or 0.0
+        return plausible(ended) and self._clock.time() - ended >= self._give_up_s

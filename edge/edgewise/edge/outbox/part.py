@@ -1,0 +1,81 @@
+"""The outbox as a part of the device service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fastapi import APIRouter
+
+from edgewise.api.batches.endpoints import ENDPOINTS
+from edgewise.api.deps import ApiDependencies
+from edgewise.core.errors import ConfigError
+from edgewise.core.settings import Settings
+from edgewise.edge.outbox.addresses import Addresses
+from edgewise.edge.outbox.courier import Carrier, Courier
+from edgewise.edge.outbox.routes import Intake, jobs_router
+from edgewise.edge.outbox.runner import Link, Runner
+from edgewise.edge.outbox.schema import open_outbox
+from edgewise.edge.outbox.store import Store
+from edgewise.edge.outbox.webhook import Webhook, secret_of
+from edgewise.security.fetch import FetchPolicy, named_hosts
+
+_DAY_S = 86_400.0
+
+
+class Outbox:
+    """Deferred jobs: taken over HTTP, kept in SQLite, worked off, delivered.
+
+    Args:
+        link: To the cloud; None where none is configured.
+        carriers: Ways to receivers besides webhooks, by name ("mqtt").
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        deps: ApiDependencies,
+        *,
+        link: Link | None = None,
+        carriers: Mapping[str, Carrier] | None = None,
+    ) -> None:
+        outbox = settings.outbox
+        private, plain = named_hosts(outbox.webhook_hosts)
+        policy = FetchPolicy(
+            private_hosts=private,
+            http_hosts=plain,
+            timeout_s=outbox.webhook_timeout_s,
+            remedy="in `outbox.webhook_hosts`",
+        )
+        secret = None if outbox.webhook_secret_file is None else secret_of(_read(outbox.webhook_secret_file))
+        webhook = Webhook(policy, secret=secret, patience_s=outbox.webhook_timeout_s, clock=deps.clock)
+        ways: dict[str, Carrier] = {"webhook": webhook, **(carriers or {})}
+        keep_s = outbox.keep_days * _DAY_S
+        self._database = open_outbox(settings.outbox_file)
+        self.store = Store(self._database, max_open=outbox.max_open, total_bytes=outbox.total_bytes, clock=deps.clock)
+        courier = Courier(self.store, ways, give_up_s=keep_s, clock=deps.clock)
+        self._runner = Runner(
+            deps, self.store, courier, ENDPOINTS, link=link, concurrency=outbox.concurrency, keep_s=keep_s
+        )
+        intake = Intake(
+            deps, ENDPOINTS, Addresses(policy, frozenset(ways)), longest_s=outbox.ttl_s, cloud=link is not None
+        )
+        self._router = jobs_router(intake, self.store, self._runner)
+
+    @property
+    def routers(self) -> Sequence[APIRouter]:
+        return (self._router,)
+
+    def start(self) -> None:
+        self._runner.start()
+
+    async def stop(self) -> None:
+        await self._runner.stop()
+        self._database.close()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"outbox.webhook_secret_file: {path} cannot be read ({error}).") from error
