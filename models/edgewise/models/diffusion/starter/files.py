@@ -72,7 +72,7 @@ def load_starter(
 
 def load_encoder(files: ModelFiles, config: StarterConfig) -> TextEncoder:
     """The text encoder among `files`, float32, on the CPU. Raises `BadModelFile` where it does not fit `config`."""
-    part = _part(files, TEXT_WEIGHTS)
+    part = _part(files, TEXT_WEIGHTS, CONFIG)
     reader = open_weights(part)
     try:
         shapes = {name: info.shape for name, info in reader.tensors.items()}
@@ -136,16 +136,21 @@ def save_network(folder: Path, network: StarterNetwork, metadata: Mapping[str, s
     matrices = {f"{name}.weight" for name, module in network.named_modules() if isinstance(module, torch.nn.Linear)}
     tensors: list[StoredTensor] = []
     for name, value in network.state_dict().items():
-        array = value.detach().to("cpu", torch.float32).numpy()
-        tensors += _bytes_and_scales(name, array) if name in matrices else [_stored(name, array, "F32")]
+        tensors += in_8_bits(name, value) if name in matrices else [in_float32(name, value)]
     write_safetensors(folder / WEIGHTS, tensors, metadata)
 
 
-def _bytes_and_scales(name: str, weight: np.ndarray[Any, np.dtype[np.float32]]) -> list[StoredTensor]:
-    """A matrix in 8 bits: every row has the largest scale that loses none of its range."""
-    scales = np.maximum(np.abs(weight).max(axis=1, keepdims=True) / 127, np.float32(1e-12)).astype(np.float32)
-    levels = np.clip(np.rint(weight / scales), -127, 127).astype(np.int8)
+def in_8_bits(name: str, weight: torch.Tensor) -> list[StoredTensor]:
+    """A matrix as bytes and scales: every row has the smallest scale that loses none of its range."""
+    values = weight.detach().to("cpu", torch.float32).numpy()
+    scales = np.maximum(np.abs(values).max(axis=1, keepdims=True) / 127, np.float32(1e-12)).astype(np.float32)
+    levels = np.clip(np.rint(values / scales), -127, 127).astype(np.int8)
     return [_stored(name, levels, "I8"), _stored(f"{name}_scale", scales, "F32")]
+
+
+def in_float32(name: str, value: torch.Tensor) -> StoredTensor:
+    """A tensor as it is."""
+    return _stored(name, value.detach().to("cpu", torch.float32).numpy(), "F32")
 
 
 def _stored(name: str, array: np.ndarray[Any, Any], kind: str) -> StoredTensor:

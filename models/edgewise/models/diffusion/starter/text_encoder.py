@@ -40,12 +40,12 @@ class _Block(nn.Module):
         self.up, self.down = nn.Linear(width, sizes.hidden), nn.Linear(sizes.hidden, width)
         self.down_norm = nn.LayerNorm(width, _EPS)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[tokens, width] -> the same."""
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """[batch, tokens, width] -> the same; `mask` as `scaled_dot_product_attention` takes it."""
         q, k, v = (
-            part(x).unflatten(1, (self.heads, -1)).transpose(0, 1)[None] for part in (self.query, self.key, self.value)
+            part(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
         )
-        attended = F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1).flatten(1)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
         x = self.mixed_norm(x + self.mixed(attended))
         result: Tensor = self.down_norm(x + self.down(F.gelu(self.up(x))))
         return result
@@ -74,16 +74,25 @@ class TextEncoder(nn.Module):
         self._tokenizer.enable_truncation(most)
         return list(self._tokenizer.encode(prompt).ids)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """[tokens] -> states of the last layer, [tokens, width]."""
-        x: Tensor = self.norm(self.words(ids) + self.places.weight[: len(ids)] + self.segment)
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """States of the last layer.
+
+        Args:
+            ids: [batch, tokens].
+            mask: [batch, tokens] bool, where there is a token; None where all are.
+
+        Returns:
+            [batch, tokens, width]; anything where there is no token.
+        """
+        x: Tensor = self.norm(self.words(ids) + self.places.weight[: ids.shape[1]] + self.segment)
+        seen = None if mask is None else mask[:, None, None]
         for block in self.blocks:
-            x = block(x)
+            x = block(x, seen)
         return x
 
     def encode(self, prompt: str, most: int) -> tuple[Tensor, Tensor]:
         """The states [tokens, width] of at most `most` tokens, and the sentence vector [width] of sentence-transformers."""
-        states = self.forward(torch.tensor(self.ids(prompt, most), device=self.segment.device))
+        states = self.forward(torch.tensor([self.ids(prompt, most)], device=self.segment.device))[0]
         return states, F.normalize(states.mean(0), dim=0)
 
 

@@ -1,0 +1,1 @@
+"""How the starter picture model is made: collect pictures, train, judge, pack. docs/pictures-model.md has the commands."""
