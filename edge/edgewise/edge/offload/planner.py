@@ -19,6 +19,9 @@ class PreferCloud:
     async def plan(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
         return Plan(tuple(self._decide(errand, demand) for demand in demands))
 
+    async def explain(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
+        return await self.plan(errand, demands)
+
     def _decide(self, errand: Errand, demand: Demand) -> Decision[Any]:
         clearance, info = clearance_of(errand.privacy), self._cloud.info
         models = () if info is None or not self._cloud.link.up else info.models

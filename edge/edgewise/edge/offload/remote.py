@@ -96,10 +96,10 @@ class RemoteEngine:
         self.text = text
         self.why = why
         self._vocab_size = vocab_size
-        self._open: set[RemoteStream] = set()
+        self._running = 0
 
     def __repr__(self) -> str:
-        return f"RemoteEngine({self.capability.model}, open={len(self._open)})"
+        return f"RemoteEngine({self.capability.model}, running={self._running})"
 
     @property
     def state(self) -> EngineState:
@@ -137,15 +137,16 @@ class RemoteEngine:
         """
         stream = RemoteStream(self, request, generate_job(request, self.capability, self.road.device, self.text))
         await stream.begin()
-        self._open.add(stream)
+        self._running += 1
         return stream
 
-    def closed(self, stream: RemoteStream) -> None:
-        self._open.discard(stream)
+    def closed(self) -> None:
+        """A stream has ended; it tells so itself, because nothing here may keep one alive that its reader has dropped."""
+        self._running -= 1
 
     async def stats(self) -> EngineStats:
         """What this device has running there; the rest is the cloud's own affair."""
-        return EngineStats(running=len(self._open))
+        return EngineStats(running=self._running)
 
     async def memory(self) -> MemoryReport:
         """Nothing of this device's memory is booked by it."""
@@ -229,8 +230,8 @@ class RemoteStream:
         if self._done:
             return
         self._done = True
-        self._engine.closed(self)
         if self._transport is not None:
+            self._engine.closed()
             control = JobControl(
                 key=self._job.key,
                 op="ack" if op == "ack" else "cancel",

@@ -1,0 +1,177 @@
+"""A test double of `offload.transport.Transport`: a cloud in process that makes the stream of a pure function, over a link that
+breaks where a test says so. Its faults are those of links: a loss before or after a message arrived, chunks that come twice, out
+of step, or torn at other places than before."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from edgewise.core.errors import EdgewiseError, LinkLost, NotFound
+from edgewise.edge.offload.parting import Parting
+from edgewise.edge.offload.remote import Patience, RemoteEngine, Road
+from edgewise.edge.offload.transport import Traffic
+from edgewise.engine.request import GenerateRequest, SamplingParams
+from edgewise.wire.messages import (
+    Accepted,
+    Blob,
+    Capability,
+    Chunk,
+    CloudInfo,
+    Final,
+    Finish,
+    GenerateWork,
+    JobControl,
+    JobRequest,
+    Usage,
+)
+from edgewise.wire.stream_log import Place, StreamHash
+
+DIGEST = "sha256:" + "a" * 64
+CLASS = "fake/float32/int8/none/cpu"
+Answer = Callable[[GenerateWork], Sequence[int]]
+
+
+def token_at(prompt: Sequence[int], seed: int, position: int) -> int:
+    """What every engine of the tests draws at a position."""
+    return hashlib.sha256(f"{tuple(prompt)}/{seed}/{position}".encode()).digest()[0] % 200
+
+
+def plain(work: GenerateWork) -> list[int]:
+    return [token_at(work.prompt, work.sampling.get("seed", 0), at) for at in range(work.sampling["max_tokens"])]
+
+
+def ask(name: str = "r", *, max_tokens: int = 12, output: tuple[int, ...] = (), **fields: object) -> GenerateRequest:
+    sampling = SamplingParams(max_tokens=max_tokens, seed=7, stop_token_ids=(250,))
+    return GenerateRequest(id=name, prompt=(1, 2, 3), sampling=sampling, output=output, **fields)  # type: ignore[arg-type]
+
+
+def expected(request: GenerateRequest) -> list[int]:
+    """The whole answer, whoever makes it."""
+    count = request.sampling.max_tokens
+    return [token_at(request.prompt, request.sampling.seed, at) for at in range(count)]
+
+
+@dataclass
+class FakeTransport:
+    """Attributes:
+    answer: Tokens of a job, those delivered before among them.
+    finish: How it ends.
+    cuts: Connections, in order: after how many chunks each breaks; when used up, they hold.
+    back: Items by which a stream begins before the place it was asked for.
+    width: Items per chunk on each connection, in turn.
+    refuse: Raised by `submit`, once each.
+    losses: How many further calls find no link.
+    """
+
+    answer: Answer = plain
+    finish: Finish = "length"
+    cuts: list[int] = field(default_factory=list)
+    back: int = 0
+    width: Sequence[int] = (1,)
+    refuse: list[EdgewiseError] = field(default_factory=list)
+    losses: int = 0
+    hang: bool = False
+    as_text: Callable[[Sequence[int]], str] | None = None
+    spoil: Callable[[Chunk | Final], Chunk | Final] = lambda event: event
+    jobs: dict[str, JobRequest] = field(default_factory=dict)
+    submits: int = 0
+    connections: int = 0
+    said: list[JobControl] = field(default_factory=list)
+    name: Literal["http", "mqtt"] = "http"
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    def traffic(self, key: str) -> Traffic:
+        return Traffic(100, 10 * self.connections) if key in self.jobs else Traffic()
+
+    async def info(self) -> CloudInfo:
+        self._link()
+        return CloudInfo(name="fake", tenant="test", models=(CAPABILITY,))
+
+    async def submit(self, request: JobRequest) -> Accepted:
+        self.submits += 1
+        self._link()
+        if self.refuse:
+            raise self.refuse.pop(0)
+        self.jobs[request.key] = request
+        return Accepted(id=f"job-{request.key}")
+
+    async def events(self, key: str, after: Place) -> AsyncGenerator[Chunk | Final, None]:
+        self._link()
+        if key not in self.jobs:
+            raise NotFound("There is no such job.")
+        work = self.jobs[key].work
+        assert isinstance(work, GenerateWork)
+        self.connections += 1
+        attempt = self.connections
+        width = self.width[attempt % len(self.width)]
+        left = self.cuts.pop(0) if self.cuts else None
+        items: Sequence[int] | str = self.answer(work)
+        if self.as_text is not None:
+            items = self.as_text(items)  # type: ignore[arg-type]
+        at = max(0 if self.as_text else len(work.output), after.offset - self.back)
+        while at < len(items):
+            if left == 0:
+                raise LinkLost("The link broke as ordered.")
+            left = None if left is None else left - 1
+            await asyncio.sleep(3600 if self.hang else 0)
+            part = items[at : at + width]
+            yield self.spoil(_chunk(attempt, at, part))
+            at += len(part)
+        if left == 0:
+            raise LinkLost("The link broke before the last record.")
+        yield self.spoil(self._final(work, attempt, items))
+
+    async def control(self, control: JobControl) -> None:
+        self._link()
+        self.said.append(control)
+
+    async def put_blob(self, content: bytes, media: str) -> Blob:
+        raise NotImplementedError
+
+    async def get_blob(self, blob: Blob) -> bytes:
+        raise NotImplementedError
+
+    async def close(self) -> None: ...
+
+    def _link(self) -> None:
+        if self.losses:
+            self.losses -= 1
+            raise LinkLost("There is no link, as ordered.")
+
+    def _final(self, work: GenerateWork, attempt: int, items: Sequence[int] | str) -> Final:
+        made = StreamHash()
+        if isinstance(items, str):
+            made.text(items)
+        else:
+            made.tokens(items)
+        return Final(
+            state="succeeded",
+            attempt=attempt,
+            count=len(items),
+            unit="characters" if isinstance(items, str) else "tokens",
+            sha256=made.hexdigest(),
+            finish=self.finish,
+            usage=Usage(prompt_tokens=len(work.prompt), completion_tokens=len(items), price=0.5),
+            numeric_class=CLASS,
+        )
+
+
+CAPABILITY = Capability(model="tiny", digest=DIGEST, context=4096, numeric_class=CLASS)
+
+
+def _chunk(attempt: int, at: int, part: Sequence[int] | str) -> Chunk:
+    if isinstance(part, str):
+        return Chunk(attempt=attempt, offset=at, count=len(part), text=part)
+    return Chunk(attempt=attempt, offset=at, count=len(part), tokens=tuple(part))
+
+
+def remote(transport: FakeTransport, *, patience_s: float = 5.0, **fields: object) -> RemoteEngine:
+    """The engine over a double; its last words are said by `engine.road.parting`."""
+    road = Road(lambda: transport, Parting(), "test")
+    patience = Patience(submit_s=patience_s, stream_s=patience_s)
+    return RemoteEngine(road, CAPABILITY, vocab_size=256, patience=patience, **fields)  # type: ignore[arg-type]
