@@ -8,6 +8,7 @@ from edgewise.api.deps import ApiDependencies
 from edgewise.core.settings import LoadedSettings, Settings
 from edgewise.edge.offload.make import make_cloud
 from edgewise.edge.offload.planner import PreferCloud
+from edgewise.edge.outbox.part import Outbox
 from edgewise.serving import service
 from edgewise.serving.service import Part
 
@@ -24,4 +25,5 @@ def device_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
     if cloud is not None:
         deps.planner = PreferCloud(cloud)
         parts.append(cloud)
+    parts.append(Outbox(settings, deps, link=cloud))
     return parts

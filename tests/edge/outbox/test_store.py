@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ class Model:
 
 
 async def take(store: Store, clock: FakeClock, id: str, name: str) -> None:
-    steps = {
+    steps: dict[str, Callable[[], Awaitable[Any]]] = {
         "begin": lambda: store.begin(id),
         "finish": lambda: store.finish(id, "succeeded", DONE),
         "fail": lambda: store.finish(id, "failed", DONE),
@@ -175,7 +175,8 @@ async def test_a_key_is_one_job_of_its_owner(database: Database) -> None:
     again, fresh = await store.add(order(key="k", seed=7, ttl_s=9.0))
     assert (again.id, fresh) == (job.id, False)
     other, fresh = await store.add(order(key="k", owner="you"))
-    assert fresh and other.id != job.id
+    assert fresh
+    assert other.id != job.id
     with pytest.raises(KeyReused, match=job.id):
         await store.add(order(key="k", body={"prompt": "b"}))
     with pytest.raises(NotFound):
