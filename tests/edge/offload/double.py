@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,7 +14,7 @@ from edgewise.core.errors import EdgewiseError, LinkLost, NotFound
 from edgewise.edge.offload.parting import Parting
 from edgewise.edge.offload.remote import Patience, RemoteEngine, Road
 from edgewise.edge.offload.transport import Traffic
-from edgewise.engine.request import GenerateRequest, SamplingParams
+from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats, SamplingParams, TokenChunk
 from edgewise.wire.messages import (
     Accepted,
     Blob,
@@ -29,6 +29,7 @@ from edgewise.wire.messages import (
     Usage,
 )
 from edgewise.wire.stream_log import Place, StreamHash
+from tests.fakes.engine import FakeEngine
 
 DIGEST = "sha256:" + "a" * 64
 CLASS = "fake/float32/int8/none/cpu"
@@ -175,3 +176,76 @@ def remote(transport: FakeTransport, *, patience_s: float = 5.0, **fields: objec
     road = Road(lambda: transport, Parting(), "test")
     patience = Patience(submit_s=patience_s, stream_s=patience_s)
     return RemoteEngine(road, CAPABILITY, vocab_size=256, patience=patience, **fields)  # type: ignore[arg-type]
+
+
+@dataclass
+class LocalEngine(FakeEngine):
+    """The engine of this device: draws the same tokens as the cloud, from wherever it begins.
+
+    Attributes:
+        breaks_at: Offset at which it ends with `code`; None never.
+        pause_s: Before its first token.
+    """
+
+    breaks_at: int | None = None
+    code: str = "engine_error"
+    pause_s: float = 0.0
+    ended: int = 0
+
+    async def submit(self, request: GenerateRequest) -> LocalStream:  # type: ignore[override]
+        if self.refuse is not None:
+            raise self.refuse
+        self.requests.append(request)
+        return LocalStream(self, request)
+
+
+class LocalStream:
+    """Its answer to one request."""
+
+    def __init__(self, engine: LocalEngine, request: GenerateRequest) -> None:
+        self._engine = engine
+        self._request = request
+        self._at = len(request.output)
+        self._done = False
+
+    def __aiter__(self) -> AsyncIterator[TokenChunk]:
+        return self
+
+    async def __anext__(self) -> TokenChunk:
+        if self._done:
+            raise StopAsyncIteration
+        await asyncio.sleep(self._engine.pause_s if self._at == len(self._request.output) else 0)
+        at, count = self._at, self._request.sampling.max_tokens
+        self._at += 1
+        if at == self._engine.breaks_at:
+            return self._last(at, (), "error")
+        token = token_at(self._request.prompt, self._request.sampling.seed, at)
+        if at + 1 >= count:
+            return self._last(at, (token,), "length")
+        return TokenChunk(request_id=self._request.id, offset=at, tokens=(token,))
+
+    async def aclose(self) -> None:
+        if not self._done:
+            self._done = True
+            self._engine.aborted += 1
+
+    def _last(self, at: int, tokens: tuple[int, ...], finish: FinishReason) -> TokenChunk:
+        self._done = True
+        stats = RequestStats(
+            prompt_tokens=len(self._request.prompt),
+            cached_tokens=0,
+            completion_tokens=at + len(tokens),
+            queued_s=0.0,
+            prefill_s=0.0,
+            decode_s=0.0,
+        )
+        broke = finish == "error"
+        return TokenChunk(
+            request_id=self._request.id,
+            offset=at,
+            tokens=tokens,
+            finish=finish,
+            stats=stats,
+            error_code=self._engine.code if broke else None,
+            error_message="It broke as ordered." if broke else None,
+        )
