@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +47,7 @@ class CloudOnly(LocalPlanner):
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    async def plan(self, errand: Errand, demands: list[Demand]) -> Plan:  # type: ignore[override]
+    async def plan(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
         if not self._link.link.up:
             raise NoPlace("The cloud cannot be reached.")
         return await super().plan(errand, demands)
@@ -216,7 +216,7 @@ async def test_a_job_past_its_time_is_expired(tmp_path: Path) -> None:
 async def test_a_result_is_delivered_once_and_signed_as_openais_client_wants_it(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
     with receiving() as receiver:
-        hosts = {"webhook_hosts": ("http://127.0.0.1",), "webhook_secret_file": tmp_path / "secret"}
+        hosts: dict[str, Any] = {"webhook_hosts": ("http://127.0.0.1",), "webhook_secret_file": tmp_path / "secret"}
         async with device(tmp_path, **hosts) as edge:
             job = await edge.leave(deliver=receiver.url)
             job = await edge.until(job["id"], lambda job: job["delivery"]["state"] == "delivered")
