@@ -52,6 +52,10 @@ async def test_the_answer_comes_in_pieces_and_the_stage_is_accounted_for() -> No
     assert run.done
     receipt = run.receipt().to_dict()
     (stage,) = receipt.pop("stages")
+    assert receipt.pop("total_ms") >= stage["ttft_ms"]
+    assert receipt.pop("costs") == {"up_bytes": 0, "down_bytes": 0, "price": 0.0, "joules": None, "hedged": False}
+    (planned,) = receipt.pop("plan")["stages"]
+    assert (planned["where"], planned["why"], planned["predicted"]) == ("local", stage["why"], None)
     assert receipt == {
         "request_id": "req_1",
         "model": "tiny",
@@ -296,7 +300,7 @@ async def test_a_stream_that_breaks_its_promise_is_an_error_not_a_wrong_answer(
 async def test_the_planners_engine_runs_the_stage_and_the_receipt_says_where_and_why() -> None:
     here, there = FakeEngine(), FakeEngine(script=says("from afar"))
 
-    class Away:
+    class Away(LocalPlanner):
         async def plan(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
             (demand,) = demands
             return Plan((Decision(stage=demand.stage, where="cloud", reason="Because.", engine=there),))

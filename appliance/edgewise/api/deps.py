@@ -21,6 +21,7 @@ from edgewise.pipeline.conversations import Conversations
 from edgewise.pipeline.hooks.hooks import Hooks
 from edgewise.pipeline.model import Models
 from edgewise.pipeline.plan import LocalPlanner, Planner
+from edgewise.pipeline.receipt_store import ReceiptStore
 from edgewise.pipeline.state import open_state
 
 
@@ -105,6 +106,7 @@ class Keeping:
         files_s: Age at which a file, or a batch that has ended, is dropped, unless its owner said otherwise.
         batch_lines: Requests in one batch.
         open_batches: Unfinished batches of each key.
+        receipts_s: Age at which plans and receipts are dropped.
     """
 
     responses_s: float = 30 * 86_400.0
@@ -114,6 +116,7 @@ class Keeping:
     files_s: float = 30 * 86_400.0
     batch_lines: int = 50_000
     open_batches: int = 100
+    receipts_s: float = 30 * 86_400.0
 
 
 @dataclass(kw_only=True)
@@ -152,6 +155,7 @@ class ApiDependencies:
     conversations: Conversations = field(init=False)
     files: Files = field(init=False)
     batches: Batches = field(init=False)
+    receipts: ReceiptStore = field(init=False)
     readiness: Readiness = field(init=False)
     requests: Requests = field(init=False)
     events: EventLog = field(init=False)
@@ -167,6 +171,7 @@ class ApiDependencies:
             clock=self.clock,
         )
         self.files = Files(self.state, self.files_folder, total_bytes=self.keep.files_bytes, clock=self.clock)
+        self.receipts = ReceiptStore(self.state, keep_s=self.keep.receipts_s, clock=self.clock)
         self.batches = Batches(self.state, max_open=self.keep.open_batches, clock=self.clock)
 
     @property

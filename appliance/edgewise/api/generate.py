@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +21,14 @@ from edgewise.api.requests import RequestRecord
 from edgewise.api.responses import json_response
 from edgewise.api.sse import EventStream, attended
 from edgewise.api.writers import Writer
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, InvalidRequest
 from edgewise.core.log import get_logger
 from edgewise.pipeline.run import Run, RunObserver, start_run
 from edgewise.pipeline.task import ChatInput, Task
 
 log = get_logger(__name__)
+
+RECEIPT_HEADER = "X-Edgewise-Receipt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,7 @@ async def generate(request: Request, deps: ApiDependencies, prepared: Prepared) 
     context = context_of(request.scope)
     assert context.record is not None
     task, form = prepared.task, prepared.form
+    receipt_header = _wants_receipt_header(request, form)
     context.facts["model"] = task.model.name
     if deps.log_content:
         context.facts |= _asked(task) | {"answer": context.transcript}
@@ -110,7 +114,9 @@ async def generate(request: Request, deps: ApiDependencies, prepared: Prepared) 
     if form.stream:
         events = stream_events(run, writer, context, keepalive_s=deps.limits.keepalive_s)
         return EventStream(events, send_timeout_s=deps.limits.send_timeout_s)
-    return json_response(await attended(request.receive, whole_body(run, writer, context.keep_text)))
+    body = await attended(request.receive, whole_body(run, writer, context.keep_text))
+    headers = {RECEIPT_HEADER: json.dumps(body["edgewise"])} if receipt_header else None
+    return json_response(body, headers=headers)
 
 
 async def begin(deps: ApiDependencies, record: RequestRecord, prepared: Prepared) -> Run:
@@ -119,9 +125,32 @@ async def begin(deps: ApiDependencies, record: RequestRecord, prepared: Prepared
     record.stream = prepared.form.stream
     record.model = task.model.name
     observer: RunObserver = _Observer(deps, task.model.name)
-    run = await start_run(task, deps.planner, clock=deps.clock.monotonic, observer=observer, hooks=deps.hooks)
+    run = await start_run(
+        task,
+        deps.planner,
+        clock=deps.clock.monotonic,
+        observer=observer,
+        hooks=deps.hooks,
+        on_end=deps.receipts.ended,
+    )
     deps.requests.attach(record, run)
     return run
+
+
+def _wants_receipt_header(request: Request, form: AnswerForm) -> bool:
+    """`X-Edgewise-Receipt: header` asks for the receipt in the answer's header of that name, besides the one in the body."""
+    value = request.headers.get(RECEIPT_HEADER)
+    if value is None:
+        return False
+    if value.strip().lower() != "header":
+        raise InvalidRequest(f"The header '{RECEIPT_HEADER}' must be 'header' or absent.", param=RECEIPT_HEADER)
+    if form.stream:
+        raise InvalidRequest(
+            f"The header '{RECEIPT_HEADER}' cannot be honoured with 'stream': headers leave before the answer is made. The "
+            "last event of the stream has the receipt.",
+            param=RECEIPT_HEADER,
+        )
+    return True
 
 
 def _asked(task: Task) -> dict[str, Any]:

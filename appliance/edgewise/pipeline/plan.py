@@ -110,10 +110,18 @@ class Decision(Generic[EngineT]):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One decision per stage, in order. `id` names the stored plan; None where plans are not stored."""
+    """One decision per stage, in order.
+
+    Attributes:
+        id: Names the stored plan; None where plans are not stored.
+        policy: By which the places were compared; None where there was nothing to compare.
+        watts: Power that this device draws for computing, beyond what it draws idle; None where it is unknown.
+    """
 
     decisions: tuple[Decision[Any], ...]
     id: str | None = None
+    policy: PolicyName | None = None
+    watts: float | None = None
 
     def decision(self, stage: StageName) -> Decision[Any]:
         return next(decision for decision in self.decisions if decision.stage == stage)
@@ -124,6 +132,9 @@ class Planner(Protocol):
 
     async def plan(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
         """Raises an `EdgewiseError` when no allowed place can run a stage."""
+
+    async def explain(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
+        """The same, for someone who only wants to know: nothing is stored, and the plan's engines must not be used."""
 
 
 class LocalPlanner:
@@ -148,3 +159,6 @@ class LocalPlanner:
                 for demand in demands
             )
         )
+
+    async def explain(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
+        return await self.plan(errand, demands)

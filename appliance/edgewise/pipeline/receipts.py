@@ -9,8 +9,8 @@ from typing import Any
 from edgewise.core.priority import PriorityName
 from edgewise.core.privacy import PrivacyName
 from edgewise.engine.api import Engine
-from edgewise.engine.request import RequestStats
-from edgewise.pipeline.plan import Decision
+from edgewise.engine.request import RequestStats, Segment
+from edgewise.pipeline.plan import Decision, Plan, Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +21,24 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentReceipt:
+    """A part of one answer that one engine made, from token `offset` on; `reads` says it in words, as "local from 37"."""
+
+    answer: int
+    where: str
+    offset: int
+    reads: str
+    numeric_class: str | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageReceipt:
     """What one stage did. Times in milliseconds; None where the engine gave no account.
 
     `queued_ms`, `prefill_ms` and `decode_ms` are the largest of the stage's sequences, which run side by side; `restarts`
     likewise, `preemptions` are summed, `cached_tokens` counts each prompt once; `restored_tokens` are those of them that came
-    back from host memory or disk.
+    back from host memory or disk. `segments` are there where an answer was not made by the local engine alone.
     """
 
     stage: str
@@ -43,6 +55,21 @@ class StageReceipt:
     restored_tokens: int | None
     restarts: int | None
     preemptions: int | None
+    segments: tuple[SegmentReceipt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What a request cost: bytes over the link, money, and energy of this device in joules (None where its power is unknown).
+
+    With `hedged`, two sides worked on it and both are counted.
+    """
+
+    up_bytes: int = 0
+    down_bytes: int = 0
+    price: float = 0.0
+    joules: float | None = None
+    hedged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +77,8 @@ class Receipt:
     """The `edgewise` object of an answer.
 
     `priority` is the deadline class in force, `privacy` the label; `sampling` holds the values in force, the model's
-    recommendations included.
+    recommendations included; `plan` is what `show_plan` makes of the plan; `total_ms` is the time from the plan to the last
+    token, which the plan predicted.
     """
 
     request_id: str
@@ -60,6 +88,9 @@ class Receipt:
     privacy: PrivacyName
     seed: int
     sampling: Mapping[str, float]
+    plan: Mapping[str, Any]
+    total_ms: float
+    costs: Costs
     stages: tuple[StageReceipt, ...]
     ignored: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -111,6 +142,100 @@ def stage_receipt(
         restored_tokens=sum(one.restored_tokens for one in known) if whole else None,
         restarts=max(one.restarts for one in known) if whole else None,
         preemptions=sum(one.preemptions for one in known) if whole else None,
+        segments=_segments(stats),
+    )
+
+
+def costs_of(stats: Sequence[RequestStats | None], watts: float | None) -> Costs:
+    """Sum up what the answers of a stage cost; `watts` is what computing draws here.
+
+    Sequences run side by side: the device computes for as long as the longest of them.
+    """
+    known = [one for one in stats if one is not None]
+    links = [one.link for one in known if one.link is not None]
+    busy_s = max((_local_s(one) for one in known), default=0.0)
+    return Costs(
+        up_bytes=sum(link.up_bytes for link in links),
+        down_bytes=sum(link.down_bytes for link in links),
+        price=sum((link.price for link in links), 0.0),
+        joules=None if watts is None else round(watts * busy_s, 3),
+        hedged=any(link.hedged for link in links),
+    )
+
+
+def show_plan(plan: Plan) -> dict[str, Any]:
+    """A plan as plain data for JSON: what was predicted for every place, and why it won or lost."""
+    return {
+        "id": plan.id,
+        "policy": plan.policy,
+        "stages": [
+            {
+                "stage": decision.stage,
+                "where": decision.where,
+                "why": decision.reason,
+                "predicted": _predicted(decision.predicted),
+                "candidates": [
+                    {
+                        "where": candidate.where,
+                        "allowed": candidate.allowed,
+                        "why": candidate.why,
+                        "predicted": _predicted(candidate.predicted),
+                        "score": None if candidate.score is None else round(candidate.score, 6),
+                    }
+                    for candidate in decision.candidates
+                ],
+            }
+            for decision in plan.decisions
+        ],
+    }
+
+
+def predicted_s(plan: Plan) -> float | None:
+    """Seconds that a plan's stages take one after the other; None where one of them is unknown."""
+    totals = [None if one.predicted is None else one.predicted.total_s for one in plan.decisions]
+    return None if None in totals or not totals else sum(total for total in totals if total is not None)
+
+
+def _predicted(prediction: Prediction | None) -> dict[str, Any] | None:
+    if prediction is None:
+        return None
+    return {
+        "first_ms": None if prediction.first_s is None else _ms(prediction.first_s),
+        "total_ms": None if prediction.total_s is None else _ms(prediction.total_s),
+        "up_bytes": prediction.up_bytes,
+        "down_bytes": prediction.down_bytes,
+        "joules": None if prediction.joules is None else round(prediction.joules, 3),
+        "price": round(prediction.price, 9),
+    }
+
+
+def _segments(stats: Sequence[RequestStats | None]) -> tuple[SegmentReceipt, ...]:
+    return tuple(
+        SegmentReceipt(
+            answer=answer,
+            where=segment.where,
+            offset=segment.offset,
+            reads=f"{segment.where} from {segment.offset}",
+            numeric_class=segment.numeric_class,
+            why=segment.why,
+        )
+        for answer, one in enumerate(stats)
+        for segment in (() if one is None else one.segments)
+    )
+
+
+def _local_s(stats: RequestStats) -> float:
+    """Seconds of computing on this device: the share of an answer's tokens that were made here."""
+    busy = stats.prefill_s + stats.decode_s
+    if not stats.segments:
+        return busy
+    return busy * _local_tokens(stats.segments, stats.completion_tokens) / max(1, stats.completion_tokens)
+
+
+def _local_tokens(segments: Sequence[Segment], count: int) -> int:
+    ends = [*(segment.offset for segment in segments[1:]), count]
+    return sum(
+        max(0, end - segment.offset) for segment, end in zip(segments, ends, strict=True) if segment.where == "local"
     )
 
 

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -20,7 +20,8 @@ from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk
 from edgewise.pipeline.hooks.hooks import Hooks, Passage
 from edgewise.pipeline.plan import Demand, Errand, Plan, Planner
 from edgewise.pipeline.prompt import answer_budget, encode_input
-from edgewise.pipeline.receipts import Pace, Receipt, Usage, stage_receipt
+from edgewise.pipeline.receipt_store import Outcome
+from edgewise.pipeline.receipts import Pace, Receipt, Usage, costs_of, show_plan, stage_receipt
 from edgewise.pipeline.seeds import draw_seed, normalize_seed, sequence_seed
 from edgewise.pipeline.structured.hold import hold
 from edgewise.pipeline.task import Task
@@ -90,6 +91,7 @@ class Run:
         clock: Callable[[], float] = time.monotonic,
         observer: RunObserver | None = None,
         passage: Passage | None = None,
+        on_end: Callable[[Outcome], None] | None = None,
     ) -> None:
         self.task = task
         self.plan = plan
@@ -98,6 +100,7 @@ class Run:
         self._clock = clock
         self._observer = observer
         self._passage = passage
+        self._on_end = on_end
         self._fault = "cancelled"
         self._started_s = clock()
         self._first_s: float | None = None
@@ -114,6 +117,10 @@ class Run:
     @property
     def done(self) -> bool:
         return self._unfinished == 0
+
+    @property
+    def model_name(self) -> str:
+        return self.task.model.name
 
     @property
     def first_token_s(self) -> float | None:
@@ -160,6 +167,8 @@ class Run:
             raise item
         if item.finish is not None:
             self._unfinished -= 1
+            if self.done:
+                self._tell_end(None)
         return item
 
     async def chunks(self) -> AsyncIterator[TextChunk]:
@@ -182,6 +191,7 @@ class Run:
         await asyncio.gather(*self._pumps, return_exceptions=True)
         for sequence in self._sequences:  # a pump that was cancelled before its first step has not closed its stream
             await sequence.stream.aclose()
+        self._tell_end(self._fault)
         if self._passage is not None:
             await self._passage.end(self._fault)
 
@@ -208,9 +218,30 @@ class Run:
             privacy=self.task.privacy.label,
             seed=self.seed,
             sampling=self.task.sampling.effective(self.task.model),
+            plan=show_plan(self.plan),
+            total_ms=round((self._last_s - self._started_s) * 1000, 3),
+            costs=costs_of(stats, self.plan.watts),
             stages=(stage_receipt(self.plan.decision("generate"), stats, self._cached_tokens(), pace),),
             ignored=self.task.ignored,
             warnings=(*self.task.warnings, *self._warnings()),
+        )
+
+    def _tell_end(self, fault: str | None) -> None:
+        """Once, when the last piece was handed out or the run was closed before that."""
+        if self._on_end is None:
+            return
+        tell, self._on_end = self._on_end, None
+        tell(
+            Outcome(
+                errand=errand_of(self.task),
+                model=self.task.model.name,
+                plan=self.plan,
+                receipt=self.receipt(),
+                stats=tuple(sequence.stats for sequence in self._sequences),
+                first_s=self.first_token_s,
+                total_s=self._last_s - self._started_s,
+                fault=fault,
+            )
         )
 
     def _warnings(self) -> list[str]:
@@ -289,6 +320,7 @@ async def start_run(
     clock: Callable[[], float] = time.monotonic,
     observer: RunObserver | None = None,
     hooks: Hooks | None = None,
+    on_end: Callable[[Outcome], None] | None = None,
 ) -> Run:
     """Ask the hooks, tokenize, check, plan and queue a task.
 
@@ -298,20 +330,43 @@ async def start_run(
         QueueFull, EngineUnavailable: The engine takes no more, or is not there.
     """
     task, passage = (task, None) if hooks is None else await hooks.admit(task)
+    work = await _work_out(task)
+    task, prompts = work.task, work.prompts
+    plan = await planner.plan(errand_of(task), [_demand(task, work.requests)])
+    run = Run(task, plan, prompts, work.seed, clock=clock, observer=observer, passage=passage, on_end=on_end)
+    if passage is not None:
+        await passage.begin(sum(map(len, prompts)), len(work.requests))
+    await run.submit(work.requests, work.reading)
+    return run
+
+
+async def explain(task: Task, planner: Planner) -> Plan:
+    """Where a task would run and why, without running it. Raises as `start_run`, besides the hooks, which see nothing."""
+    work = await _work_out(task)
+    return await planner.explain(errand_of(task), [_demand(task, work.requests)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A task as the engines get it; `task` has the warnings of what was done to it."""
+
+    task: Task
+    prompts: tuple[tuple[int, ...], ...]
+    seed: int
+    requests: list[GenerateRequest]
+    reading: CallReading | None
+
+
+async def _work_out(task: Task) -> _Work:
     encoded = await encode_input(task)
     held = await hold(task)
     task = replace(task, warnings=(*task.warnings, *encoded.warnings, *held.warnings))
     seed = draw_seed() if task.sampling.seed is None else normalize_seed(task.sampling.seed)
-    requests = _requests(task, encoded.prompts, seed, held.constraint)
-    plan = await planner.plan(_errand(task), [_demand(task, requests)])
-    run = Run(task, plan, encoded.prompts, seed, clock=clock, observer=observer, passage=passage)
-    if passage is not None:
-        await passage.begin(sum(map(len, encoded.prompts)), len(requests))
-    await run.submit(requests, held.reading)
-    return run
+    return _Work(task, encoded.prompts, seed, _requests(task, encoded.prompts, seed, held.constraint), held.reading)
 
 
-def _errand(task: Task) -> Errand:
+def errand_of(task: Task) -> Errand:
+    """What of a task matters to placement."""
     return Errand(
         id=task.id,
         key=task.key,

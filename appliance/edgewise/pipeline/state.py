@@ -1,4 +1,4 @@
-"""The schema of the service's own database: answers that are kept, files, batches and their lines."""
+"""The schema of the service's own database: answers that are kept, files, batches and their lines, receipts."""
 
 from __future__ import annotations
 
@@ -61,6 +61,23 @@ CREATE INDEX lines_by_state ON lines (batch, state, line)
     "ALTER TABLE batches ADD COLUMN priority TEXT NOT NULL DEFAULT 'background'",
     # What was kept before there were labels could be sent nowhere: whatever continues it takes the label that is configured.
     "ALTER TABLE responses ADD COLUMN privacy TEXT; ALTER TABLE batches ADD COLUMN privacy TEXT",
+    """
+CREATE TABLE receipts (
+    id TEXT PRIMARY KEY,
+    at REAL NOT NULL,
+    key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    place TEXT NOT NULL,
+    predicted_s REAL,
+    real_s REAL,
+    bytes INTEGER NOT NULL,
+    price REAL NOT NULL,
+    plan TEXT NOT NULL,
+    receipt TEXT,
+    fault TEXT
+) STRICT;
+CREATE INDEX receipts_by_time ON receipts (at)
+""",
 )
 
 

@@ -24,8 +24,6 @@ from edgewise.core.priority import priorities_by_name
 from edgewise.core.privacy import Labels, labels_by_name, privacy_of
 from edgewise.core.sdnotify import Notifier
 from edgewise.core.settings import LoadedSettings, Settings
-from edgewise.engine.client import EngineClient
-from edgewise.engine.config import EngineConfig
 from edgewise.engine.events import EngineEvent
 from edgewise.engine.machine import look
 from edgewise.engine.pool.book import PoolBook
@@ -37,6 +35,7 @@ from edgewise.pipeline.model import Models
 from edgewise.pipeline.state import open_state
 from edgewise.security.keys import KeyStore
 from edgewise.security.tls import TlsFiles, check_tls
+from edgewise.serving.engines import make_engine
 from edgewise.serving.installed import InstalledModels
 from edgewise.serving.served import with_remedy
 from edgewise.serving.server import DrainingServer, listen
@@ -139,6 +138,7 @@ class Service:
                 await part.stop()
             await models.close()
             await self._deps.hooks.aclose()
+            await self._deps.receipts.aclose()
             self._deps.state.close()
             keys.close()
         if self._failure is not None:
@@ -152,7 +152,7 @@ class Service:
         machine = await look(settings.engine.device)
         budget = settings.engine.memory_budget_bytes or int(machine.available * settings.engine.memory_fraction)
         book = PoolBook(budget, wait_s=settings.pool.wait_s, retry_s=settings.pool.retry_s)
-        pool = EnginePool(book, _make_engine, on_event=self._engine_event)
+        pool = EnginePool(book, make_engine, on_event=self._engine_event)
         models = InstalledModels(settings, Store(settings.home / "models"), machine, pool)
         try:
             await models.open_first()
@@ -229,10 +229,6 @@ class Service:
         self._deps.events.emit(f"engine_{event.kind}", event.message, **facts)
 
 
-def _make_engine(config: EngineConfig, on_event: Callable[[EngineEvent], None]) -> EngineClient:
-    return EngineClient(config, on_event=on_event)
-
-
 def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hooks) -> ApiDependencies:
     limits, security, engine = settings.limits, settings.security, settings.engine
     return ApiDependencies(
@@ -275,6 +271,7 @@ def _keeping(settings: Settings) -> Keeping:
         files_s=files.keep_days * _DAY_S,
         batch_lines=batches.max_lines,
         open_batches=batches.max_open,
+        receipts_s=settings.placement.keep_days * _DAY_S,
     )
 
 

@@ -1,0 +1,239 @@
+"""Plans and receipts in SQLite, searchable and for a limited time: numbers, names and reasons, never a prompt or an answer.
+
+A plan that was chosen among places is on disk before anything is sent: it holds what was predicted. The receipt joins it when the
+request has ended, a moment later and together with others, so that no answer waits for a disk. Every question to the store
+sees all that it was told before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from edgewise.core.clock import Clock, SystemClock
+from edgewise.core.errors import EdgewiseError, NotFound
+from edgewise.core.log import get_logger
+from edgewise.core.sqlite import Database
+from edgewise.engine.request import RequestStats
+from edgewise.pipeline.plan import Errand, Plan
+from edgewise.pipeline.receipts import Receipt, predicted_s, show_plan
+
+log = get_logger(__name__)
+
+DAY_S = 86_400.0
+MAX_FOUND = 1000
+_DELAY_S = 0.5  # receipts of this time are one commit
+_PRUNE_S = 3600.0
+
+_PLANNED = """
+INSERT OR REPLACE INTO receipts (id, at, key, model, place, predicted_s, bytes, price, plan)
+VALUES (:id, :at, :key, :model, :place, :predicted_s, :bytes, :price, :plan)
+"""
+_ENDED = """
+INSERT INTO receipts (id, at, key, model, place, predicted_s, real_s, bytes, price, plan, receipt, fault)
+VALUES (:id, :at, :key, :model, :place, :predicted_s, :real_s, :bytes, :price, :plan, :receipt, :fault)
+ON CONFLICT (id) DO UPDATE SET place = excluded.place, real_s = excluded.real_s, bytes = excluded.bytes,
+    price = excluded.price, receipt = excluded.receipt, fault = excluded.fault
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a request ended, for the store and for whoever learns from it.
+
+    Attributes:
+        stats: Of each answer, as far as the engines gave an account.
+        first_s, total_s: Seconds from the plan to the first and the last token; `first_s` is None where none came.
+        fault: Code of the error or "cancelled"; None for a whole answer.
+    """
+
+    errand: Errand
+    model: str
+    plan: Plan
+    receipt: Receipt
+    stats: tuple[RequestStats | None, ...]
+    first_s: float | None
+    total_s: float
+    fault: str | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the answers were made: the places in their order, as "cloud" or "cloud, local"."""
+        segments = [segment.where for one in self.stats if one is not None for segment in one.segments]
+        return ", ".join(dict.fromkeys(segments or [decision.where for decision in self.plan.decisions]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What is looked for; None matches all. `since` and `until` are seconds since the Unix epoch."""
+
+    model: str | None = None
+    where: str | None = None
+    key: str | None = None
+    since: float | None = None
+    until: float | None = None
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Bytes over the link and money, of requests that ended and, as predicted, of those that run."""
+
+    bytes: int = 0
+    price: float = 0.0
+
+
+class ReceiptStore:
+    """Args:
+    keep_s: Age at which plans and receipts are dropped; those of the last day are kept for the budgets in any case.
+    """
+
+    def __init__(self, database: Database, *, keep_s: float = 30 * DAY_S, clock: Clock | None = None) -> None:
+        self._database = database
+        self._keep_s = max(keep_s, DAY_S)
+        self._clock = clock or SystemClock()
+        self._pending: list[dict[str, Any]] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._prune_at = 0.0
+        self.listeners: list[Callable[[Outcome], None]] = []
+
+    def __repr__(self) -> str:
+        return f"ReceiptStore({self._database!r}, pending={len(self._pending)})"
+
+    async def planned(self, errand: Errand, model: str, plan: Plan) -> None:
+        """Keep a plan; durable on return."""
+        row = self._row(errand, model, plan)
+        chosen = [decision.predicted for decision in plan.decisions if decision.predicted is not None]
+        row |= {
+            "bytes": sum(one.up_bytes + one.down_bytes for one in chosen),
+            "price": sum(one.price for one in chosen),
+        }
+        await self._database.run(lambda connection: connection.execute(_PLANNED, row))
+
+    def ended(self, outcome: Outcome) -> None:
+        """Keep a receipt, soon; tell the listeners now."""
+        costs = outcome.receipt.costs
+        self._pending.append(
+            self._row(outcome.errand, outcome.model, outcome.plan)
+            | {
+                "place": outcome.place,
+                "real_s": outcome.total_s if outcome.fault is None else None,
+                "bytes": costs.up_bytes + costs.down_bytes,
+                "price": costs.price,
+                "receipt": json.dumps(outcome.receipt.to_dict()),
+                "fault": outcome.fault,
+            }
+        )
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_soon(), name="receipts")
+        for listener in self.listeners:
+            listener(outcome)
+
+    async def flush(self) -> None:
+        """Everything that ended is on disk when this returns."""
+        rows, self._pending = self._pending, []
+        prune = self._clock.monotonic() >= self._prune_at
+        if not rows and not prune:
+            return
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany(_ENDED, rows)
+            if prune:
+                connection.execute("DELETE FROM receipts WHERE at < ?", (self._clock.time() - self._keep_s,))
+
+        try:
+            await self._database.run(work)
+        except BaseException:
+            self._pending = rows + self._pending
+            raise
+        if prune:
+            self._prune_at = self._clock.monotonic() + _PRUNE_S
+
+    async def get(self, id: str) -> dict[str, Any]:
+        """Raises `NotFound`: there is no such request, or it was dropped by age."""
+        await self.flush()
+        rows = await self._database.run(
+            lambda connection: connection.execute("SELECT * FROM receipts WHERE id = ?", (id,)).fetchall()
+        )
+        if not rows:
+            raise NotFound(
+                f"There is no receipt '{id[:80]}': the request is unknown, or older than placement.keep_days.",
+                param="id",
+            )
+        return _shown(rows[0])
+
+    async def find(self, query: Query) -> list[dict[str, Any]]:
+        """The latest first. A place matches where any part of an answer was made there."""
+        await self.flush()
+        limits = {
+            "model = ?": query.model,
+            "instr(place, ?) > 0": query.where,
+            "key = ?": query.key,
+            "at >= ?": query.since,
+            "at < ?": query.until,
+        }
+        used = {text: value for text, value in limits.items() if value is not None}
+        where = " AND ".join(used) or "1"
+        text = f"SELECT * FROM receipts WHERE {where} ORDER BY at DESC, rowid DESC LIMIT ?"  # noqa: S608 - our own words
+        values = (*used.values(), min(query.limit, MAX_FOUND))
+        rows = await self._database.run(lambda connection: connection.execute(text, values).fetchall())
+        return [_shown(row) for row in rows]
+
+    async def spent(self, since: float) -> Spent:
+        """What requests since a moment (seconds since the epoch) have cost."""
+        await self.flush()
+        query = "SELECT total(bytes) AS bytes, total(price) AS price FROM receipts WHERE at >= ?"
+        row = await self._database.run(lambda connection: connection.execute(query, (since,)).fetchone())
+        return Spent(int(row["bytes"]), float(row["price"]))
+
+    async def aclose(self) -> None:
+        """Write what is left; called before the database is closed."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+        await self._write()
+
+    async def _write_soon(self) -> None:
+        await asyncio.sleep(_DELAY_S)
+        await self._write()
+
+    async def _write(self) -> None:
+        """A disk that refuses costs the receipts, not the service; they are tried again with the next ones."""
+        try:
+            await self.flush()
+        except EdgewiseError as error:
+            log.warning("receipts_wait", count=len(self._pending), reason=error.message)
+
+    def _row(self, errand: Errand, model: str, plan: Plan) -> dict[str, Any]:
+        return {
+            "id": errand.id,
+            "at": self._clock.time(),
+            "key": errand.key,
+            "model": model,
+            "place": ", ".join(dict.fromkeys(decision.where for decision in plan.decisions)),
+            "predicted_s": predicted_s(plan),
+            "plan": json.dumps(show_plan(plan)),
+        }
+
+
+def _shown(row: Any) -> dict[str, Any]:
+    predicted, real = row["predicted_s"], row["real_s"]
+    return {
+        "id": row["id"],
+        "at": round(row["at"], 3),
+        "key": row["key"],
+        "model": row["model"],
+        "where": row["place"],
+        "state": "running" if row["receipt"] is None else row["fault"] or "done",
+        "predicted_ms": None if predicted is None else round(predicted * 1000, 3),
+        "real_ms": None if real is None else round(real * 1000, 3),
+        "error": None if predicted is None or not real else round(abs(predicted - real) / real, 4),
+        "bytes": row["bytes"],
+        "price": row["price"],
+        "plan": json.loads(row["plan"]),
+        "receipt": None if row["receipt"] is None else json.loads(row["receipt"]),
+    }
