@@ -1,0 +1,107 @@
+"""The http executor over another appliance: a real `edgewise serve` on a tiny model, behind a link that breaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from edgewise.bench.link import Link
+from edgewise.cloud.executors.http import HttpExecutor
+from edgewise.cloud.executors.protocol import Order, Produced
+from edgewise.core.errors import ContextLengthExceeded, LinkLost, ModelNotFound
+from edgewise.wire.messages import GenerateWork
+from scripts.service import DeviceService
+from tests.e2e.service import import_tiny, new_home, running
+
+PROMPT = "<|user|>\nTell me of the sea.\n"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[DeviceService]:
+    with new_home(starter=False) as home:
+        import_tiny(home)
+        with running(model="tiny", home=home) as service:
+            yield service
+
+
+def order(**sampling: Any) -> Order:
+    fields = {"max_tokens": 40, "temperature": 0.9, "seed": 2**63 + 5, "stop_token_ids": []} | sampling
+    return Order(job="j", attempt=1, work=GenerateWork(model="tiny", text=PROMPT, sampling=fields))
+
+
+def asked_directly(service: DeviceService, **fields: Any) -> dict[str, Any]:
+    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 40, "ignore_eos": True, "temperature": 0.9, "top_p": 1.0}
+    answer = httpx.post(f"{service.url}/v1/completions", json=body | {"seed": 2**63 + 5} | fields, timeout=60)
+    answer.raise_for_status()
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+async def read(executor: HttpExecutor, asked: Order) -> list[Produced]:
+    return [produced async for produced in executor.run(asked)]
+
+
+async def until_broken(executor: HttpExecutor, asked: Order) -> str:
+    """What comes until the link is lost."""
+    text = ""
+    try:
+        async for one in executor.run(asked):
+            text += one.text or ""
+    except LinkLost:
+        return text
+    raise AssertionError("the answer ended unbroken")
+
+
+async def test_it_brings_what_the_server_says_with_its_digest_and_counts(served: DeviceService) -> None:
+    executor = HttpExecutor(f"{served.url}/v1")
+    executor.start()
+    try:
+        (capability,) = await executor.capabilities()
+        produced = await read(executor, order())
+        with pytest.raises(ModelNotFound):
+            await read(executor, replace(order(), work=GenerateWork(model="absent", text="x")))
+        with pytest.raises(ContextLengthExceeded):
+            await read(executor, order(max_tokens=10_000))
+    finally:
+        await executor.stop()
+    direct = asked_directly(served)
+    assert "".join(one.text or "" for one in produced) == direct["choices"][0]["text"]
+    assert produced[-1].finish == direct["choices"][0]["finish_reason"] == "length"
+    facts = produced[-1].facts
+    assert facts is not None
+    assert facts["prompt_tokens"] == direct["usage"]["prompt_tokens"]
+    assert facts["completion_tokens"] == 40
+    assert facts["upstream"]["not_honoured"] == {}
+    assert capability.digest is not None
+    assert capability.context == 512
+
+
+async def test_after_a_broken_link_the_next_attempt_goes_on_behind_the_text(served: DeviceService) -> None:
+    """Two attempts at one job, as a worker makes them: nothing is said twice, and the limit holds over both."""
+    parts = urlsplit(served.url)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    with Link(parts.hostname, parts.port) as link:
+        executor = HttpExecutor(f"{link.url}/v1")
+        executor.start()
+        try:
+            await executor.capabilities()
+            fired = link.act_after(10, "reset", text=b"data: ")
+            text = await until_broken(executor, order())
+            assert fired.is_set()
+            assert text
+            produced = await read(executor, replace(order(), attempt=2, text=text))
+        finally:
+            await executor.stop()
+        assert link.saw(json.dumps(PROMPT + text, ensure_ascii=False).encode(), "up")
+    facts = produced[-1].facts
+    assert facts is not None
+    assert facts["completion_tokens"] == 40
+    assert facts["upstream"]["resumed_at"] == len(text)
+    assert produced[-1].finish == "length"
