@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from edgewise.core.errors import EdgewiseError, LinkLost, NotFound
+from edgewise.edge.offload.follow import Patience, Road
 from edgewise.edge.offload.parting import Parting
-from edgewise.edge.offload.remote import Patience, RemoteEngine, Road
+from edgewise.edge.offload.remote import RemoteEngine
 from edgewise.edge.offload.transport import Traffic
 from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats, SamplingParams, TokenChunk
 from edgewise.wire.messages import (

@@ -12,9 +12,10 @@ from edgewise.core.privacy import Clearance
 from edgewise.core.settings_links import CloudSettings
 from edgewise.edge.offload.continuation import Side
 from edgewise.edge.offload.continuing import ContinuingEngine, Rules
+from edgewise.edge.offload.follow import Patience, Road
 from edgewise.edge.offload.health import Health
 from edgewise.edge.offload.parting import Parting
-from edgewise.edge.offload.remote import Patience, RemoteEngine, Road
+from edgewise.edge.offload.remote import RemoteEngine
 from edgewise.edge.offload.text import TextTokens
 from edgewise.edge.placement.protocol import LinkState
 from edgewise.engine.api import Engine

@@ -10,18 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import replace
+from typing import Literal
 
-from edgewise.core.errors import Cancelled, DeadlineExceeded, EdgewiseError, LinkLost, ShuttingDown
+from edgewise.core.errors import Cancelled, DeadlineExceeded, EdgewiseError
 from edgewise.core.log import get_logger
 from edgewise.edge.offload.accounts import measured_stats, told_stats
 from edgewise.edge.offload.book import Fresh, StreamBook, TextBook, TokenBook
+from edgewise.edge.offload.follow import JobFollower, Patience, Road
 from edgewise.edge.offload.jobs import generate_job
-from edgewise.edge.offload.parting import Parting
 from edgewise.edge.offload.text import TextTokens
-from edgewise.edge.offload.transport import Transport
-from edgewise.edge.offload.waiting import Waiting
 from edgewise.engine.api import CacheTier, EngineInfo, EngineState, EngineStats, MemoryReport
 from edgewise.engine.request import (
     FinishReason,
@@ -32,40 +31,11 @@ from edgewise.engine.request import (
     TokenChunk,
     TokenLogprobs,
 )
-from edgewise.wire.messages import Capability, Chunk, Final, JobControl, JobRequest, State
+from edgewise.wire.messages import Capability, Chunk, Final, JobRequest, State
 
 log = get_logger(__name__)
 
 _CODES: Mapping[State, str] = {"expired": DeadlineExceeded.code, "cancelled": Cancelled.code}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long a lost link is waited for, in seconds: before the job was taken, and once its stream had begun."""
-
-    submit_s: float = 10.0
-    stream_s: float = 10.0
-
-
-def _unheard(name: str, error: LinkLost) -> None:
-    log.info("cloud_link_lost", transport=name, reason=error.message)
-
-
-@dataclass(frozen=True, slots=True)
-class Road:
-    """The way to a cloud, shared by all its engines.
-
-    Attributes:
-        transport: The one to use now; may change from call to call.
-        parting: Says last words.
-        device: This device's name.
-        lost: Told of every loss, by the transport's name and the reason.
-    """
-
-    transport: Callable[[], Transport]
-    parting: Parting
-    device: str = ""
-    lost: Callable[[str, LinkLost], None] = _unheard
 
 
 class RemoteEngine:
@@ -135,10 +105,11 @@ class RemoteEngine:
             LinkLost: The cloud was not reached within `patience.submit_s`.
             EdgewiseError: What the cloud answers: `QueueFull`, `NotAuthenticated`, `ModelNotFound`, ...
         """
-        stream = RemoteStream(self, request, generate_job(request, self.capability, self.road.device, self.text))
-        await stream.begin()
+        job = generate_job(request, self.capability, self.road.device, self.text)
+        follower = JobFollower(self.road, self.patience, request.deadline_s)
+        await follower.submit(job)
         self._running += 1
-        return stream
+        return RemoteStream(self, request, job, follower)
 
     def closed(self) -> None:
         """A stream has ended; it tells so itself, because nothing here may keep one alive that its reader has dropped."""
@@ -161,10 +132,11 @@ class RemoteEngine:
 class RemoteStream:
     """Implements `engine.api.TokenStream`; as for the local one, a read that is cancelled cancels the request."""
 
-    def __init__(self, engine: RemoteEngine, request: GenerateRequest, job: JobRequest) -> None:
+    def __init__(self, engine: RemoteEngine, request: GenerateRequest, job: JobRequest, follower: JobFollower) -> None:
         self._engine = engine
         self._request = request
         self._job = job
+        self._follower = follower
         self._book: StreamBook = (
             TextBook(request.output, engine.text)
             if engine.capability.reads == "text" and engine.text is not None
@@ -174,8 +146,7 @@ class RemoteStream:
         self._first: float | None = None
         self._told: RequestStats | None = None
         self._numeric_class = engine.capability.numeric_class
-        self._price = 0.0
-        self._transport: Transport | None = None
+        self._price: float | None = None
         self._loop = asyncio.get_running_loop()
         self._chunks = self._run()
         self._delivered = len(request.output)
@@ -208,50 +179,19 @@ class RemoteStream:
 
     @property
     def link(self) -> LinkUse:
-        """What it has cost so far."""
-        used = None if self._transport is None else self._transport.traffic(self._job.key)
-        up, down = (0, 0) if used is None else used
-        return LinkUse(up_bytes=up, down_bytes=down, price=self._price)
+        """What it has cost so far; the price is reckoned until the cloud names it."""
+        up, down = self._follower.traffic
+        return LinkUse(up_bytes=up, down_bytes=down, price=self._reckoned() if self._price is None else self._price)
 
-    async def begin(self) -> None:
-        """Hand the job over."""
-        patience = self._engine.patience.submit_s
-        waiting = Waiting(patience, self._deadline())
-        while True:
-            try:
-                await self._submit()
-                return
-            except LinkLost as error:
-                self._engine.road.lost(self._name, error)
-                await waiting.pause(error)
+    def _reckoned(self) -> float:
+        told, made = self._engine.capability, self._delivered - len(self._request.output)
+        return (told.price_in * len(self._request.prompt) + told.price_out * made) / 1000
 
-    def _leave(self, op: str) -> None:
-        """Say the last word, once."""
-        if self._done:
-            return
-        self._done = True
-        if self._transport is not None:
+    def _leave(self, op: Literal["ack", "cancel"]) -> None:
+        if not self._done:
+            self._done = True
             self._engine.closed()
-            control = JobControl(
-                key=self._job.key,
-                op="ack" if op == "ack" else "cancel",
-                after=str(self._book.place),
-                done=True,
-            )
-            self._engine.road.parting.say(self._transport, control)
-
-    @property
-    def _name(self) -> str:
-        return "none" if self._transport is None else self._transport.name
-
-    def _deadline(self) -> float | None:
-        limit = self._request.deadline_s
-        return None if limit is None else self._started + limit
-
-    async def _submit(self) -> None:
-        transport = self._engine.road.transport()
-        await transport.submit(self._job)
-        self._transport = transport
+            self._follower.leave(op, self._book.place)
 
     # --- chunks ------------------------------------------------------------------------------------------------------
 
@@ -262,7 +202,8 @@ class RemoteStream:
         """
         held: Fresh | None = None
         try:
-            async for item in self._items():
+            items: AsyncGenerator[Fresh | Final, None] = self._follower.items(lambda: self._book.place, self._take)
+            async for item in items:
                 if isinstance(item, Final):
                     yield self._last(item, held)
                     return
@@ -273,33 +214,6 @@ class RemoteStream:
         except EdgewiseError as error:
             log.warning("cloud_stream_ended", job=self._job.key, place=str(self._book.place), code=error.code)
             yield self._failed(error.code, error.message)
-
-    async def _items(self) -> AsyncGenerator[Fresh | Final, None]:
-        """New tokens and the final record, over however many connections it takes."""
-        waiting = Waiting(self._engine.patience.stream_s, self._deadline())
-        while True:
-            try:
-                transport = await self._connect()
-                async with contextlib.aclosing(transport.events(self._job.key, self._book.place)) as events:
-                    async for event in events:
-                        waiting.progress()
-                        item = self._take(event)
-                        if item is not None:
-                            yield item
-                        if isinstance(item, Final):
-                            return
-                raise LinkLost("The cloud ended the stream before its last record.")
-            except (LinkLost, ShuttingDown) as error:
-                lost = error if isinstance(error, LinkLost) else LinkLost(error.message)
-                self._engine.road.lost(self._name, lost)
-                await waiting.pause(lost)
-
-    async def _connect(self) -> Transport:
-        """The transport that knows the job; where the road leads over another one now, the job is handed over there too."""
-        transport = self._engine.road.transport()
-        if transport is not self._transport:
-            await self._submit()
-        return transport
 
     def _take(self, event: Chunk | Final) -> Fresh | Final | None:
         self._told = told_stats(event.facts) or self._told

@@ -1,0 +1,158 @@
+"""One job from handing it over to its last record, over however many connections that takes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from edgewise.core.errors import LinkLost, ShuttingDown
+from edgewise.core.log import get_logger
+from edgewise.edge.offload.parting import Parting
+from edgewise.edge.offload.transport import Traffic, Transport
+from edgewise.edge.offload.waiting import Waiting
+from edgewise.wire.messages import Chunk, Final, JobControl, JobRequest
+from edgewise.wire.stream_log import Place
+
+log = get_logger(__name__)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a lost link is waited for, in seconds: before the job was taken, and once its stream had begun."""
+
+    submit_s: float = 10.0
+    stream_s: float = 10.0
+
+
+def _unheard(name: str, error: LinkLost) -> None:
+    log.info("cloud_link_lost", transport=name, reason=error.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """The way to a cloud, shared by all its engines.
+
+    Attributes:
+        transport: The one to use now; may change from call to call.
+        parting: Says last words.
+        device: This device's name.
+        lost: Told of every loss, by the transport's name and the reason.
+    """
+
+    transport: Callable[[], Transport]
+    parting: Parting
+    device: str = ""
+    lost: Callable[[str, LinkLost], None] = _unheard
+
+
+class JobFollower:
+    """Used by one reader.
+
+    Args:
+        road: The way there.
+        patience: How long a lost link is waited for.
+        deadline_s: Seconds from now after which nobody needs the result; None for no limit.
+    """
+
+    def __init__(self, road: Road, patience: Patience, deadline_s: float | None) -> None:
+        self._road = road
+        self._patience = patience
+        self._deadline = None if deadline_s is None else time.monotonic() + deadline_s
+        self._job: JobRequest | None = None
+        self._transport: Transport | None = None
+        self._left = False
+
+    @property
+    def accepted(self) -> bool:
+        return self._transport is not None
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes that the job has cost so far."""
+        if self._transport is None or self._job is None:
+            return Traffic()
+        return self._transport.traffic(self._job.key)
+
+    async def submit(self, job: JobRequest) -> None:
+        """Hand the job over.
+
+        Raises:
+            LinkLost: The cloud was not reached within `patience.submit_s`.
+            EdgewiseError: What the cloud answers.
+        """
+        self._job = job
+        await self.trying(self._hand)
+
+    async def trying(
+        self, work: Callable[[Transport], Awaitable[Result]], *, patience_s: float | None = None
+    ) -> Result:
+        """Do something over the link, again after every loss, until patience is over (by default `patience.submit_s`)."""
+        waiting = Waiting(self._patience.submit_s if patience_s is None else patience_s, self._deadline)
+        while True:
+            transport = self._road.transport()
+            try:
+                result = await work(transport)
+            except LinkLost as error:
+                self._road.lost(transport.name, error)
+                await waiting.pause(error)
+            else:
+                return result
+
+    async def items(
+        self, place: Callable[[], Place], take: Callable[[Chunk | Final], Item | None]
+    ) -> AsyncGenerator[Item, None]:
+        """What `take` makes of each event, up to the last record; None is left out.
+
+        Args:
+            place: How far the reader is, asked before each connection.
+            take: May raise `LinkLost` for what must be asked for again.
+
+        Raises:
+            LinkLost: Patience is over.
+            DeadlineExceeded: The deadline is.
+            EdgewiseError: What the cloud or `take` says.
+        """
+        waiting = Waiting(self._patience.stream_s, self._deadline)
+        while True:
+            transport = self._road.transport()
+            try:
+                key = await self._handed(transport)
+                async with contextlib.aclosing(transport.events(key, place())) as events:
+                    async for event in events:
+                        waiting.progress()
+                        item = take(event)
+                        if item is not None:
+                            yield item
+                        if isinstance(event, Final):
+                            return
+                raise LinkLost("The cloud ended the stream before its last record.")
+            except (LinkLost, ShuttingDown) as error:
+                lost = error if isinstance(error, LinkLost) else LinkLost(error.message)
+                self._road.lost(transport.name, lost)
+                await waiting.pause(lost)
+
+    def leave(self, op: Literal["ack", "cancel"], place: Place) -> None:
+        """Say the last word, once; in the background."""
+        if self._left:
+            return
+        self._left = True
+        if self._transport is not None and self._job is not None:
+            control = JobControl(key=self._job.key, op=op, after=str(place), done=True)
+            self._road.parting.say(self._transport, control)
+
+    async def _hand(self, transport: Transport) -> None:
+        assert self._job is not None
+        await transport.submit(self._job)
+        self._transport = transport
+
+    async def _handed(self, transport: Transport) -> str:
+        """The job's key; where the road leads over another transport now, the job is handed over there too."""
+        assert self._job is not None
+        if transport is not self._transport:
+            await self._hand(transport)
+        return self._job.key
