@@ -5,27 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final, get_args
 from urllib.parse import urlencode
 
 import typer
 
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, print_table, say
+from edgewise.cli.service_client import Key, Url, connect
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.files import translate_os_errors
 from edgewise.core.settings import load_settings
 from edgewise.core.sizes import file_size
 from edgewise.engine.api import CacheTier
 
-if TYPE_CHECKING:
-    from edgewise.cli.chat_client import ChatClient
-
 app = typer.Typer(name="cache", help="Show and clear the KV cache in memory and on disk.", no_args_is_help=True)
-Url = Annotated[str | None, typer.Option(envvar="EDGEWISE_URL", help="Base URL of the service.")]
-Key = Annotated[
-    str | None, typer.Option(envvar="EDGEWISE_API_KEY", help="API key with the scope admin.", show_envvar=True)
-]
 TIERS: Final[tuple[str, ...]] = get_args(CacheTier)
 
 
@@ -88,7 +82,7 @@ def _ask(method: str, path: str, url: str | None, key: str | None, config: Path 
     """The service's answer; None if none runs here (one that was named must answer)."""
     from edgewise.cli.chat_client import NoService
 
-    with _client(url, key, config) as client:
+    with connect(url, key, config) as client:
         try:
             answer: dict[str, Any] = client.get(path) if method == "get" else client.delete(path)
         except NoService:
@@ -96,13 +90,6 @@ def _ask(method: str, path: str, url: str | None, key: str | None, config: Path 
                 raise
             return None
     return answer
-
-
-def _client(url: str | None, key: str | None, config: Path | None) -> ChatClient:
-    from edgewise.cli.chat_client import ChatClient
-
-    settings = load_settings(config).settings
-    return ChatClient(url or settings.base_url, key=key, trust=None if url else settings.tls.cert)
 
 
 def _offline(config: Path | None) -> dict[str, Any]:

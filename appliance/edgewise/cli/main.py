@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from edgewise.cli import bench, cache, chat, config, demo, doctor, install, keys, models, ps, serve
+from edgewise.cli import bench, cache, chat, cloud, config, demo, doctor, install, jobs, keys, models, ps, serve
 from edgewise.cli.exit_codes import ExitCode, exit_code
 from edgewise.core.errors import EdgewiseError
 
@@ -48,11 +48,13 @@ def build() -> typer.Typer:
     app.command("serve")(serve.serve)
     app.command("demo", context_settings=demo.PASS_ON)(demo.demo)
     app.command("chat")(chat.chat)
+    app.add_typer(cloud.app, name="cloud")
     app.add_typer(models.app, name="models")
     app.add_typer(bench.app, name="bench")
     app.command("ps")(ps.ps)
     app.command("load")(ps.load)
     app.command("stop")(ps.stop)
+    app.add_typer(jobs.app, name="jobs")
     app.command("doctor")(doctor.doctor)
     app.add_typer(cache.app, name="cache")
     app.add_typer(keys.app, name="keys")

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, print_table, say
-from edgewise.core.settings import load_settings
+from edgewise.cli.service_client import Key, Url, connect
 from edgewise.core.sizes import mib
 
-if TYPE_CHECKING:
-    from edgewise.cli.chat_client import ChatClient
-
-Url = Annotated[str | None, typer.Option(envvar="EDGEWISE_URL", help="Base URL of the service.")]
-Key = Annotated[
-    str | None, typer.Option(envvar="EDGEWISE_API_KEY", help="API key with the scope admin.", show_envvar=True)
-]
 Name = Annotated[str, typer.Argument(help="A model in the store.")]
 
 
 def ps(url: Url = None, key: Key = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Show which models are loaded, how much memory they may book, who uses them, and until when they stay."""
-    with _client(url, key, config) as client:
+    with connect(url, key, config) as client:
         report = client.get("/edgewise/v1/models")
     if as_json:
         print_json(report)
@@ -49,7 +42,7 @@ def stop(name: Name, url: Url = None, key: Key = None, config: ConfigFile = None
 
 def _change(name: str, what: str, url: str | None, key: str | None, config: Path | None, *, as_json: bool) -> None:
     """Ask for it and say in which state the model is then; as JSON, what `ps` reports."""
-    with _client(url, key, config) as client:
+    with connect(url, key, config) as client:
         report = client.post(f"/edgewise/v1/models/{quote(name, safe='')}/{what}")
     if as_json:
         print_json(report)
@@ -78,10 +71,3 @@ def until(model: Mapping[str, Any]) -> str:
     if seconds is None:
         return "for ever"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
-def _client(url: str | None, key: str | None, config: Path | None) -> ChatClient:
-    from edgewise.cli.chat_client import ChatClient
-
-    settings = load_settings(config).settings
-    return ChatClient(url or settings.base_url, key=key, trust=None if url else settings.tls.cert)
