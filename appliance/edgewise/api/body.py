@@ -27,13 +27,17 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> di
         BadJson: 400; the message says where.
     """
     _check_content_type(request)
+    return parse_json(await read_bytes(request, max_bytes=max_bytes, timeout_s=timeout_s))
+
+
+async def read_bytes(request: Request, *, max_bytes: int, timeout_s: float) -> bytes:
+    """The body of any type, within the limits of `read_json`."""
     try:
-        raw = await asyncio.wait_for(_read(request, max_bytes), timeout_s)
+        return await asyncio.wait_for(_read(request, max_bytes), timeout_s)
     except asyncio.TimeoutError as error:
         raise BodyTimeoutError(f"The body did not arrive within {timeout_s:g} s.") from error
     except ClientDisconnect as error:
         raise Cancelled("The client left while its body was being read.") from error
-    return parse_json(raw)
 
 
 def _check_content_type(request: Request) -> None:

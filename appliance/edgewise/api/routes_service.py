@@ -14,9 +14,9 @@ from edgewise.api.deps import ApiDependencies
 from edgewise.api.readiness import FAILING
 from edgewise.api.responses import json_response
 from edgewise.api.routes_cache import cache_router, tiers_of
-from edgewise.api.sse import KEEP_ALIVE, EventStream, sse
+from edgewise.api.sse import EventStream, kept_alive, sse
 from edgewise.core.errors import EdgewiseError, InvalidRequest
-from edgewise.engine.api import Engine
+from edgewise.pipeline.model import Observed
 
 MEMORY_TIMEOUT_S = 2.0
 
@@ -28,7 +28,7 @@ def service_router(deps: ApiDependencies) -> APIRouter:
     @router.get("/healthz")
     async def healthz() -> Response:
         """Alive: the service answers and no engine keeps failing."""
-        failed = [name for name, engine in deps.models.engines().items() if engine.state == "failed"]
+        failed = [name for name, engine in deps.models.observed().items() if engine.state == "failed"]
         if failed:
             reason = f"the engine of {', '.join(failed)} keeps failing: {FAILING}"
             return _json({"status": "failed", "reason": reason}, 503)
@@ -53,7 +53,7 @@ def service_router(deps: ApiDependencies) -> APIRouter:
 
     @router.get("/edgewise/v1/memory")
     async def memory() -> Response:
-        loaded = {name: engine for name, engine in deps.models.engines().items() if engine.state != "stopped"}
+        loaded = {name: engine for name, engine in deps.models.observed().items() if engine.state != "stopped"}
         return _json({"models": [await _memory(name, engine) for name, engine in loaded.items()]})
 
     @router.get("/edgewise/v1/models")
@@ -84,7 +84,8 @@ def service_router(deps: ApiDependencies) -> APIRouter:
         """The ring as JSON, or with `Accept: text/event-stream` a live feed that resumes at Last-Event-ID."""
         start = _event_number(after if last_event_id is None else last_event_id)
         if "text/event-stream" in request.headers.get("accept", ""):
-            return EventStream(_feed(deps, start), send_timeout_s=deps.limits.send_timeout_s)
+            feed = kept_alive(_feed(deps, start), silence_s=deps.limits.keepalive_s, until=deps.requests.wait_drain())
+            return EventStream(feed, send_timeout_s=deps.limits.send_timeout_s)
         return _json({"events": [event.to_dict() for event in deps.events.since(start)]})
 
     router.include_router(cache_router(deps))
@@ -101,7 +102,7 @@ def _event_number(text: str) -> int:
     return int(text)
 
 
-async def _memory(name: str, engine: Engine) -> dict[str, Any]:
+async def _memory(name: str, engine: Observed) -> dict[str, Any]:
     """A model's ledger, or why it cannot be read now."""
     try:
         report = await asyncio.wait_for(engine.memory(), MEMORY_TIMEOUT_S)
@@ -122,23 +123,5 @@ async def _memory(name: str, engine: Engine) -> dict[str, Any]:
 
 
 async def _feed(deps: ApiDependencies, after: int) -> AsyncGenerator[bytes, None]:
-    """Events as they come, comments in between; ends when the service drains."""
-    drain = asyncio.create_task(deps.requests.wait_drain())
-    feed = deps.events.follow(after)
-    next_event: asyncio.Task[Any] = asyncio.ensure_future(anext(feed))
-    try:
-        yield KEEP_ALIVE  # the headers leave at once
-        while not drain.done():
-            await asyncio.wait(
-                {drain, next_event}, timeout=deps.limits.keepalive_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if next_event.done():
-                event = next_event.result()
-                next_event = asyncio.ensure_future(anext(feed))
-                yield sse(event.to_dict(), event=event.kind, id=event.id)
-            elif not drain.done():
-                yield KEEP_ALIVE
-    finally:
-        drain.cancel()
-        next_event.cancel()
-        await asyncio.gather(drain, next_event, return_exceptions=True)
+    async for event in deps.events.follow(after):
+        yield sse(event.to_dict(), event=event.kind, id=event.id)

@@ -21,11 +21,37 @@ DONE = b"data: [DONE]\n\n"
 Result = TypeVar("Result")
 
 
-def sse(data: Any, *, event: str | None = None, id: int | None = None) -> bytes:
+def sse(data: Any, *, event: str | None = None, id: int | str | None = None) -> bytes:
     """One event with JSON data (WHATWG HTML, section 9.2)."""
     head = b"" if event is None else f"event: {event}\n".encode()
     head += b"" if id is None else f"id: {id}\n".encode()
     return head + b"data: " + dumps(data) + b"\n\n"
+
+
+async def kept_alive(
+    events: AsyncGenerator[bytes, None], *, silence_s: float, until: Coroutine[Any, Any, object]
+) -> AsyncGenerator[bytes, None]:
+    """Events as they come, a comment first and after each `silence_s` without one; ends with them, or when `until` is done."""
+    end = asyncio.create_task(until)
+    async with contextlib.aclosing(events):
+        following: asyncio.Task[bytes] = asyncio.ensure_future(anext(events))
+        try:
+            yield KEEP_ALIVE  # the headers leave at once
+            while not end.done():
+                await asyncio.wait({end, following}, timeout=silence_s, return_when=asyncio.FIRST_COMPLETED)
+                if following.done():
+                    try:
+                        event = following.result()
+                    except StopAsyncIteration:
+                        return
+                    following = asyncio.ensure_future(anext(events))
+                    yield event
+                elif not end.done():
+                    yield KEEP_ALIVE
+        finally:
+            end.cancel()
+            following.cancel()
+            await asyncio.gather(end, following, return_exceptions=True)
 
 
 async def attended(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:

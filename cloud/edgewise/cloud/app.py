@@ -2,20 +2,130 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Sequence
+from dataclasses import replace
+
+from fastapi import APIRouter
 
 from edgewise.api.deps import ApiDependencies
+from edgewise.cloud.blobs import BlobStore
+from edgewise.cloud.executors.local import LocalExecutor
+from edgewise.cloud.executors.protocol import Executor
+from edgewise.cloud.intake.blob_routes import blobs_router
+from edgewise.cloud.intake.intake import Intake
+from edgewise.cloud.intake.routes import jobs_router
+from edgewise.cloud.jobs.schema import open_jobs
+from edgewise.cloud.jobs.table import JobTable
+from edgewise.cloud.metrics import CloudMetrics
+from edgewise.cloud.tenants import Tenants
+from edgewise.cloud.workers import Workers
+from edgewise.core.errors import ConfigError, EdgewiseError
+from edgewise.core.log import get_logger
 from edgewise.core.settings import LoadedSettings, Settings
 from edgewise.serving import service
 from edgewise.serving.service import Part
 
+log = get_logger(__name__)
+
+_AGAIN_S = 5.0  # after a fault of the disk
+
 
 def serve(loaded: LoadedSettings) -> int:
-    """Run the cloud engine until a stop signal; see `serving.service.serve`."""
-    return service.serve(loaded, cloud_parts)
+    """Run the cloud engine until a stop signal; see `serving.service.serve`. It listens where `[intake]` says."""
+    intake = loaded.settings.intake
+    settings = loaded.settings.model_copy(update={"host": intake.host, "port": intake.port})
+    return service.serve(replace(loaded, settings=settings), cloud_parts)
 
 
 def cloud_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
     """Intake, job table and workers."""
-    del settings, deps
-    return ()
+    return (CloudPart(settings, deps),)
+
+
+class CloudPart:
+    """Implements `serving.service.Part`."""
+
+    def __init__(self, settings: Settings, deps: ApiDependencies) -> None:
+        intake = settings.intake
+        database = open_jobs(settings.home / "cloud.db")
+        self._deps = deps
+        self._max_request_bytes = intake.max_request_bytes
+        self._executor = make_executor(settings, deps)
+        self._table = JobTable(
+            database,
+            lease_s=intake.lease_s,
+            max_attempts=intake.max_attempts,
+            retain_s=intake.retain_s,
+            unclaimed_s=intake.unclaimed_s,
+            ageing_s=settings.engine.ageing_s,
+        )
+        blobs = BlobStore(
+            database,
+            settings.home / "cloud-blobs",
+            max_bytes=intake.max_blob_bytes,
+            tenant_bytes=intake.tenant_blob_bytes,
+        )
+        tenants = Tenants(intake.quotas, intake.prices, max_queued=intake.max_queued)
+        self._workers = Workers(
+            self._table,
+            blobs,
+            self._executor,
+            tenants,
+            CloudMetrics(deps.metrics.registry),
+            count=intake.workers,
+            lease_s=intake.lease_s,
+        )
+        self.intake = Intake(
+            self._table,
+            blobs,
+            tenants,
+            self._workers,
+            self._executor,
+            intake,
+            name=socket.gethostname(),
+            draining=lambda: deps.draining,
+        )
+        self._main: asyncio.Task[None] | None = None
+
+    @property
+    def routers(self) -> Sequence[APIRouter]:
+        limit = self._deps.limits.body_timeout_s
+        return (
+            jobs_router(self._deps, self.intake, max_request_bytes=self._max_request_bytes),
+            blobs_router(self.intake.blobs, silence_s=limit),
+        )
+
+    def start(self) -> None:
+        self._main = asyncio.create_task(self._run(), name="cloud")
+
+    async def stop(self) -> None:
+        if self._main is not None:
+            self._main.cancel()
+            await asyncio.gather(self._main, return_exceptions=True)
+        await self._workers.stop()
+        await self._executor.stop()
+        await self._table.close()
+
+    async def _run(self) -> None:
+        """Take over what an earlier process left, work, and give everything back when the service drains."""
+        while True:
+            try:
+                recovered = await self._table.recover()
+                break
+            except EdgewiseError as error:
+                log.error("jobs_not_opened", reason=error.message)
+                await asyncio.sleep(_AGAIN_S)
+        log.info("jobs_opened", recovered=recovered)
+        self._executor.start()
+        self._workers.start()
+        await self._deps.requests.wait_drain()
+        await self._workers.drain()
+
+
+def make_executor(settings: Settings, deps: ApiDependencies) -> Executor:
+    """The back end that the settings name."""
+    if settings.intake.executor == "local":
+        return LocalExecutor(deps.models)
+    raise ConfigError(f"`intake.executor` is {settings.intake.executor!r}, which this build does not have")

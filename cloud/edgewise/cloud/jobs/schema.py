@@ -85,7 +85,7 @@ CREATE TABLE blobs (
     sha256 TEXT NOT NULL,
     bytes INTEGER NOT NULL,
     media TEXT NOT NULL,
-    created_at REAL NOT NULL,
+    expires_at REAL,
     PRIMARY KEY (tenant, sha256)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE blob_uses (

@@ -67,6 +67,7 @@ def use_blobs(
                 f"The blob {sha256} is not here: PUT it to /edgewise/v1/blobs/{sha256} first.", param=param
             )
         db.execute("INSERT OR IGNORE INTO blob_uses VALUES (?, ?, ?)", (job, tenant, sha256))
+        db.execute("UPDATE blobs SET expires_at = NULL WHERE tenant = ? AND sha256 = ?", (tenant, sha256))
 
 
 # --- look ------------------------------------------------------------------------------------------------------------------
@@ -290,8 +291,23 @@ def drop_content(db: sqlite3.Connection, rows: Sequence[sqlite3.Row]) -> int:
             "UPDATE jobs SET kept = 0, request = NULL, final = ?, first = count WHERE seq = ?", (bare, row["seq"])
         )
         db.execute("DELETE FROM chunks WHERE job = ?", (row["id"],))
-        db.execute("DELETE FROM blob_uses WHERE job = ?", (row["id"],))
+        _release_blobs(db, row["id"])
     return len(rows)
+
+
+_RELEASE = """
+UPDATE blobs SET expires_at = 0 WHERE (tenant, sha256) IN (SELECT tenant, sha256 FROM blob_uses WHERE job = :job)
+AND NOT EXISTS (
+    SELECT 1 FROM blob_uses AS other
+    WHERE other.tenant = blobs.tenant AND other.sha256 = blobs.sha256 AND other.job != :job
+)
+"""
+
+
+def _release_blobs(db: sqlite3.Connection, job: str) -> None:
+    """Blobs that no other job uses are due at once."""
+    db.execute(_RELEASE, {"job": job})
+    db.execute("DELETE FROM blob_uses WHERE job = ?", (job,))
 
 
 def _usage(job: Job, ending: Ending, busy_s: float) -> Usage:

@@ -23,7 +23,7 @@ from edgewise.cloud.jobs.tails import Tails
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import EdgewiseError, EngineUnavailable, NotFound, RangeNotThere, StreamGone
 from edgewise.core.sqlite import Database
-from edgewise.wire.messages import Chunk, DiffuseWork, Final, JobRequest
+from edgewise.wire.messages import Chunk, DiffuseWork, Final, JobRequest, Work
 from edgewise.wire.stream_log import START, Place
 
 Result = TypeVar("Result")
@@ -71,7 +71,7 @@ class JobTable:
         self._ageing_s = ageing_s
         self._tails = Tails()
         self._log = GroupCommit(database, self._tails.written)
-        self._cancels: dict[str, Callable[[], None]] = {}
+        self._cancels: dict[str, Callable[[str], None]] = {}
         self.work = asyncio.Event()
         """Set whenever a job may have become claimable."""
 
@@ -132,6 +132,21 @@ class JobTable:
             raise NotFound(f"There is no job with the key '{key[:80]}' here.", param="key")
         return job
 
+    async def work_of(self, id: str) -> Work | None:
+        """What a job asks for; None once that was dropped."""
+        row = await self._run(lambda db: db.execute("SELECT request FROM jobs WHERE id = ?", (id,)).fetchone())
+        return None if row is None or row["request"] is None else JobRequest.model_validate_json(row["request"]).work
+
+    async def check_place(self, tenant: str, id: str, after: Place) -> Job:
+        """Raises what `events` would raise."""
+
+        def work(db: sqlite3.Connection) -> Job:
+            job = statements.by_id(db, tenant, id)
+            _check_start(job, after)
+            return job
+
+        return await self._run(work)
+
     async def cancel(self, tenant: str, id: str) -> Job:
         """Cancel it; a running one ends within a step, an ended one stays as it is."""
 
@@ -148,7 +163,7 @@ class JobTable:
         self._tails.changed(id)
         stop = self._cancels.get(id)
         if stop is not None:
-            stop()
+            stop(id)
         return job
 
     async def ack(self, tenant: str, id: str, after: Place, *, done: bool = False) -> Job:
@@ -207,11 +222,11 @@ class JobTable:
 
     # --- workers ------------------------------------------------------------------------------------------------------------
 
-    async def claim(self, owner: str, stop: Callable[[], None] = lambda: None) -> Claim | None:
+    async def claim(self, owner: str, stop: Callable[[str], None] = lambda _: None) -> Claim | None:
         """The next job that may be worked on; None if there is none now.
 
         Args:
-            stop: Called when the tenant cancels it.
+            stop: Called with the job's id when its tenant cancels it.
         """
 
         def work(db: sqlite3.Connection) -> Claim | None:
@@ -366,13 +381,17 @@ def _check_place(job: Job, place: Place) -> None:
         raise RangeNotThere(f"'{place}' is behind the end of the stream, which is {job.place}.", param="from")
 
 
-def _read_from(db: sqlite3.Connection, tenant: str, id: str, place: Place) -> tuple[Job, int, list[Entry]]:
-    job = statements.by_id(db, tenant, id)
+def _check_start(job: Job, place: Place) -> None:
     _check_place(job, place)
     if place.offset < job.first and job.first > job.base:
         raise StreamGone(
-            f"Items below {job.first} of job {id} were acknowledged and are gone: ask from {job.first} on."
+            f"Items below {job.first} of job {job.id} were acknowledged and are gone: ask from {job.first} on."
         )
+
+
+def _read_from(db: sqlite3.Connection, tenant: str, id: str, place: Place) -> tuple[Job, int, list[Entry]]:
+    job = statements.by_id(db, tenant, id)
+    _check_start(job, place)
     seq = statements.number_before(db, id, place.offset)
     return job, seq, statements.entries_after(db, id, seq, _READ)
 

@@ -1,0 +1,174 @@
+"""The door: every job comes in here, over HTTP or MQTT, and every stream and word of a tenant about its job goes through here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+from edgewise.cloud.blobs import BlobStore
+from edgewise.cloud.executors.protocol import Executor
+from edgewise.cloud.jobs.records import Job
+from edgewise.cloud.jobs.table import JobTable
+from edgewise.cloud.tenants import Tenants
+from edgewise.cloud.work import check_work
+from edgewise.cloud.workers import Workers
+from edgewise.core.clock import Clock, SystemClock
+from edgewise.core.errors import KeyReused, ModelNotFound, NotFound, NotPermitted, ShuttingDown
+from edgewise.core.priority import Priority, priority_of
+from edgewise.core.settings_links import IntakeSettings
+from edgewise.wire.messages import Accepted, Capability, Chunk, CloudInfo, Final, JobControl, JobRequest, Work
+from edgewise.wire.stream_log import START, Place, parse_place
+
+_CATALOG_S = 2.0  # what can be had is asked of the back end this often at most
+
+
+class Intake:
+    """Args:
+    name: What the cloud calls itself.
+    draining: Whether the service is ending.
+    """
+
+    def __init__(
+        self,
+        table: JobTable,
+        blobs: BlobStore,
+        tenants: Tenants,
+        workers: Workers,
+        executor: Executor,
+        settings: IntakeSettings,
+        *,
+        name: str,
+        draining: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.blobs = blobs
+        self._table = table
+        self._tenants = tenants
+        self._workers = workers
+        self._executor = executor
+        self._settings = settings
+        self._name = name
+        self._draining = draining
+        self._clock = clock or SystemClock()
+        self._catalog: Sequence[Capability] = ()
+        self._catalog_s = -_CATALOG_S
+        self._asking = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"Intake({self._name})"
+
+    async def info(self, tenant: str) -> CloudInfo:
+        """What the tenant can have here."""
+        queues = await self._table.queues()
+        return CloudInfo(
+            name=self._name,
+            tenant=tenant,
+            residency=self._settings.residency,
+            models=tuple(self._priced(one) for one in await self._models()),
+            queue_s={one.label: round(self._workers.wait_s(queues, one), 3) for one in Priority},
+            max_request_bytes=self._settings.max_request_bytes,
+            max_blob_bytes=self._settings.max_blob_bytes,
+        )
+
+    async def submit(self, tenant: str, request: JobRequest) -> Accepted:
+        """Put a job into the table, once: a repeat is answered with the job that is there.
+
+        Raises:
+            NotPermitted: It is labelled private.
+            InvalidRequest: It could never run.
+            ModelNotFound: Its model is not here, or another one has its name.
+            KeyReused: Its key is that of other work.
+            QueueFull: The queue is full, or a quota of the tenant; `retry_after_s` says when to come again.
+            ShuttingDown: The service is ending.
+        """
+        with contextlib.suppress(NotFound):
+            return await self._known(tenant, request)
+        if self._draining():
+            raise ShuttingDown("The cloud is shutting down: try again shortly.", retry_after_s=5.0)
+        if request.privacy == "private":
+            raise NotPermitted(
+                "Work labelled 'private' stays on its device: a cloud does not take it.", param="privacy"
+            )
+        check_work(request.work)
+        await self._check_model(request.work)
+        queue_s = await self.queue_s(request)
+
+        def admit(db: sqlite3.Connection) -> None:
+            self._tenants.admit(db, tenant, self._clock.time(), queue_s)
+
+        job, _ = await self._table.submit(tenant, request, admit=admit)
+        return _accepted(job, queue_s)
+
+    async def get(self, tenant: str, id: str) -> Job:
+        """Raises `NotFound`."""
+        return await self._table.get(tenant, id)
+
+    async def find(self, tenant: str, device: str, key: str) -> Job:
+        """The job of a device by its idempotency key. Raises `NotFound`."""
+        return await self._table.find(tenant, device, key)
+
+    async def check_place(self, tenant: str, id: str, after: Place) -> Job:
+        """Raises what `events` would raise."""
+        return await self._table.check_place(tenant, id, after)
+
+    def events(self, tenant: str, id: str, after: Place = START) -> AsyncGenerator[Chunk | Final, None]:
+        """See `JobTable.events`."""
+        return self._table.events(tenant, id, after)
+
+    async def control(self, tenant: str, id: str, control: JobControl) -> Job:
+        """What a consumer says of its job: acknowledge or cancel; the other words concern its link alone."""
+        if control.op == "cancel":
+            return await self._table.cancel(tenant, id)
+        if control.op == "ack":
+            job = await self._table.ack(tenant, id, parse_place(control.after, param="after"), done=control.done)
+            if not job.kept:
+                await self.blobs.sweep()
+            return job
+        return await self._table.get(tenant, id)
+
+    async def queue_s(self, request: JobRequest) -> float:
+        """Estimated wait of a new job."""
+        return self._workers.wait_s(await self._table.queues(), priority_of(request.priority))
+
+    async def _known(self, tenant: str, request: JobRequest) -> Accepted:
+        job = await self._table.find(tenant, request.device, request.key)
+        before = await self._table.work_of(job.id)
+        if before is not None and _same(before) != _same(request.work):
+            raise KeyReused(f"The key '{request.key}' belongs to a job with other work: draw a new key.", param="key")
+        return _accepted(job, 0.0 if job.state != "queued" else await self.queue_s(request))
+
+    async def _check_model(self, work: Work) -> None:
+        models = [one for one in await self._models() if one.kind == work.kind]
+        named = [one for one in models if one.model == work.model]
+        fits = [one for one in models if work.digest is not None and one.digest == work.digest]
+        if fits or (named and (work.digest is None or all(one.digest is None for one in named))):
+            return
+        if named:
+            raise ModelNotFound(
+                f"The model '{work.model}' is here with the digest {named[0].digest}, not {work.digest}.",
+                param="work.digest",
+            )
+        names = ", ".join(f"'{one.model}'" for one in models) or "none"
+        raise ModelNotFound(f"The model '{work.model}' is not here. Models: {names}.", param="work.model")
+
+    async def _models(self) -> Sequence[Capability]:
+        async with self._asking:
+            now = self._clock.monotonic()
+            if now - self._catalog_s >= _CATALOG_S:
+                self._catalog, self._catalog_s = await self._executor.capabilities(), now
+            return self._catalog
+
+    def _priced(self, capability: Capability) -> Capability:
+        price = self._tenants.price(capability.model)
+        return capability.model_copy(update={"price_in": price.prompt, "price_out": price.answer})
+
+
+def _accepted(job: Job, queue_s: float) -> Accepted:
+    return Accepted(id=job.id, state=job.state, attempt=job.attempt, offset=job.count, queue_s=round(queue_s, 3))
+
+
+def _same(work: Work) -> Mapping[str, object]:
+    """What makes work the same: all but the part of the stream that the device has."""
+    return work.model_dump(exclude={"output"})

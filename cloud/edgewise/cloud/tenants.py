@@ -1,0 +1,88 @@
+"""Tenants: what each may ask for, and what it pays.
+
+A tenant is the name of an API key, so that a key that replaces another one under the same name goes on with its jobs. Days are
+those of UTC. Inside a class the queue serves the tenant with the fewest running jobs first, and the engine is fair by tenant.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from edgewise.core.errors import QueueFull
+
+ANONYMOUS = "(anonymous)"
+"""The tenant of loopback callers without a key; no key can have this name."""
+
+_DAY_S = 86_400.0
+_USED = """
+SELECT
+    (SELECT count(*) FROM jobs WHERE tenant = :tenant AND received_at >= :day) AS requests,
+    (SELECT count(*) FROM jobs WHERE tenant = :tenant AND state IN ('queued', 'running')) AS concurrent,
+    coalesce(sum(prompt_tokens + completion_tokens), 0) AS tokens, coalesce(sum(busy_s), 0) AS seconds,
+    coalesce(sum(price), 0) AS price
+FROM usage WHERE tenant = :tenant AND at >= :day
+"""
+_WORDS: Mapping[str, str] = {
+    "requests": "jobs a day",
+    "concurrent": "jobs at once",
+    "tokens": "tokens a day",
+    "seconds": "seconds of computing a day",
+    "price": "of money a day",
+}
+
+
+class Price(NamedTuple):
+    """Per 1,000 prompt items, and items of the answer."""
+
+    prompt: float = 0.0
+    answer: float = 0.0
+
+
+class Tenants:
+    """Args:
+    quotas, prices: As in the settings `intake.quotas` and `intake.prices`, which have checked them.
+    max_queued: Jobs of all tenants that may wait.
+    """
+
+    def __init__(self, quotas: Iterable[str] = (), prices: Iterable[str] = (), *, max_queued: int = 1000) -> None:
+        self._quotas: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        for entry in quotas:
+            name, _, limit = entry.rpartition("=")
+            tenant, _, what = name.rpartition(".")
+            self._quotas[tenant][what] = float(limit)
+        self._prices = {
+            model: Price(*map(float, numbers.split(",")))
+            for model, _, numbers in (entry.rpartition("=") for entry in prices)
+        }
+        self._max_queued = max_queued
+
+    def price(self, model: str) -> Price:
+        return self._prices.get(model, Price())
+
+    def admit(self, db: sqlite3.Connection, tenant: str, now: float, queue_s: float) -> None:
+        """Whether one more job may come in now.
+
+        Args:
+            now: Seconds since the epoch.
+            queue_s: Estimated wait of a new job.
+
+        Raises:
+            QueueFull: The queue, or one of the tenant's quotas, is full.
+        """
+        queued = int(db.execute("SELECT count(*) FROM jobs WHERE state = 'queued'").fetchone()[0])
+        if queued >= self._max_queued:
+            raise QueueFull(f"{queued} jobs wait, which is this cloud's limit.", retry_after_s=max(1.0, queue_s))
+        limits = {**self._quotas.get("*", {}), **self._quotas.get(tenant, {})}
+        if not limits:
+            return
+        day = now - now % _DAY_S
+        used = db.execute(_USED, {"tenant": tenant, "day": day}).fetchone()
+        for what, limit in limits.items():
+            if used[what] >= limit:
+                wait_s = max(1.0, queue_s) if what == "concurrent" else day + _DAY_S - now
+                raise QueueFull(
+                    f"The quota of '{tenant}' is used up: {limit:g} {_WORDS[what]}.", retry_after_s=wait_s, param=what
+                )

@@ -1,0 +1,64 @@
+"""What a job asks for, checked and in the engine's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from edgewise.core.errors import InvalidRequest, UnknownField
+from edgewise.engine.pictures.request import DiffuseParams
+from edgewise.engine.request import SamplingParams
+from edgewise.wire.messages import DiffuseWork, GenerateWork, Work
+
+ParamsT = TypeVar("ParamsT", SamplingParams, DiffuseParams)
+
+_ADAPTERS: Mapping[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (SamplingParams, DiffuseParams)}
+_MEDIA = frozenset({"image", "mask", "latents"})
+
+
+def check_work(work: Work) -> None:
+    """Refuse at the door what could never run.
+
+    Raises:
+        InvalidRequest: A parameter is missing, unknown or of the wrong type, or there is no prompt.
+    """
+    if isinstance(work, DiffuseWork):
+        diffuse_params(work)
+        return
+    if not work.prompt and not work.text:
+        raise InvalidRequest("'prompt' is empty: at least one token is needed, or a text.", param="work.prompt")
+    sampling_params(work)
+
+
+def sampling_params(work: GenerateWork) -> SamplingParams:
+    """How tokens are drawn. Raises `InvalidRequest`."""
+    return _read(SamplingParams, work.sampling, "work.sampling")
+
+
+def diffuse_params(work: DiffuseWork, image: bytes | None = None, mask: bytes | None = None) -> DiffuseParams:
+    """What is to be drawn. Raises `InvalidRequest`."""
+    for name in _MEDIA & set(work.params):
+        raise InvalidRequest(f"'{name}' is no parameter of a job: media travel as blobs.", param=f"work.params.{name}")
+    values = {**work.params, "image": image, "mask": mask, "latents": work.want == "latents"}
+    return _read(DiffuseParams, values, "work.params")
+
+
+def first_problem(error: ValidationError, where: str = "") -> InvalidRequest:
+    """What is wrong first, named by its path below `where`."""
+    wrong = error.errors(include_url=False, include_input=False)[0]
+    name = ".".join([*([where] if where else []), *(str(part) for part in wrong["loc"])])
+    return InvalidRequest(f"'{name}': {wrong['msg']}.", param=name)
+
+
+def _read(kind: type[ParamsT], values: dict[str, Any], where: str) -> ParamsT:
+    unknown = sorted(set(values) - {field.name for field in fields(kind)})
+    if unknown:
+        raise UnknownField(f"'{where}' has the unknown field '{unknown[0][:80]}'.", param=f"{where}.{unknown[0][:80]}")
+    try:
+        params: ParamsT = _ADAPTERS[kind].validate_python(values)
+    except ValidationError as error:
+        raise first_problem(error, where) from error
+    return params
