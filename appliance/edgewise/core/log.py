@@ -88,6 +88,8 @@ def configure_logging(
             root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
+    # It writes a line for each of its requests, with the whole URL.
+    logging.getLogger("httpx").setLevel(logging.NOTSET if root.level <= logging.DEBUG else logging.WARNING)
 
 
 def logging_in_force() -> tuple[str, LogFormat]:
