@@ -11,6 +11,7 @@ from edgewise.api.batches.endpoints import ENDPOINTS
 from edgewise.api.batches.routes import batches_router
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import install_error_handlers
+from edgewise.api.images.routes import images_router
 from edgewise.api.messages_api.routes import messages_router
 from edgewise.api.middleware import ContextMiddleware, CorsMiddleware
 from edgewise.api.responses_api.routes import responses_router
@@ -35,6 +36,7 @@ def create_app(deps: ApiDependencies, routers: Iterable[APIRouter] = ()) -> Fast
     app.include_router(v1_router(deps))
     app.include_router(responses_router(deps))
     app.include_router(messages_router(deps))
+    app.include_router(images_router(deps))
     app.include_router(batches_router(deps, ENDPOINTS))
     app.include_router(service_router(deps))
     app.include_router(receipts_router(deps))

@@ -8,8 +8,8 @@ from prometheus_client import Counter, Gauge
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.metrics import Metrics
-from edgewise.engine.api import Engine, EngineStats
-from edgewise.pipeline.model import Models, PoolStatus
+from edgewise.engine.api import EngineStats
+from edgewise.pipeline.model import Models, Observed, PoolStatus
 from edgewise.pipeline.receipts import Usage
 
 STATS_TIMEOUT_S = 2.0
@@ -81,10 +81,10 @@ class ApiMetrics:
 
     async def scrape(self, models: Models) -> None:
         """Ask every engine for its numbers; one that does not answer shows as down and keeps its last numbers."""
-        await asyncio.gather(*(self._scrape(name, engine) for name, engine in models.engines().items()))
+        await asyncio.gather(*(self._scrape(name, engine) for name, engine in models.observed().items()))
         self._publish_pool(models.status())
 
-    async def _scrape(self, name: str, engine: Engine) -> None:
+    async def _scrape(self, name: str, engine: Observed) -> None:
         self.engine_up.labels(name).set(engine.state == "ready")
         try:
             stats = await asyncio.wait_for(engine.stats(), STATS_TIMEOUT_S)

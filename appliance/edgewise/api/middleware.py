@@ -61,7 +61,7 @@ class ContextMiddleware:
         if record is not None:
             if record.run is not None:
                 usage = record.run.usage()
-                self._deps.metrics.answered(record.run.task.model.name, usage, seconds)
+                self._deps.metrics.answered(record.run.model_name, usage, seconds)
                 context.facts["prompt_tokens"] = usage.prompt_tokens
                 context.facts["completion_tokens"] = usage.completion_tokens
                 await record.run.aclose()

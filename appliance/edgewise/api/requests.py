@@ -6,17 +6,35 @@ import asyncio
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from edgewise.core.clock import Clock
-from edgewise.core.errors import QueueFull, ShuttingDown
+from edgewise.core.errors import EdgewiseError, QueueFull, ShuttingDown
 from edgewise.core.priority import Priority
-from edgewise.pipeline.run import Run
+from edgewise.pipeline.receipts import Usage
 
 RETRY_AFTER_DRAIN_S = 10.0
 RETRY_AFTER_FULL_S = 1.0
 
 Result = TypeVar("Result")
+
+
+class OpenRun(Protocol):
+    """What answers a request: `pipeline.run.Run` of texts, `pipeline.pictures.PictureRun`."""
+
+    @property
+    def model_name(self) -> str: ...
+
+    @property
+    def first_token_s(self) -> float | None:
+        """Seconds from the start to the first sign of the answer."""
+
+    def usage(self) -> Usage: ...
+
+    def fail(self, error: EdgewiseError) -> None:
+        """End it for its caller with an error."""
+
+    async def aclose(self) -> None: ...
 
 
 def shutting_down() -> ShuttingDown:
@@ -38,7 +56,7 @@ class RequestRecord:
     status: int | None = None
     error: str | None = None
     duration_ms: float | None = None
-    run: Run | None = field(default=None, repr=False)
+    run: OpenRun | None = field(default=None, repr=False)
 
     def show(self, now_monotonic: float) -> dict[str, Any]:
         """Plain data: who asked what of which model, how many tokens, how long; never the text."""
@@ -121,7 +139,7 @@ class Requests:
         self._idle.clear()
         return record
 
-    def attach(self, record: RequestRecord, run: Run) -> None:
+    def attach(self, record: RequestRecord, run: OpenRun) -> None:
         """The request's run has begun. Raises `ShuttingDown` if the running ones were cut meanwhile."""
         record.run = run
         if self._cut.is_set():

@@ -14,8 +14,9 @@ from edgewise.api.deps import ApiDependencies
 from edgewise.api.responses import json_response
 from edgewise.core.errors import EdgewiseError, InvalidRequest, ModelNotFound
 from edgewise.core.files import translate_os_errors
-from edgewise.engine.api import CacheTier, Engine, EngineStats
+from edgewise.engine.api import CacheTier, EngineStats
 from edgewise.engine.tiers import folder
+from edgewise.pipeline.model import Observed
 
 STATS_TIMEOUT_S = 2.0
 
@@ -50,7 +51,7 @@ def cache_router(deps: ApiDependencies) -> APIRouter:
     return router
 
 
-async def tiers_of(engine: Engine) -> dict[str, dict[str, int]] | None:
+async def tiers_of(engine: Observed) -> dict[str, dict[str, int]] | None:
     """Sizes and counters by tier; None if the engine does not tell now."""
     try:
         stats = await asyncio.wait_for(engine.stats(), STATS_TIMEOUT_S)

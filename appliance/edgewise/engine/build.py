@@ -110,7 +110,7 @@ def _fit(config: EngineConfig, network: NetworkConfig, numerics: Numerics, devic
     report = fit(
         network,
         numerics,
-        available=_available(device),
+        available=available_on(device),
         memory_fraction=config.memory_fraction,
         kv_memory_bytes=config.kv_memory_bytes,
         max_context=config.max_context,
@@ -128,7 +128,7 @@ def _fit(config: EngineConfig, network: NetworkConfig, numerics: Numerics, devic
 
 
 def _book(report: FitReport, device: torch.device) -> Ledger:
-    ledger = Ledger(report.budget, lambda: _available(device))
+    ledger = Ledger(report.budget, lambda: available_on(device))
     ledger.book("weights", report.weights)
     ledger.book("workspace", report.workspace)
     ledger.book("kv_cache", report.kv)
@@ -191,7 +191,7 @@ def _info(
         dtype=numerics.dtype,
         kv_dtype=numerics.kv_dtype,
         quantize=numerics.quantize,
-        device=_device_name(device),
+        device=device_name(device),
         numeric_class=numeric_class(
             numerics,
             torch_version=torch.__version__,
@@ -207,7 +207,7 @@ def _info(
     )
 
 
-def _available(device: torch.device) -> int:
+def available_on(device: torch.device) -> int:
     """Bytes to be had. An integrated GPU shares the system's memory, so MemAvailable bounds it as well."""
     if device.type != "cuda":
         return available_memory()
@@ -219,7 +219,7 @@ def _shares_host_memory(device: torch.device) -> bool:
     return device.type != "cuda" or bool(getattr(torch.cuda.get_device_properties(device), "is_integrated", False))
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
     return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else f"cpu ({cpu_family()})"
 
 

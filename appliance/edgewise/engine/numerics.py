@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import get_args
@@ -76,6 +76,12 @@ def resolve(
     _require("kv_dtype", kv_dtype, KV_DTYPES)
     _require("quantize", quantize, ("none",))
     return Numerics(device, dtype, kv_dtype, quantize, tuple(why))
+
+
+def picture_numerics(device: str, dtype: str, *, cuda: bool) -> Numerics:
+    """As `resolve`, for a model that draws; "auto" is float32 on a CPU, few of which convolve in 16 bits any faster."""
+    numerics = resolve(device=device, dtype=dtype, kv_dtype="float32", quantize="none", cuda=cuda)
+    return replace(numerics, dtype="float32") if dtype == "auto" and numerics.device == "cpu" else numerics
 
 
 def numeric_class(

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from edgewise.core.errors import ConfigError, InvalidRequest, ModelNotFound
-from edgewise.engine.api import Engine
+from edgewise.engine.api import Engine, EngineState, EngineStats, MemoryReport
+from edgewise.engine.pictures.request import PictureEngine
 from edgewise.models.templates.tool_styles import ToolSupport
 from edgewise.pipeline.structured.check import GrammarCheck
 
@@ -110,6 +111,35 @@ class ServedModel:
         return self.max_context if info is None else min(self.max_context, info.max_context)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServedPictures:
+    """One model that can be asked for pictures; the attributes are those of `ServedModel`.
+
+    Attributes:
+        steps: Steps of a picture where a request names none.
+        pixels: Of a picture whose request names no size.
+    """
+
+    name: str
+    engine: PictureEngine
+    digest: str
+    created: int
+    steps: int = 0
+    pixels: int = 0
+    owned_by: str = "edgewise"
+
+
+class Observed(Protocol):
+    """What an engine of any kind tells of itself."""
+
+    @property
+    def state(self) -> EngineState: ...
+
+    async def stats(self) -> EngineStats: ...
+
+    async def memory(self) -> MemoryReport: ...
+
+
 ModelState = Literal["unloaded", "waiting", "loading", "loaded", "unloading"]
 
 
@@ -130,6 +160,7 @@ class ModelCard:
     owned_by: str
     chat: bool | None
     loaded: bool
+    role: str = "llm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +205,9 @@ class PoolStatus:
 class Models:
     """The served models by name and alias. Here they are a fixed set; a service with a store has a subclass of it."""
 
-    def __init__(self, served: Iterable[ServedModel] = ()) -> None:
+    def __init__(self, served: Iterable[ServedModel] = (), pictures: Iterable[ServedPictures] = ()) -> None:
         self._served = tuple(served)
+        self._pictures = {model.name: model for model in pictures}
         self._by_name: dict[str, ServedModel] = {}
         for model in self._served:
             for name in (model.name, *model.aliases):
@@ -200,6 +232,10 @@ class Models:
     def engines(self) -> Mapping[str, Engine]:
         """The engine of every model that has been open, by the model's name."""
         return {model.name: model.engine for model in self.all()}
+
+    def observed(self) -> Mapping[str, Observed]:
+        """The engines of all kinds of every model that has been open, by the model's name."""
+        return self.engines()
 
     async def cards(self) -> tuple[ModelCard, ...]:
         """Every model that may be asked."""
@@ -235,6 +271,21 @@ class Models:
         """
         del keep_alive_s  # these are always loaded
         return self.get(name)
+
+    async def open_pictures(self, name: str | None, *, keep_alive_s: float | None = None) -> ServedPictures:
+        """As `open`, for a model that draws.
+
+        Args:
+            name: None for the first one that there is.
+
+        Raises:
+            ModelNotFound: There is no such model here, or none that draws.
+        """
+        del keep_alive_s
+        model = next(iter(self._pictures.values()), None) if name is None else self._pictures.get(name)
+        if model is None:
+            raise no_pictures() if name is None else unknown_model(name, self._pictures)
+        return model
 
     async def load(self, name: str) -> None:
         """Load it now. Raises what `open` and its engine's `submit` raise."""
@@ -274,6 +325,13 @@ def unknown_model(name: str, known: Iterable[str]) -> ModelNotFound:
     names = ", ".join(f"'{one}'" for one in known) or "none"
     shown = name if len(name) <= 100 else name[:100] + "..."
     return ModelNotFound(f"The model '{shown}' does not exist here. Models served: {names}.", param="model")
+
+
+def no_pictures() -> ModelNotFound:
+    return ModelNotFound(
+        "No model here draws pictures: `edgewise models list` shows which can be pulled (role diffusion).",
+        param="model",
+    )
 
 
 def pinned_error(name: str) -> InvalidRequest:

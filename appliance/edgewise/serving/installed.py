@@ -14,7 +14,7 @@ from edgewise.engine.api import Engine, EngineInfo
 from edgewise.engine.machine import Machine
 from edgewise.engine.pool.entry import FOREVER, Entry, State, again
 from edgewise.engine.pool.pool import EnginePool
-from edgewise.engine.pool.pooled import PooledEngine
+from edgewise.engine.pool.pooled import PooledEngine, PooledPictures
 from edgewise.models.catalog import SETS, member_for_role
 from edgewise.models.manifest import Manifest
 from edgewise.models.names import check_name
@@ -24,12 +24,16 @@ from edgewise.pipeline.model import (
     Models,
     ModelState,
     ModelStatus,
+    Observed,
     PoolStatus,
     ServedModel,
+    ServedPictures,
     card_of,
+    no_pictures,
     pinned_error,
     unknown_model,
 )
+from edgewise.serving.pictures import ReadPictures, read_pictures
 from edgewise.serving.served import ReadModel, read_model
 
 FORGET_S = 60.0
@@ -53,15 +57,15 @@ class _Known:
     key: str
     digest: str
     stamp: _Stamp
-    engine: PooledEngine
+    engine: PooledEngine | PooledPictures
 
 
 @dataclass(slots=True)
 class _Opened:
     """What of a known model is in memory."""
 
-    read: ReadModel
-    served: ServedModel
+    read: ReadModel | ReadPictures
+    served: ServedModel | ServedPictures
     asked: float
 
 
@@ -89,7 +93,7 @@ class InstalledModels(Models):
         self._keep_alive = dict(_keep_alive(text) for text in settings.pool.keep_alive)
         self._known: dict[str, _Known] = {}
         self._opened: dict[str, _Opened] = {}
-        self._opening: dict[str, asyncio.Task[ServedModel]] = {}
+        self._opening: dict[str, asyncio.Task[ServedModel | ServedPictures]] = {}
         self._numbers = itertools.count(1)
         pool.on_unloaded = self._unloaded
 
@@ -107,7 +111,9 @@ class InstalledModels(Models):
         """Wait for the engine of a model that is loaded at start. Raises why it cannot be loaded."""
         known = self._known[name]
         if name in self._pinned:
-            return await self._pool.wait_ready(known.key)
+            info: EngineInfo = await self._pool.wait_ready(known.key)
+            return info
+        assert isinstance(known.engine, PooledEngine)
         return await known.engine.load()
 
     async def close(self) -> None:
@@ -123,22 +129,25 @@ class InstalledModels(Models):
     # --- what the API asks -------------------------------------------------------------------------------------------
 
     def all(self) -> tuple[ServedModel, ...]:
-        return tuple(opened.served for opened in self._opened.values())
+        return tuple(one.served for one in self._opened.values() if isinstance(one.served, ServedModel))
 
     def pinned(self) -> tuple[ServedModel, ...]:
-        return tuple(self._opened[name].served for name in self._pinned if name in self._opened)
+        return tuple(model for model in self.all() if model.name in self._pinned)
 
     def absent(self) -> tuple[str, ...]:
         return tuple(name for name in self._pinned if name not in self._opened)
 
     def engines(self) -> Mapping[str, Engine]:
+        return {name: known.engine for name, known in self._known.items() if isinstance(known.engine, PooledEngine)}
+
+    def observed(self) -> Mapping[str, Observed]:
         return {name: known.engine for name, known in self._known.items()}
 
     async def cards(self) -> tuple[ModelCard, ...]:
         """Those that are loaded at start come first: who does not care takes the first one."""
         cards = [self._card(manifest) for manifest in await self._manifests()]
         order = {name: number for number, name in enumerate(self.first)}
-        return tuple(sorted(cards, key=lambda card: (order.get(card.name, len(order)), card.name)))
+        return tuple(sorted(cards, key=lambda card: (order.get(card.name, len(order)), card.role != "llm", card.name)))
 
     def status(self) -> PoolStatus:
         book, now = self._pool.book, time.monotonic()
@@ -152,12 +161,28 @@ class InstalledModels(Models):
 
     def get(self, name: str) -> ServedModel:
         opened = self._opened.get(_plain(name))
-        if opened is None:
-            raise unknown_model(name, self._opened)
+        if opened is None or not isinstance(opened.served, ServedModel):
+            raise unknown_model(name, [model.name for model in self.all()])
         return opened.served
 
     async def open(self, name: str, *, keep_alive_s: float | None = None) -> ServedModel:
-        plain = _plain(name)
+        served = await self._open_any(_plain(name), name, keep_alive_s)
+        if not isinstance(served, ServedModel):
+            raise InvalidRequest(f"The model '{served.name}' draws pictures and writes no text.", param="model")
+        return served
+
+    async def open_pictures(self, name: str | None, *, keep_alive_s: float | None = None) -> ServedPictures:
+        if name is None:
+            name = next((one.name for one in await self._manifests() if one.info.role == "diffusion"), None)
+            if name is None:
+                raise no_pictures()
+        plain = member_for_role(name, "diffusion") if name in SETS else name
+        served = await self._open_any(plain, name, keep_alive_s)
+        if not isinstance(served, ServedPictures):
+            raise InvalidRequest(f"The model '{served.name}' writes text and draws no pictures.", param="model")
+        return served
+
+    async def _open_any(self, plain: str, name: str, keep_alive_s: float | None) -> ServedModel | ServedPictures:
         stamp = self._stamp(plain) if not self._settings.models or plain in self._allowed else None
         if stamp is None:
             self._forget(plain)
@@ -173,11 +198,11 @@ class InstalledModels(Models):
         return served
 
     async def load(self, name: str) -> None:
-        await self.open(name)
+        await self._open_any(_plain(name), name, None)
         await self._known[_plain(name)].engine.load()
 
     async def unload(self, name: str) -> None:
-        served = await self.open(name)
+        served = await self._open_any(_plain(name), name, None)
         if served.name in self._pinned:
             raise pinned_error(served.name)
         self._pool.unload(self._known[served.name].key)
@@ -193,7 +218,7 @@ class InstalledModels(Models):
             return None
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
-    async def _open_once(self, name: str, stamp: _Stamp) -> ServedModel:
+    async def _open_once(self, name: str, stamp: _Stamp) -> ServedModel | ServedPictures:
         """Callers who ask at the same time share one opening; one who leaves does not end it for the others."""
         task = self._opening.get(name)
         if task is None:
@@ -206,14 +231,14 @@ class InstalledModels(Models):
             raise again(error) from error
         return task.result()
 
-    def _opening_done(self, name: str, task: asyncio.Task[ServedModel]) -> None:
+    def _opening_done(self, name: str, task: asyncio.Task[ServedModel | ServedPictures]) -> None:
         del self._opening[name]
         if not task.cancelled():
             task.exception()  # seen, also if everybody who asked has left
 
-    async def _open(self, name: str, stamp: _Stamp) -> ServedModel:
+    async def _open(self, name: str, stamp: _Stamp) -> ServedModel | ServedPictures:
         self._pool.book.sharing = len(await self._manifests()) > 1
-        read = await asyncio.to_thread(read_model, self._settings, self._store, name, self._room_for(name))
+        read = await asyncio.to_thread(_read, self._settings, self._store, name, self._room_for(name))
         digest = read.config.model.digest
         known = self._known.get(name)
         entry = None if known is None else self._pool.book.get(known.key)
@@ -227,14 +252,20 @@ class InstalledModels(Models):
         else:
             key = known.key
             self._close(name)
-        engine = PooledEngine(self._pool, key, read.config)
-        served = read.served(engine, self._aliases(name))
+        engine: PooledEngine | PooledPictures
+        served: ServedModel | ServedPictures
+        if isinstance(read, ReadPictures):
+            engine = PooledPictures(self._pool, key, read.config)
+            served = read.served(engine)
+        else:
+            engine = PooledEngine(self._pool, key, read.config)
+            served = read.served(engine, self._aliases(name))
         self._known[name] = _Known(key, digest, stamp, engine)
         self._opened[name] = _Opened(read, served, time.monotonic())
         self._close_unused()
         return served
 
-    def _enter(self, name: str, read: ReadModel) -> str:
+    def _enter(self, name: str, read: ReadModel | ReadPictures) -> str:
         """Make a version of a model known to the pool."""
         key = f"{name}#{next(self._numbers)}"
         keep_alive = self._keep_alive.get(name, _seconds(self._settings.pool.keep_alive_s))
@@ -288,12 +319,13 @@ class InstalledModels(Models):
         return [
             manifest
             for manifest in installed
-            if manifest.info.role == "llm" and (not self._settings.models or manifest.name in self._allowed)
+            if manifest.info.role in ("llm", "diffusion")
+            and (not self._settings.models or manifest.name in self._allowed)
         ]
 
     def _card(self, manifest: Manifest) -> ModelCard:
         opened = self._opened.get(manifest.name)
-        if opened is not None and opened.served.digest == manifest.digest:
+        if opened is not None and isinstance(opened.served, ServedModel) and opened.served.digest == manifest.digest:
             return card_of(opened.served)
         known = self._known.get(manifest.name)
         limits = [limit for limit in (manifest.info.context, self._settings.engine.max_context) if limit is not None]
@@ -306,6 +338,7 @@ class InstalledModels(Models):
             owned_by=ServedModel.owned_by,
             chat=_CHAT[manifest.info.chat_template],
             loaded=known is not None and known.engine.state == "ready",
+            role=manifest.info.role,
         )
 
     def _status(self, entry: Entry, now: float) -> ModelStatus:
@@ -324,6 +357,13 @@ class InstalledModels(Models):
             expires_s=None if expires is None or expires == FOREVER else round(max(0.0, expires - now), 1),
             pid=None if engine is None else engine.pid,
         )
+
+
+def _read(settings: Settings, store: Store, name: str, machine: Machine) -> ReadModel | ReadPictures:
+    """By what the model is for."""
+    if store.manifest(name).info.role == "diffusion":
+        return read_pictures(settings, store, name, machine)
+    return read_model(settings, store, name, machine)
 
 
 def _starting(entry: Entry) -> ModelState:

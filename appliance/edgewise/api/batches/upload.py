@@ -48,7 +48,7 @@ async def read_upload(request: Request, *, max_bytes: int, silence_s: float) -> 
     if media_type != "multipart/form-data":
         shown = media_type[:80] or "missing"
         raise NotJson(f"The content type is {shown}: send the file as multipart/form-data.")
-    parts = _within(request, max_bytes, silence_s)
+    parts = within(request, max_bytes, silence_s)
     parser = MultiPartParser(request.headers, parts, max_files=1, max_fields=8, max_part_size=1024)
     try:
         with translate_os_errors("buffer an upload in", Path("the folder for temporary files")):
@@ -75,14 +75,17 @@ async def read_upload(request: Request, *, max_bytes: int, silence_s: float) -> 
         await form.close()
 
 
-def _too_large(max_bytes: int) -> PayloadTooLarge:
-    return PayloadTooLarge(f"The file is larger than this service accepts (files.max_bytes: {max_bytes}).")
+def _too_large(max_bytes: int, setting: str = "files.max_bytes") -> PayloadTooLarge:
+    return PayloadTooLarge(f"The file is larger than this service accepts ({setting}: {max_bytes}).")
 
 
-async def _within(request: Request, max_bytes: int, silence_s: float) -> AsyncGenerator[bytes, None]:
+async def within(
+    request: Request, max_bytes: int, silence_s: float, setting: str = "files.max_bytes"
+) -> AsyncGenerator[bytes, None]:
+    """The body of a form in parts; `setting` names its limit. Raises as `read_upload`."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > max_bytes + _MAX_OVERHEAD:
-        raise _too_large(max_bytes)
+        raise _too_large(max_bytes, setting)
     size = 0
     stream = request.stream()
     while True:
@@ -96,5 +99,5 @@ async def _within(request: Request, max_bytes: int, silence_s: float) -> AsyncGe
             return
         size += len(part)
         if size > max_bytes + _MAX_OVERHEAD:
-            raise _too_large(max_bytes)
+            raise _too_large(max_bytes, setting)
         yield part

@@ -11,18 +11,32 @@ from typing import Any, Protocol
 
 from edgewise.core.errors import DeadlineExceeded, EdgewiseError, EngineUnavailable, ModelNotFound, ShuttingDown
 from edgewise.core.log import get_logger
-from edgewise.engine.api import Engine, EngineInfo
-from edgewise.engine.config import EngineConfig
+from edgewise.engine.api import CacheTier, EngineState, EngineStats, MemoryReport
 from edgewise.engine.events import EngineEvent
 from edgewise.engine.fit import Needs
+from edgewise.engine.messages import AnyConfig
 from edgewise.engine.pool.book import PoolBook
 from edgewise.engine.pool.entry import Action, Entry, Fail, Grant, Load, Unload, again
 
 log = get_logger(__name__)
 
 
-class ManagedEngine(Engine, Protocol):
-    """An engine with its life; `engine.client.EngineClient` is one."""
+class ManagedEngine(Protocol):
+    """An engine of any kind with its life; `engine.client.EngineClient` and `engine.pictures.client.PictureClient` are two."""
+
+    @property
+    def state(self) -> EngineState: ...
+
+    @property
+    def info(self) -> Any: ...
+
+    async def submit(self, request: Any, /) -> Any: ...
+
+    async def stats(self) -> EngineStats: ...
+
+    async def memory(self) -> MemoryReport: ...
+
+    async def clear_cache(self, tier: CacheTier | None = None) -> dict[str, int]: ...
 
     @property
     def pid(self) -> int | None: ...
@@ -32,12 +46,13 @@ class ManagedEngine(Engine, Protocol):
 
     async def start(self) -> None: ...
 
-    async def wait_ready(self, timeout_s: float | None = None) -> EngineInfo: ...
+    async def wait_ready(self, timeout_s: float | None = None) -> Any: ...
 
     async def stop(self) -> None: ...
 
 
-MakeEngine = Callable[[EngineConfig, Callable[[EngineEvent], None]], ManagedEngine]
+MakeEngine = Callable[[Any, Callable[[EngineEvent], None]], ManagedEngine]
+"""Takes a configuration of any kind, `engine.messages.AnyConfig`."""
 Told = Callable[[str, EngineEvent], None]
 Unloaded = Callable[[str], None]
 
@@ -55,7 +70,7 @@ class _Member:
         waiting: One for each waiter that the book counts.
     """
 
-    config: EngineConfig | None
+    config: AnyConfig | None
     engine: ManagedEngine | None = None
     load: asyncio.Task[None] | None = None
     ending: asyncio.Task[None] | None = None
@@ -101,7 +116,7 @@ class EnginePool:
 
     # --- models ------------------------------------------------------------------------------------------------------
 
-    def add(self, key: str, config: EngineConfig, needs: Needs, *, pinned: bool, keep_alive_s: float) -> None:
+    def add(self, key: str, config: AnyConfig, needs: Needs, *, pinned: bool, keep_alive_s: float) -> None:
         """See `PoolBook.add`."""
         self.book.add(key, config.model.name, needs, pinned=pinned, keep_alive_s=keep_alive_s)
         self._members[key] = _Member(config)
@@ -123,7 +138,7 @@ class EnginePool:
         member = self._members.get(key)
         return None if member is None else member.engine
 
-    async def wait_ready(self, key: str) -> EngineInfo:
+    async def wait_ready(self, key: str) -> Any:
         """Wait for a pinned model's engine. Raises what `EngineClient.wait_ready` raises."""
         member = self._members[key]
         await member.started.wait()
@@ -145,7 +160,7 @@ class EnginePool:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    async def acquire(self, key: str, config: EngineConfig, timeout_s: float | None = None) -> ManagedEngine:
+    async def acquire(self, key: str, config: AnyConfig, timeout_s: float | None = None) -> ManagedEngine:
         """Wait until the model is loaded; it stays so until `release` is called, once for each `acquire` that returned.
 
         Args:

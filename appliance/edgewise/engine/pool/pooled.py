@@ -1,4 +1,4 @@
-"""A model of the pool as its callers see it: an `Engine` that is loaded when it is asked."""
+"""A model of the pool as its callers see it: an engine that is loaded when it is asked."""
 
 from __future__ import annotations
 
@@ -7,23 +7,30 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Generic, Protocol, TypeVar
 
-from edgewise.engine.api import CacheTier, EngineInfo, EngineState, EngineStats, MemoryReport, TokenStream
-from edgewise.engine.config import EngineConfig
+from edgewise.engine.api import CacheTier, EngineInfo, EngineState, EngineStats, MemoryReport
+from edgewise.engine.messages import AnyConfig
+from edgewise.engine.pictures.request import DiffuseChunk, DiffuseRequest, PictureInfo
 from edgewise.engine.pool.pool import EnginePool
 from edgewise.engine.request import GenerateRequest, TokenChunk
+from edgewise.engine.stream import ChunkT
+
+RequestT = TypeVar("RequestT", GenerateRequest, DiffuseRequest)
+InfoT = TypeVar("InfoT")
+ChunkOut = TypeVar("ChunkOut", covariant=True)
 
 
-class PooledEngine:
-    """Implements `engine.api.Engine` for one model of a pool; its key is fixed, its engine process comes and goes."""
+class Pooled(Generic[RequestT, ChunkT, InfoT]):
+    """An engine for one model of a pool; its key is fixed, its engine process comes and goes."""
 
-    def __init__(self, pool: EnginePool, key: str, config: EngineConfig) -> None:
+    def __init__(self, pool: EnginePool, key: str, config: AnyConfig) -> None:
         self._pool = pool
         self._key = key
         self._config = config
 
     def __repr__(self) -> str:
-        return f"PooledEngine({self._key}, {self.state})"
+        return f"{type(self).__name__}({self._key}, {self.state})"
 
     @property
     def state(self) -> EngineState:
@@ -32,12 +39,13 @@ class PooledEngine:
         return "stopped" if engine is None else engine.state
 
     @property
-    def info(self) -> EngineInfo | None:
+    def info(self) -> InfoT | None:
         """None while the model is not loaded."""
         engine = self._pool.engine(self._key)
-        return None if engine is None else engine.info
+        info: InfoT | None = None if engine is None else engine.info
+        return info
 
-    async def submit(self, request: GenerateRequest) -> PooledStream:
+    async def submit(self, request: RequestT) -> PooledStream[ChunkT]:
         """See `engine.api.Engine.submit`; loads the model first if need be. It is not unloaded before the stream has ended.
 
         Raises:
@@ -54,11 +62,12 @@ class PooledEngine:
             raise
         return PooledStream(stream, lambda: self._pool.release(self._key), asyncio.get_running_loop())
 
-    async def load(self) -> EngineInfo:
+    async def load(self) -> InfoT:
         """Load it as a request would, and let it rest. Raises what `submit` raises."""
         engine = await self._pool.acquire(self._key, self._config)
         try:
-            return await engine.wait_ready()
+            info: InfoT = await engine.wait_ready()
+            return info
         finally:
             self._pool.release(self._key)
 
@@ -78,19 +87,33 @@ class PooledEngine:
         return {} if engine is None else await engine.clear_cache(tier)
 
 
-class PooledStream:
-    """Implements `engine.api.TokenStream`; calls `release` once, when the stream ends, is closed or dropped."""
+class PooledEngine(Pooled[GenerateRequest, TokenChunk, EngineInfo]):
+    """Implements `engine.api.Engine`."""
 
-    def __init__(self, stream: TokenStream, release: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+
+class PooledPictures(Pooled[DiffuseRequest, DiffuseChunk, PictureInfo]):
+    """Implements `engine.pictures.request.PictureEngine`."""
+
+
+class _Stream(Protocol[ChunkOut]):
+    async def __anext__(self) -> ChunkOut: ...
+
+    async def aclose(self) -> None: ...
+
+
+class PooledStream(Generic[ChunkT]):
+    """Implements `engine.api.TokenStream` and its like; calls `release` once, when the stream ends, is closed or dropped."""
+
+    def __init__(self, stream: _Stream[ChunkT], release: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         self._stream = stream
         self._release = release
         self._loop = loop
         self._released = False
 
-    def __aiter__(self) -> AsyncIterator[TokenChunk]:
+    def __aiter__(self) -> AsyncIterator[ChunkT]:
         return self
 
-    async def __anext__(self) -> TokenChunk:
+    async def __anext__(self) -> ChunkT:
         try:
             chunk = await self._stream.__anext__()
         except BaseException:  # the end, a cancellation, or a fault: the stream is over

@@ -38,6 +38,7 @@ class Brief:
         image: Picture to begin with, already in the asked size; None draws from noise.
         mask: [height, width], 0 keeps and 255 draws anew; None draws all anew.
         start: First of the `steps` that is computed; above 0 with an `image`.
+        cache: Allowed relative change in which a step is predicted from the one before instead of computed; 0 for never.
     """
 
     prompt: str
@@ -50,6 +51,7 @@ class Brief:
     start: int = 0
     image: Pixels | None = None
     mask: npt.NDArray[np.uint8] | None = None
+    cache: float = 0.0
 
 
 @dataclass(slots=True)
@@ -60,12 +62,14 @@ class Canvas:
         step: Steps that are done, `brief.start` at the beginning.
         latents: [channels, height, width].
         memory: What the model keeps beside it: embeddings of the prompts, schedule, state of a multi-step solver.
+        predicted: Of the steps done, those that were predicted (`Brief.cache`).
     """
 
     brief: Brief
     step: int
     latents: torch.Tensor
     memory: Any = None
+    predicted: int = 0
 
     @property
     def done(self) -> bool:

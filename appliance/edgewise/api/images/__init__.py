@@ -1,0 +1,1 @@
+"""OpenAI's images API: pictures from words, and pictures from pictures."""

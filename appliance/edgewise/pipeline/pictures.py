@@ -1,0 +1,316 @@
+"""Carry a request for pictures out: plan, submit every picture, hand out progress and pictures in order of arrival."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from edgewise.core.errors import Cancelled, EdgewiseError, EngineFault, error_class
+from edgewise.core.log import get_logger
+from edgewise.core.priority import Priority, PriorityName
+from edgewise.core.privacy import Privacy, PrivacyName
+from edgewise.engine.pictures.request import (
+    DiffuseChunk,
+    DiffuseParams,
+    DiffuseRequest,
+    DiffuseStats,
+    PictureEngine,
+    PictureStream,
+)
+from edgewise.pipeline.model import ServedPictures
+from edgewise.pipeline.plan import Decision, Demand, Errand, Plan, Planner, PolicyName
+from edgewise.pipeline.receipts import Usage
+from edgewise.pipeline.seeds import draw_seed, sequence_seed
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureTask:
+    """One request; what is not said here is as in `pipeline.task.Task`.
+
+    Attributes:
+        params: Of every picture; `seed` is that of the first one.
+        n: Pictures; each has a seed of its own, derived from the first as those of several answers are.
+        seed: None draws one; the receipt names it.
+    """
+
+    id: str
+    model: ServedPictures
+    params: DiffuseParams
+    n: int = 1
+    seed: int | None = None
+    key: str = ""
+    priority: Priority = Priority.INTERACTIVE
+    deadline_s: float | None = None
+    privacy: Privacy = Privacy.ANY
+    policy: PolicyName | None = None
+    ignored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureReceipt:
+    """The `edgewise` object of an answer with pictures; times in milliseconds, the largest of its pictures'.
+
+    `seeds` are those of the pictures in their order, `computed_steps` those that the step cache did not predict. With
+    `retried`, half precision overflowed and a picture was drawn again in a wider type.
+    """
+
+    request_id: str
+    model: str
+    digest: str
+    priority: PriorityName
+    privacy: PrivacyName
+    seeds: tuple[int, ...]
+    where: str
+    why: str
+    numeric_class: str | None
+    dtype: str | None
+    width: int
+    height: int
+    steps: int
+    computed_steps: int
+    guidance: float
+    queued_ms: float
+    denoise_ms: float
+    decode_ms: float
+    preemptions: int
+    restarts: int
+    retried: bool
+    ignored: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Progress of picture `index`."""
+
+    index: int
+    chunk: DiffuseChunk
+
+
+@dataclass(slots=True)
+class _Picture:
+    index: int
+    seed: int
+    stream: PictureStream
+    stats: DiffuseStats | None = None
+
+
+@dataclass(slots=True)
+class PictureRun:
+    """A request under way. `done` once every picture is finished; `receipt` is complete then."""
+
+    task: PictureTask
+    plan: Plan
+    clock: Callable[[], float] = time.monotonic
+    _pictures: list[_Picture] = field(default_factory=list)
+    _pumps: list[asyncio.Task[None]] = field(default_factory=list)
+    _news: asyncio.Queue[Drawn | EdgewiseError] = field(default_factory=asyncio.Queue)
+    _unfinished: int = 0
+    _started_s: float = 0.0
+    _first_s: float | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._unfinished == 0
+
+    @property
+    def model_name(self) -> str:
+        return self.task.model.name
+
+    @property
+    def decision(self) -> Decision[PictureEngine]:
+        return self.plan.decision("diffuse")
+
+    @property
+    def first_token_s(self) -> float | None:
+        """Seconds to the first step of any picture."""
+        return None if self._first_s is None else self._first_s - self._started_s
+
+    def usage(self) -> Usage:
+        """Pictures are not counted in tokens."""
+        return Usage(prompt_tokens=0, completion_tokens=0, cached_tokens=None)
+
+    async def submit(self, seed: int) -> None:
+        """Queue every picture or none."""
+        self._started_s = self.clock()
+        try:
+            for index in range(self.task.n):
+                own = picture_seed(seed, index)
+                request = DiffuseRequest(
+                    id=f"{self.task.id}/{index}",
+                    params=replace(self.task.params, seed=own),
+                    key=self.task.key,
+                    priority=self.task.priority,
+                    deadline_s=self.task.deadline_s,
+                )
+                self._pictures.append(_Picture(index, own, await self.decision.engine.submit(request)))
+        except BaseException:
+            await self.aclose()
+            raise
+        self._unfinished = self.task.n
+        self._pumps = [
+            asyncio.create_task(self._pump(picture), name=f"{self.task.id}/{picture.index}")
+            for picture in self._pictures
+        ]
+
+    async def receive(self, timeout_s: float) -> Drawn | None:
+        """The next piece of news; None after `timeout_s` without any. Raises what an engine reports; the run is over then."""
+        reading = asyncio.ensure_future(self._news.get())
+        try:
+            await asyncio.wait({reading}, timeout=timeout_s)
+            if not reading.done():
+                return None
+            news = reading.result()
+        finally:
+            reading.cancel()
+        if isinstance(news, EdgewiseError):
+            await self.aclose()
+            raise news
+        if news.chunk.finish is not None:
+            self._unfinished -= 1
+        return news
+
+    async def news(self) -> AsyncIterator[Drawn]:
+        """All of it, until every picture is finished."""
+        while not self.done:
+            drawn = await self.receive(3600.0)
+            if drawn is not None:
+                yield drawn
+
+    def fail(self, error: EdgewiseError) -> None:
+        """End the request for its caller, who meets the error where it reads on."""
+        self._news.put_nowait(error)
+
+    async def aclose(self) -> None:
+        """Cancel what is still being drawn: it takes no further step. Safe to call twice."""
+        for pump in self._pumps:
+            pump.cancel()
+        for picture in self._pictures:
+            await picture.stream.aclose()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    def receipt(self) -> PictureReceipt:
+        """What was drawn, where and how."""
+        task, decision = self.task, self.decision
+        info = decision.engine.info
+        known = [picture.stats for picture in self._pictures if picture.stats is not None]
+        size = known[0] if known else None
+        return PictureReceipt(
+            request_id=task.id,
+            model=task.model.name,
+            digest=task.model.digest,
+            priority=task.priority.label,
+            privacy=task.privacy.label,
+            seeds=tuple(picture.seed for picture in self._pictures),
+            where=decision.where,
+            why=decision.reason,
+            numeric_class=None if info is None else info.numeric_class,
+            dtype=None if info is None else info.dtype,
+            width=0 if size is None else size.width,
+            height=0 if size is None else size.height,
+            steps=0 if size is None else size.steps,
+            computed_steps=sum(one.computed_steps for one in known),
+            guidance=0.0 if size is None else size.guidance,
+            queued_ms=_ms(max((one.queued_s for one in known), default=0.0)),
+            denoise_ms=_ms(max((one.denoise_s for one in known), default=0.0)),
+            decode_ms=_ms(max((one.decode_s for one in known), default=0.0)),
+            preemptions=sum(one.preemptions for one in known),
+            restarts=max((one.restarts for one in known), default=0),
+            retried=any(one.retried for one in known),
+            ignored=task.ignored,
+            warnings=task.warnings,
+        )
+
+    async def _pump(self, picture: _Picture) -> None:
+        """Move one picture's progress from the engine to the caller."""
+        try:
+            async for chunk in picture.stream:
+                if self._first_s is None:
+                    self._first_s = self.clock()
+                if chunk.stats is not None:
+                    picture.stats = chunk.stats
+                if chunk.finish in ("error", "cancelled"):
+                    raise _engine_error(chunk)
+                self._news.put_nowait(Drawn(picture.index, chunk))
+                if chunk.finish is not None:
+                    return
+            self._news.put_nowait(EngineFault("The engine's stream ended without a picture."))
+        except EdgewiseError as error:
+            self._news.put_nowait(error)
+        except Exception as error:  # outermost frame of a task; the caller must hear of it
+            log.exception("picture_broke", request_id=self.task.id, picture=picture.index)
+            self._news.put_nowait(EngineFault(f"The picture broke off by an internal error ({type(error).__name__})."))
+        finally:
+            await picture.stream.aclose()
+
+
+async def start_pictures(
+    task: PictureTask, planner: Planner, *, clock: Callable[[], float] = time.monotonic
+) -> PictureRun:
+    """Plan and queue a request.
+
+    Raises:
+        InvalidRequest: The model cannot draw it, naming the field.
+        QueueFull, EngineUnavailable, OutOfMemory: The engine takes no more, is not there, or has no room for it.
+    """
+    seed = draw_seed() if task.seed is None else task.seed
+    plan = await planner.plan(_errand(task), [picture_demand(task)])
+    run = PictureRun(task, plan, clock)
+    await run.submit(seed)
+    return run
+
+
+def picture_seed(seed: int, index: int) -> int:
+    """Seed of the picture `index` (from 0) of a request; small enough for every JSON reader, so that it can be asked for alone."""
+    return seed if index == 0 else sequence_seed(seed, index) & (2**53 - 1)
+
+
+def picture_demand(task: PictureTask) -> Demand:
+    """What drawing needs, for placement."""
+    params, info = task.params, task.model.engine.info
+    best = (0, 0) if info is None else info.sizes_best
+    pixels = (params.width or best[0]) * (params.height or best[1])
+    upload = len(params.prompt.encode()) + len(params.negative_prompt.encode())
+    return Demand(
+        stage="diffuse",
+        model=task.model.name,
+        digest=task.model.digest,
+        local=task.model.engine,
+        answers=task.n,
+        steps=params.steps or (task.model.steps if info is None else info.steps),
+        pixels=pixels or task.model.pixels,
+        upload_bytes=upload + len(params.image or b"") + len(params.mask or b""),
+    )
+
+
+def _errand(task: PictureTask) -> Errand:
+    return Errand(
+        id=task.id,
+        key=task.key,
+        priority=task.priority,
+        privacy=task.privacy,
+        deadline_s=task.deadline_s,
+        policy=task.policy,
+    )
+
+
+def _engine_error(chunk: DiffuseChunk) -> EdgewiseError:
+    """The error that the engine names, as its class in the tree; an unknown code is an engine fault."""
+    message = chunk.error_message or f"The engine ended the request: {chunk.error_code or chunk.finish}."
+    if chunk.finish == "cancelled":
+        return Cancelled(message)
+    return (error_class(chunk.error_code or "") or EngineFault)(message)
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000.0, 3)
