@@ -25,6 +25,8 @@ PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"
 _SCOPES = (
     ("/v1", "inference"),
     ("/edgewise/v1/jobs", "inference"),
+    ("/edgewise/v1/blobs", "inference"),
+    ("/edgewise/v1/cloud", "inference"),
     ("/edgewise/v1/pipelines", "inference"),
     ("/edgewise", "admin"),
     ("/metrics", "metrics"),

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from edgewise.core.errors import StorageError
+from edgewise.core.errors import ConfigError, StorageError
 
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free space or move EDGEWISE_HOME to a larger disk",
@@ -59,6 +59,24 @@ def make_folder(folder: Path, *, mode: int = 0o755) -> None:
             raise StorageError(
                 f"cannot create {folder}: a file stands in the way; move it or choose another"
             ) from error
+
+
+def read_secret(path: Path, setting: str) -> str:
+    """The line of a file that holds a key or password and nothing else.
+
+    Args:
+        setting: Dotted name of the setting that names the file, for the message.
+
+    Raises:
+        ConfigError: It cannot be read, is empty, or holds more.
+    """
+    try:
+        lines = path.read_text("utf-8").split()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"`{setting}`: {path} cannot be read ({error}).", param=setting) from error
+    if len(lines) != 1:
+        raise ConfigError(f"`{setting}`: {path} must hold one word, the secret, and nothing else.", param=setting)
+    return lines[0]
 
 
 def fsync_dir(folder: Path) -> None:

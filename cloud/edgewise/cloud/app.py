@@ -11,17 +11,19 @@ from fastapi import APIRouter
 
 from edgewise.api.deps import ApiDependencies
 from edgewise.cloud.blobs import BlobStore
+from edgewise.cloud.executors.http import HttpExecutor
 from edgewise.cloud.executors.local import LocalExecutor
 from edgewise.cloud.executors.protocol import Executor
 from edgewise.cloud.intake.blob_routes import blobs_router
 from edgewise.cloud.intake.intake import Intake
 from edgewise.cloud.intake.routes import jobs_router
-from edgewise.cloud.jobs.schema import open_jobs
+from edgewise.cloud.jobs.schema import jobs_file, open_jobs
 from edgewise.cloud.jobs.table import JobTable
 from edgewise.cloud.metrics import CloudMetrics
 from edgewise.cloud.tenants import Tenants
 from edgewise.cloud.workers import Workers
 from edgewise.core.errors import ConfigError, EdgewiseError
+from edgewise.core.files import read_secret
 from edgewise.core.log import get_logger
 from edgewise.core.settings import LoadedSettings, Settings
 from edgewise.serving import service
@@ -49,7 +51,7 @@ class CloudPart:
 
     def __init__(self, settings: Settings, deps: ApiDependencies) -> None:
         intake = settings.intake
-        database = open_jobs(settings.home / "cloud.db")
+        database = open_jobs(jobs_file(settings.home))
         self._deps = deps
         self._max_request_bytes = intake.max_request_bytes
         self._executor = make_executor(settings, deps)
@@ -83,8 +85,9 @@ class CloudPart:
             tenants,
             self._workers,
             self._executor,
-            intake,
             name=socket.gethostname(),
+            residency=intake.residency,
+            max_request_bytes=intake.max_request_bytes,
             draining=lambda: deps.draining,
         )
         self._main: asyncio.Task[None] | None = None
@@ -125,7 +128,23 @@ class CloudPart:
 
 
 def make_executor(settings: Settings, deps: ApiDependencies) -> Executor:
-    """The back end that the settings name."""
-    if settings.intake.executor == "local":
+    """The back end that the settings name.
+
+    Raises:
+        ConfigError: It needs a setting that is not there.
+    """
+    intake = settings.intake
+    if intake.executor == "local":
         return LocalExecutor(deps.models)
-    raise ConfigError(f"`intake.executor` is {settings.intake.executor!r}, which this build does not have")
+    if intake.executor == "http":
+        if intake.upstream is None:
+            raise ConfigError(
+                '`intake.executor` is "http": set `intake.upstream` to the address of the server behind it'
+            )
+        key = (
+            None
+            if intake.upstream_key_file is None
+            else read_secret(intake.upstream_key_file, "intake.upstream_key_file")
+        )
+        return HttpExecutor(intake.upstream, key, metrics=deps.metrics.registry)
+    raise ConfigError(f"`intake.executor` is {intake.executor!r}, which this build does not have")

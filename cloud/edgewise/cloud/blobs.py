@@ -47,7 +47,7 @@ class BlobStore:
     ) -> None:
         self._database = database
         self._folder = folder
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._tenant_bytes = tenant_bytes
         self._clock = clock or SystemClock()
         self._locks: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -151,7 +151,7 @@ class BlobStore:
         self._locks.pop(path, None)
 
     async def _check_room(self, tenant: str, size: int) -> None:
-        if size > self._max_bytes:
+        if size > self.max_bytes:
             raise self._too_large()
         query = "SELECT coalesce(sum(bytes), 0) FROM blobs WHERE tenant = ?"
         used = await self._database.run(lambda db: int(db.execute(query, (tenant,)).fetchone()[0]))
@@ -175,14 +175,14 @@ class BlobStore:
                 size = file.seek(start)
                 async for piece in content:
                     size += len(piece)
-                    if size > self._max_bytes or (total is not None and size > total):
+                    if size > self.max_bytes or (total is not None and size > total):
                         raise self._too_large()
                     await asyncio.to_thread(file.write, piece)
                 await asyncio.to_thread(_sync, file)
         return size
 
     def _too_large(self) -> PayloadTooLarge:
-        return PayloadTooLarge(f"A blob has at most {self._max_bytes} bytes, and no more than it announces.")
+        return PayloadTooLarge(f"A blob has at most {self.max_bytes} bytes, and no more than it announces.")
 
 
 def _part(path: Path) -> Path:

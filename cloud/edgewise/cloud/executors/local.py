@@ -4,34 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict, dataclass
 
 from edgewise.cloud.executors.protocol import Order, Produced
-from edgewise.cloud.work import sampling_params
-from edgewise.core.errors import EdgewiseError, EngineFault, ModelNotFound, UnsupportedModel, error_class
-from edgewise.engine.api import EngineInfo
-from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk
-from edgewise.pipeline.model import Models, ServedModel
-from edgewise.wire.messages import Capability, DiffuseWork, Work
-
-_WEIGHT = 0.3  # of the latest measurement in the mean
-_LEAST_PROMPT = 16  # tokens from which on a prefill tells something about speed
-
-
-@dataclass(slots=True)
-class Speed:
-    """Measured items a second of one stream; None before anything was measured."""
-
-    decode: float | None = None
-    prefill: float | None = None
-
-    def learn(self, stats: RequestStats, made: int) -> None:
-        """`made` tokens came out of this attempt."""
-        if made > 1 and stats.decode_s > 0:
-            self.decode = _mean(self.decode, made / stats.decode_s)
-        read = stats.prompt_tokens - stats.cached_tokens
-        if read >= _LEAST_PROMPT and stats.prefill_s > 0:
-            self.prefill = _mean(self.prefill, read / stats.prefill_s)
+from edgewise.cloud.executors.tokens import Speed, name_here, precision_of, produced_of, request_of
+from edgewise.core.errors import EngineFault
+from edgewise.pipeline.model import Models
+from edgewise.wire.messages import Capability
 
 
 class LocalExecutor:
@@ -63,7 +41,7 @@ class LocalExecutor:
                     digest=card.digest,
                     context=card.context,
                     numeric_class=None if info is None else info.numeric_class,
-                    precision=None if info is None else _precision(info),
+                    precision=None if info is None else precision_of(info),
                     speed=speed.decode,
                     prefill=speed.prefill,
                 )
@@ -72,21 +50,8 @@ class LocalExecutor:
 
     async def run(self, order: Order) -> AsyncIterator[Produced]:
         """See `Executor.run`."""
-        work = order.work
-        if isinstance(work, DiffuseWork):
-            raise UnsupportedModel(f"The model '{work.model}' does not draw pictures here.", param="model")
-        model = await self._open(work)
-        request = GenerateRequest(
-            id=f"{order.job}.{order.attempt}",
-            prompt=work.prompt,
-            sampling=sampling_params(work),
-            output=order.tokens,
-            salt=order.tenant,
-            key=order.tenant,
-            priority=order.priority,
-            deadline_s=order.deadline_s,
-            constraint=work.constraint,
-        )
+        request = request_of(order)
+        model = await self._models.open(await name_here(self._models, order.work))
         stream = await model.engine.submit(request)
         async with contextlib.aclosing(stream):
             made = 0
@@ -94,43 +59,7 @@ class LocalExecutor:
                 made += len(chunk.tokens)
                 if chunk.finish is not None and chunk.stats is not None:
                     self._speeds.setdefault(model.name, Speed()).learn(chunk.stats, made)
-                yield _produced(chunk, model.engine.info)
+                yield produced_of(chunk, model.engine.info)
                 if chunk.finish is not None:
                     return
         raise EngineFault("The engine's stream ended without saying why.")
-
-    async def _open(self, work: Work) -> ServedModel:
-        """By digest where the device names one: a name may be another model's here."""
-        name = work.model
-        if work.digest is not None:
-            names = [card.name for card in await self._models.cards() if card.digest == work.digest]
-            if not names:
-                raise ModelNotFound(
-                    f"The model '{name[:100]}' with the digest {work.digest} is not here.", param="work.digest"
-                )
-            name = name if name in names else names[0]
-        return await self._models.open(name)
-
-
-def _produced(chunk: TokenChunk, info: EngineInfo | None) -> Produced:
-    kind = None if chunk.error_code is None else error_class(chunk.error_code)
-    return Produced(
-        count=len(chunk.tokens),
-        tokens=chunk.tokens,
-        logprobs=None if chunk.logprobs is None else tuple((one.logprob, tuple(one.top)) for one in chunk.logprobs),
-        finish=chunk.finish,
-        facts=None if chunk.stats is None else asdict(chunk.stats),
-        numeric_class=None if info is None else info.numeric_class,
-        precision=None if info is None else _precision(info),
-        error_code=chunk.error_code,
-        error_message=chunk.error_message,
-        retryable=kind is not None and issubclass(kind, EdgewiseError) and kind.retryable,
-    )
-
-
-def _precision(info: EngineInfo) -> dict[str, str]:
-    return {"dtype": info.dtype, "kv_dtype": info.kv_dtype, "quantize": info.quantize}
-
-
-def _mean(before: float | None, latest: float) -> float:
-    return latest if before is None else (1 - _WEIGHT) * before + _WEIGHT * latest

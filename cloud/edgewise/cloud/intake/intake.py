@@ -17,7 +17,6 @@ from edgewise.cloud.workers import Workers
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import KeyReused, ModelNotFound, NotFound, NotPermitted, ShuttingDown
 from edgewise.core.priority import Priority, priority_of
-from edgewise.core.settings_links import IntakeSettings
 from edgewise.wire.messages import Accepted, Capability, Chunk, CloudInfo, Final, JobControl, JobRequest, Work
 from edgewise.wire.stream_log import START, Place, parse_place
 
@@ -26,7 +25,7 @@ _CATALOG_S = 2.0  # what can be had is asked of the back end this often at most
 
 class Intake:
     """Args:
-    name: What the cloud calls itself.
+    name, residency: What the cloud calls itself, and where it computes.
     draining: Whether the service is ending.
     """
 
@@ -37,9 +36,10 @@ class Intake:
         tenants: Tenants,
         workers: Workers,
         executor: Executor,
-        settings: IntakeSettings,
         *,
         name: str,
+        residency: str = "",
+        max_request_bytes: int = 8 * 1024**2,
         draining: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
     ) -> None:
@@ -48,7 +48,8 @@ class Intake:
         self._tenants = tenants
         self._workers = workers
         self._executor = executor
-        self._settings = settings
+        self._residency = residency
+        self._max_request_bytes = max_request_bytes
         self._name = name
         self._draining = draining
         self._clock = clock or SystemClock()
@@ -65,11 +66,11 @@ class Intake:
         return CloudInfo(
             name=self._name,
             tenant=tenant,
-            residency=self._settings.residency,
+            residency=self._residency,
             models=tuple(self._priced(one) for one in await self._models()),
             queue_s={one.label: round(self._workers.wait_s(queues, one), 3) for one in Priority},
-            max_request_bytes=self._settings.max_request_bytes,
-            max_blob_bytes=self._settings.max_blob_bytes,
+            max_request_bytes=self._max_request_bytes,
+            max_blob_bytes=self.blobs.max_bytes,
         )
 
     async def submit(self, tenant: str, request: JobRequest) -> Accepted:

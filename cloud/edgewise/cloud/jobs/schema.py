@@ -99,6 +99,11 @@ CREATE INDEX blob_uses_by_blob ON blob_uses (tenant, sha256)
 )
 
 
+def jobs_file(home: Path) -> Path:
+    """The database in a state directory."""
+    return home / "cloud.db"
+
+
 def open_jobs(path: Path | None) -> Database:
     """The database at `path`; None for one in memory."""
     return Database(path, MIGRATIONS)

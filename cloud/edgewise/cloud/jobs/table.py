@@ -132,6 +132,11 @@ class JobTable:
             raise NotFound(f"There is no job with the key '{key[:80]}' here.", param="key")
         return job
 
+    async def latest(self, limit: int) -> list[Job]:
+        """Jobs of all tenants, the latest first."""
+        query = "SELECT * FROM jobs ORDER BY seq DESC LIMIT ?"
+        return await self._run(lambda db: [statements.job_of(row) for row in db.execute(query, (limit,))])
+
     async def work_of(self, id: str) -> Work | None:
         """What a job asks for; None once that was dropped."""
         row = await self._run(lambda db: db.execute("SELECT request FROM jobs WHERE id = ?", (id,)).fetchone())
