@@ -44,7 +44,7 @@ class Cloud:
         self.health = health
         self._tokenizer = tokenizer
         self._parting = Parting()
-        self._road = Road(health.transport, self._parting, device, health.lost)
+        self._road = Road(health.transport, self._parting, device, health.lost, health.back)
         self._texts: dict[str, TextTokens] = {}
 
     # --- a part of the service ---------------------------------------------------------------------------------------

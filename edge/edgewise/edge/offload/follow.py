@@ -29,8 +29,12 @@ class Patience:
     stream_s: float = 10.0
 
 
-def _unheard(name: str, error: LinkLost) -> None:
+def _told_lost(name: str, error: LinkLost) -> None:
     log.info("cloud_link_lost", transport=name, reason=error.message)
+
+
+def _told_back() -> None:
+    log.info("cloud_link_back")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,14 @@ class Road:
         parting: Says last words.
         device: This device's name.
         lost: Told of every loss, by the transport's name and the reason.
+        back: Told when a stream goes on after one.
     """
 
     transport: Callable[[], Transport]
     parting: Parting
     device: str = ""
-    lost: Callable[[str, LinkLost], None] = _unheard
+    lost: Callable[[str, LinkLost], None] = _told_lost
+    back: Callable[[], None] = _told_back
 
 
 class JobFollower:
@@ -124,7 +130,8 @@ class JobFollower:
                 key = await self._handed(transport)
                 async with contextlib.aclosing(transport.events(key, place())) as events:
                     async for event in events:
-                        waiting.progress()
+                        if waiting.progress():
+                            self._road.back()
                         item = take(event)
                         if item is not None:
                             yield item

@@ -77,6 +77,11 @@ class Health:
             self._down(error.message)
         self._wake.set()
 
+    def back(self) -> None:
+        """A request went on after a loss: look at once, so that plans know it too."""
+        if not self._state.up:
+            self._wake.set()
+
     async def wait_asked(self, seconds: float) -> None:
         """Return once the cloud has answered or refused for the first time, at most after `seconds`."""
         waiting = asyncio.ensure_future(self._asked.wait())
@@ -96,12 +101,12 @@ class Health:
             await self._sleep(pause)
 
     async def _sleep(self, seconds: float) -> None:
-        self._wake.clear()
         waiting = asyncio.ensure_future(self._wake.wait())
         try:
             await asyncio.wait({waiting}, timeout=seconds)
         finally:
             waiting.cancel()
+        self._wake.clear()
 
     async def _look(self) -> bool:
         """Ask every transport in turn; the first that answers is taken."""

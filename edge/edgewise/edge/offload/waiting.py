@@ -30,10 +30,11 @@ class Waiting:
         self._pause = _FIRST_PAUSE_S
         self._since = time.monotonic()
 
-    def progress(self) -> None:
-        """Something arrived."""
-        self._lost = None
+    def progress(self) -> bool:
+        """Something arrived; whether that ends a loss."""
+        lost, self._lost = self._lost, None
         self._pause = _FIRST_PAUSE_S
+        return lost is not None
 
     async def pause(self, error: LinkLost) -> None:
         """Wait before the next try.

@@ -1,0 +1,92 @@
+"""A device and its cloud as two real processes with a link between them that a test can break."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from edgewise.bench.link import Link
+from scripts.service import DeviceService, edgewise_command, edgewise_environment
+from tests.e2e.service import import_tiny, new_home, running
+
+ONE_THREAD = {"EDGEWISE_ENGINE__THREADS": "1"}  # one numeric class on both sides, and no fight for the cores
+
+
+class CloudProcess(DeviceService):
+    """One `edgewise cloud`."""
+
+    def start(self) -> None:
+        command = edgewise_command("cloud", "--host", self.host, "--port", str(self.port), *self._flags)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._prefix, *command],
+                env=edgewise_environment(self.home, self._environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+
+@dataclass
+class Pair:
+    """Attributes:
+    device_home, settings: What the device was started with, to start it again.
+    """
+
+    device: DeviceService
+    cloud: DeviceService
+    link: Link
+    device_home: Path
+    settings: Mapping[str, str]
+
+    def body(self, prompt: str = "hello", max_tokens: int = 60, **fields: Any) -> dict[str, Any]:
+        return {"model": "tiny", "prompt": prompt, "max_tokens": max_tokens, "seed": 5, "logprobs": 0, **fields}
+
+    def complete(self, prompt: str = "hello", *, headers: Mapping[str, str] | None = None, **fields: Any) -> Any:
+        """The whole answer of a text completion; raises unless 200."""
+        body = self.body(prompt, **fields)
+        answer = httpx.post(f"{self.device.url}/v1/completions", json=body, headers=headers, timeout=120)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def wait_link(self, up: bool = True, seconds: float = 30.0) -> None:
+        """Return once plans count with the link (or without it)."""
+        wanted, limit = "cloud" if up else "local", time.monotonic() + seconds
+        while self.complete(max_tokens=1)["edgewise"]["stages"][0]["where"] != wanted:
+            assert time.monotonic() < limit, f"the device goes on to plan without regard to a link that is {up=}"
+            time.sleep(0.1)
+
+
+def segments(answer: Any) -> list[tuple[str, int]]:
+    """Who made which part of an answer."""
+    return [(one["where"], one["offset"]) for one in answer["edgewise"]["stages"][0]["segments"]]
+
+
+@contextmanager
+def paired(*, device: bool = True, **settings: str) -> Iterator[Pair]:
+    """Both on the tiny model; `settings` are environment settings of the device without their prefix."""
+    with ExitStack() as stack:
+        cloud_home, device_home = (stack.enter_context(new_home(starter=False)) for _ in range(2))
+        import_tiny(cloud_home)
+        import_tiny(device_home)
+        cloud = stack.enter_context(CloudProcess(cloud_home, ["--model", "tiny"], environment=ONE_THREAD))
+        link = stack.enter_context(Link(cloud.host, cloud.port))
+        chosen = {
+            "CLOUD__URL": link.url,
+            "CLOUD__PATIENCE_S": "8",
+            "PLACEMENT__POLICY": "prefer-cloud",
+            **settings,
+        }
+        environment = {**ONE_THREAD, **{f"EDGEWISE_{name}": value for name, value in chosen.items()}}
+        service = stack.enter_context(running(model="tiny", home=device_home, environment=environment))
+        pair = Pair(service, cloud, link, device_home, environment)
+        pair.wait_link()
+        yield pair

@@ -1,0 +1,144 @@
+"""Answers through a cloud: a real device, a real cloud, and a link between them that breaks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.e2e.pair import Pair, paired, segments
+from tests.e2e.service import running
+
+EVENT = b"id: 1."  # every chunk of a first attempt
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with paired() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def undisturbed(pair: Pair) -> str:
+    return str(pair.complete()["choices"][0]["text"])
+
+
+@pytest.fixture(autouse=True)
+def link_up(request: pytest.FixtureRequest) -> None:
+    if "pair" in request.fixturenames:
+        request.getfixturevalue("pair").wait_link()
+
+
+def text(answer: dict[str, object]) -> str:
+    return str(answer["choices"][0]["text"])  # type: ignore[index]
+
+
+def test_the_cloud_answers_and_the_receipt_says_so(pair: Pair) -> None:
+    answer = pair.complete()
+    stage = answer["edgewise"]["stages"][0]
+    assert (stage["where"], segments(answer)) == ("cloud", [("cloud", 0)])
+    assert answer["usage"]["completion_tokens"] == 60
+    assert answer["edgewise"]["costs"]["up_bytes"] > 100
+    assert answer["edgewise"]["costs"]["down_bytes"] > 1000
+
+
+def test_what_is_private_is_answered_here_in_the_same_words(pair: Pair, undisturbed: str) -> None:
+    marker = b"vqxzj"
+    answer = pair.complete(marker.decode(), headers={"x-edgewise-privacy": "private"})
+    assert answer["edgewise"]["stages"][0]["where"] == "local"
+    assert text(pair.complete(headers={"x-edgewise-privacy": "private"})) == undisturbed
+    assert not pair.link.saw(marker)
+
+
+@pytest.mark.parametrize("at", [1, 5, 14, 23])
+def test_a_link_that_breaks_twice_changes_nothing(pair: Pair, undisturbed: str, at: int) -> None:
+    before = pair.link.connections
+    first = pair.link.act_after(at, "reset", text=EVENT)
+    second = pair.link.act_after(at + 3, "reset", text=EVENT)
+    answer = pair.complete()
+    assert first.wait(1)
+    assert second.wait(1)
+    assert pair.link.connections > before
+    assert (text(answer), segments(answer)) == (undisturbed, [("cloud", 0)])
+
+
+def test_a_link_that_is_gone_for_a_while_is_waited_for(pair: Pair, undisturbed: str) -> None:
+    cut = pair.link.act_after(6, "cut", text=EVENT)
+    with httpx.stream(
+        "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
+    ) as response:
+        lines = response.iter_lines()
+        next(lines)
+        assert cut.wait(20)
+        time.sleep(1.0)
+        pair.link.restore()
+        body = "\n".join(lines)
+    assert '"where":"cloud"' in body.replace(" ", "")
+    assert '"where":"local","offset"' not in body.replace(" ", "")
+
+
+def test_a_dead_engine_of_the_cloud_is_not_noticed(pair: Pair, undisturbed: str) -> None:
+    hold = pair.link.act_after(8, "hold", text=EVENT)
+    with httpx.stream(
+        "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
+    ) as response:
+        lines = response.iter_lines()
+        assert hold.wait(20)
+        os.kill(pair.cloud.engine_pid(), signal.SIGKILL)
+        pair.link.restore()
+        body = "\n".join(lines)
+    assert body.rstrip().endswith("[DONE]")
+    assert text(pair.complete()) == undisturbed
+
+
+def test_the_engine_of_the_device_may_die_meanwhile(pair: Pair, undisturbed: str) -> None:
+    hold = pair.link.act_after(8, "hold", text=EVENT)
+    with httpx.stream(
+        "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
+    ) as response:
+        assert hold.wait(20)
+        os.kill(pair.device.engine_pid(), signal.SIGKILL)
+        pair.link.restore()
+        body = "\n".join(response.iter_lines())
+    assert body.rstrip().endswith("[DONE]")
+    assert '"where":"local","offset"' not in body.replace(" ", "")
+
+
+def test_a_device_that_is_killed_in_a_stream_comes_back_and_answers() -> None:
+    with paired() as pair:
+        hold = pair.link.act_after(8, "hold", text=EVENT)
+        with httpx.stream(
+            "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
+        ) as response:
+            assert hold.wait(20)
+            os.kill(pair.device.pid, signal.SIGKILL)
+            with pytest.raises(httpx.HTTPError):
+                response.read()
+        pair.link.restore()
+        with running(model="tiny", home=pair.device_home, environment=pair.settings) as again:
+            pair.device = again
+            pair.wait_link()
+            assert segments(pair.complete()) == [("cloud", 0)]
+
+
+def test_a_cloud_that_is_killed_for_good_is_followed_by_the_local_engine() -> None:
+    with paired(CLOUD__PATIENCE_S="1") as pair:
+        undisturbed = text(pair.complete())
+        hold = pair.link.act_after(9, "hold", text=EVENT)
+        with httpx.stream(
+            "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
+        ) as response:
+            assert hold.wait(20)
+            for process in (pair.cloud.pid, *(child.pid for child in pair.cloud.children())):
+                os.kill(process, signal.SIGKILL)
+            pair.link.restore()
+            body = "\n".join(response.iter_lines())
+        assert '"reads":"localfrom' in body.replace(" ", "")
+        pair.wait_link(up=False)
+        answer = pair.complete()
+        assert answer["edgewise"]["stages"][0]["where"] == "local"
+        assert text(answer) == undisturbed
