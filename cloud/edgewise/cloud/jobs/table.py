@@ -258,6 +258,10 @@ class JobTable:
         """
         await self._log.append(lease, chunk)
 
+    async def settle(self, lease: Lease) -> None:
+        """Return once everything that was appended is on disk; raises as `append` does."""
+        await self._log.settle(lease)
+
     async def finish(self, lease: Lease, ending: Ending) -> Job:
         """End the job: its last chunks, final record and bill are on disk when this returns, the last two in one commit.
 
@@ -335,6 +339,7 @@ class JobTable:
         return await self._run(lambda db: statements.bills(db, since, tenant))
 
     def _recover(self, db: sqlite3.Connection) -> int:
+        db.execute("PRAGMA secure_delete = ON")  # what is dropped is overwritten
         statements.set_clocks(db, self._clock.time(), self._clock.monotonic())
         rows = db.execute("SELECT * FROM jobs WHERE state = 'running'").fetchall()
         for row in rows:
