@@ -260,3 +260,9 @@ _BY_CODE = {
 def error_class(code: str) -> type[EdgewiseError] | None:
     """The class of this module with the stable `code`, for errors that come from another process; None if there is none."""
     return _BY_CODE.get(code)
+
+
+def is_retryable(code: str | None) -> bool:
+    """Whether a retry can help against an error with this code; false for none, and for one that is not of the tree."""
+    kind = None if code is None else error_class(code)
+    return kind is not None and kind.retryable

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
+from edgewise.cloud.executors.pictures import draw
 from edgewise.cloud.executors.protocol import Order, Produced
 from edgewise.cloud.executors.tokens import Speed, name_here, precision_of, produced_of, request_of
 from edgewise.core.errors import EngineFault
-from edgewise.pipeline.model import Models
-from edgewise.wire.messages import Capability
+from edgewise.engine.pictures.request import PictureInfo
+from edgewise.pipeline.model import ModelCard, Models
+from edgewise.wire.messages import Capability, DiffuseWork
 
 
 class LocalExecutor:
@@ -18,6 +20,7 @@ class LocalExecutor:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._speeds: dict[str, Speed] = {}
+        self._drawing: dict[str, PictureInfo] = {}
 
     def __repr__(self) -> str:
         return f"LocalExecutor({self._models!r})"
@@ -32,6 +35,9 @@ class LocalExecutor:
         engines = self._models.engines()
         found = []
         for card in await self._models.cards():
+            if card.role == "diffusion":
+                found.append(_drawing(card, self._drawing.get(card.name)))
+                continue
             engine = engines.get(card.name)
             info = None if engine is None else engine.info
             speed = self._speeds.get(card.name, Speed())
@@ -50,6 +56,11 @@ class LocalExecutor:
 
     async def run(self, order: Order) -> AsyncIterator[Produced]:
         """See `Executor.run`."""
+        if isinstance(order.work, DiffuseWork):
+            async with contextlib.aclosing(self._draw(order.work, order)) as drawing:
+                async for produced in drawing:
+                    yield produced
+            return
         request = request_of(order)
         model = await self._models.open(await name_here(self._models, order.work))
         stream = await model.engine.submit(request)
@@ -63,3 +74,22 @@ class LocalExecutor:
                 if chunk.finish is not None:
                     return
         raise EngineFault("The engine's stream ended without saying why.")
+
+    async def _draw(self, work: DiffuseWork, order: Order) -> AsyncGenerator[Produced, None]:
+        model = await self._models.open_pictures(await name_here(self._models, work))
+        async with contextlib.aclosing(draw(model.engine, work, order)) as drawing:
+            async for produced in drawing:
+                yield produced
+        if model.engine.info is not None:
+            self._drawing[model.name] = model.engine.info
+
+
+def _drawing(card: ModelCard, info: PictureInfo | None) -> Capability:
+    return Capability(
+        model=card.name,
+        digest=card.digest,
+        kind="diffuse",
+        numeric_class=None if info is None else info.numeric_class,
+        precision=None if info is None else {"dtype": info.dtype},
+        speed=None if info is None or info.step_s <= 0 else 1 / info.step_s,
+    )

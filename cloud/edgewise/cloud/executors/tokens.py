@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from edgewise.cloud.executors.protocol import Order, Produced
 from edgewise.cloud.work import sampling_params
-from edgewise.core.errors import EdgewiseError, ModelNotFound, UnsupportedModel, error_class
+from edgewise.core.errors import ModelNotFound, UnsupportedModel, is_retryable
 from edgewise.engine.api import EngineInfo
 from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk
 from edgewise.pipeline.model import Models
@@ -73,7 +73,6 @@ async def name_here(models: Models, work: Work) -> str:
 
 def produced_of(chunk: TokenChunk, info: EngineInfo | None) -> Produced:
     """A chunk as it is logged; `info` is its engine's."""
-    kind = None if chunk.error_code is None else error_class(chunk.error_code)
     return Produced(
         count=len(chunk.tokens),
         tokens=chunk.tokens,
@@ -84,7 +83,7 @@ def produced_of(chunk: TokenChunk, info: EngineInfo | None) -> Produced:
         precision=None if info is None else precision_of(info),
         error_code=chunk.error_code,
         error_message=chunk.error_message,
-        retryable=kind is not None and issubclass(kind, EdgewiseError) and kind.retryable,
+        retryable=is_retryable(chunk.error_code),
     )
 
 
