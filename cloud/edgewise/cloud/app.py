@@ -14,6 +14,7 @@ from edgewise.cloud.blobs import BlobStore
 from edgewise.cloud.executors.http import HttpExecutor
 from edgewise.cloud.executors.local import LocalExecutor
 from edgewise.cloud.executors.protocol import Executor
+from edgewise.cloud.faces import Faces, faces_router
 from edgewise.cloud.intake.blob_routes import blobs_router
 from edgewise.cloud.intake.intake import Intake
 from edgewise.cloud.intake.routes import jobs_router
@@ -26,6 +27,7 @@ from edgewise.core.errors import ConfigError, EdgewiseError
 from edgewise.core.files import read_secret
 from edgewise.core.log import get_logger
 from edgewise.core.settings import LoadedSettings, Settings
+from edgewise.models.store import Store
 from edgewise.serving import service
 from edgewise.serving.service import Part
 
@@ -90,6 +92,7 @@ class CloudPart:
             max_request_bytes=intake.max_request_bytes,
             draining=lambda: deps.draining,
         )
+        self._faces = Faces(Store(settings.home / "models"), deps.models)
         self._main: asyncio.Task[None] | None = None
 
     @property
@@ -98,6 +101,7 @@ class CloudPart:
         return (
             jobs_router(self._deps, self.intake, max_request_bytes=self._max_request_bytes),
             blobs_router(self.intake.blobs, silence_s=limit),
+            faces_router(self._faces),
         )
 
     def start(self) -> None:

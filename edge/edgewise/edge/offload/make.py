@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from edgewise.core.errors import ConfigError
+from edgewise.core.files import read_secret
 from edgewise.core.settings import Settings
 from edgewise.core.settings_links import CloudSettings
 from edgewise.edge.offload.cloud import Cloud
@@ -48,7 +47,7 @@ def cloud_key(cloud: CloudSettings) -> str | None:
     Raises:
         ConfigError: The file cannot be read, or holds no key.
     """
-    return cloud.key if cloud.key_file is None else _read(cloud.key_file)
+    return cloud.key if cloud.key_file is None else read_secret(cloud.key_file, "cloud.key_file")
 
 
 def http_transport(settings: Settings) -> HttpTransport:
@@ -60,15 +59,3 @@ def http_transport(settings: Settings) -> HttpTransport:
 
 def _transports(settings: Settings) -> Sequence[Transport]:
     return (http_transport(settings),)
-
-
-def _read(path: Path) -> str:
-    try:
-        key = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cloud.key_file: {path} cannot be read ({error}).", param="cloud.key_file") from error
-    if not key:
-        raise ConfigError(
-            f"cloud.key_file: {path} is empty; it holds the key and nothing else.", param="cloud.key_file"
-        )
-    return key

@@ -30,6 +30,7 @@ DEFAULT_ALIGNMENT = 32
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
+_COUNTS = 8  # after magic and version: the numbers of tensors and of metadata entries
 _MIN_METADATA_BYTES = 8 + 1 + 4 + 1  # key length, key, type, value
 _MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8  # name length, name, dimensions' count, one dimension, type, offset
 _READ_AHEAD = 1 << 20
@@ -66,6 +67,7 @@ class GGUFHeader:
         metadata: Value or undecoded array by key, in file order. Prefer the typed getters below.
         tensors: By name, in file order.
         data_offset: First byte of the data section.
+        metadata_end: First byte after the metadata.
     """
 
     name: str
@@ -73,6 +75,7 @@ class GGUFHeader:
     metadata: Mapping[str, Scalar | GGUFArray]
     tensors: Mapping[str, GGUFTensor]
     data_offset: int
+    metadata_end: int
     _raw: bytearray
     _where: Mapping[str, int] = field(default_factory=dict)
 
@@ -122,6 +125,11 @@ class GGUFHeader:
             raise self._mistyped(key, "an array of numbers")
         layout = SCALARS[value.kind][1].format
         return struct.unpack_from(f"<{value.count}{layout[1:]}", self._raw, value.start)
+
+    def without_tensors(self) -> bytes:
+        """A GGUF file with this metadata and no tensors: tokenizer and chat template without weights."""
+        counts = _U64.pack(0) + _U64.pack(len(self.metadata))
+        return bytes(self._raw[:_COUNTS]) + counts + bytes(self._raw[_COUNTS + len(counts) : self.metadata_end])
 
     def _decode_strings(self, key: str, array: GGUFArray) -> list[str]:
         strings: list[str] = []
@@ -191,6 +199,7 @@ class _HeaderParser:
     def parse(self) -> GGUFHeader:
         version, num_tensors, num_metadata = self._preamble()
         metadata = self._metadata(num_metadata)
+        metadata_end = self.pos
         alignment = self._alignment(metadata)
         infos = [self._tensor_info() for _ in range(num_tensors)]
         data_offset = self.pos + -self.pos % alignment
@@ -199,7 +208,7 @@ class _HeaderParser:
         self._check_layout(infos, data_offset, alignment)
         del self.raw[self.pos :]
         tensors = {info.name: _shifted(info, data_offset) for info, _ in infos}
-        return GGUFHeader(self.file.name, version, metadata, tensors, data_offset, self.raw, self.where)
+        return GGUFHeader(self.file.name, version, metadata, tensors, data_offset, metadata_end, self.raw, self.where)
 
     # --- primitives ---
 
