@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from edgewise.api.deps import ApiDependencies
 from edgewise.core.settings import LoadedSettings, Settings
 from edgewise.edge.offload.make import make_cloud
-from edgewise.edge.offload.planner import PreferCloud
 from edgewise.edge.outbox.part import Outbox
+from edgewise.edge.placement.measure import LinkMeter
+from edgewise.edge.placement.planner import PlacementPlanner
+from edgewise.edge.placement.power import LinuxPower
 from edgewise.serving import service
 from edgewise.serving.service import Part
 
@@ -21,9 +23,19 @@ def serve(loaded: LoadedSettings) -> int:
 def device_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
     """Placement, offload and outbox, as far as they are configured."""
     parts: list[Part] = []
-    cloud = make_cloud(settings, emit=deps.events.emit, tokenizer=lambda name: deps.models.get(name).tokenizer)
+    meter = LinkMeter()
+    cloud = make_cloud(
+        settings, emit=deps.events.emit, tokenizer=lambda name: deps.models.get(name).tokenizer, meter=meter
+    )
     if cloud is not None:
-        deps.planner = PreferCloud(cloud)
+        deps.planner = PlacementPlanner(
+            settings.placement,
+            cloud,
+            deps.receipts,
+            meter=meter,
+            power=LinuxPower(deps.clock),
+            clock=deps.clock,
+        )
         parts.append(cloud)
     parts.append(Outbox(settings, deps, link=cloud))
     return parts

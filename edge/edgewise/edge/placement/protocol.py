@@ -39,6 +39,9 @@ class Elsewhere(Protocol):
         leads from a request with a stricter label to a link. `demand.local` continues what the cloud does not finish.
         """
 
+    def backed(self, clearance: Clearance, demand: Demand, capability: Capability) -> Any:
+        """`demand.local`, which may go on there: where it is lost for good, or slow. It needs the same clearance."""
+
 
 class Meter(Protocol):
     """Told of what crosses the link, by whoever sends it. Cheap; called in the event loop."""

@@ -1,0 +1,109 @@
+"""What a place would take and cost, and the one number that places are compared by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgewise.edge.placement.measure import Expected, LinkView, Work
+from edgewise.edge.placement.policy import PREFERRED, RATES
+from edgewise.pipeline.plan import Demand, Place, PolicyName, Prediction
+from edgewise.wire.messages import Capability
+
+UNKNOWN_S = 1e4
+"""An unknown latency counts as so long: a place that nobody measured is taken where it is preferred or the only one."""
+DISLIKED_S = 1e6
+"""What a policy's unloved place costs on top: more than any latency, so that it is taken only where the other one cannot be."""
+
+_MESSAGE_BYTES = 700  # of a job around its tokens, with the headers of HTTP
+_WRITTEN = 1.5  # a token id of four bytes, as it is written in a message
+_TOKEN_DOWN_BYTES = 60  # an event of a stream with its framing, at the usual few tokens an event
+_PICTURE_BYTES_PER_PIXEL = 1.5  # PNG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strain:
+    """Of this device: too hot to keep its pace, and on battery."""
+
+    hot: bool = False
+    battery: bool = False
+
+
+def work_of(demand: Demand, answer_tokens: int, fresh: float) -> Work:
+    """The size of a demand: `answer_tokens` are expected of each answer, `fresh` is the share of the prompt to be read."""
+    if demand.stage == "diffuse":
+        return Work(read=0, write=demand.steps * demand.pixels / 1e6, answers=demand.answers)
+    return Work(read=demand.prompt_tokens * fresh, write=answer_tokens, answers=demand.answers)
+
+
+def traffic_of(demand: Demand, answer_tokens: int) -> tuple[int, int]:
+    """Bytes up and down over the link, if the stage ran elsewhere."""
+    if demand.stage == "diffuse":
+        return _MESSAGE_BYTES + demand.upload_bytes, round(
+            _MESSAGE_BYTES + demand.answers * demand.pixels * _PICTURE_BYTES_PER_PIXEL
+        )
+    up = demand.answers * _MESSAGE_BYTES + round(_WRITTEN * demand.upload_bytes)
+    return up, demand.answers * (_MESSAGE_BYTES + _TOKEN_DOWN_BYTES * answer_tokens)
+
+
+def told_pace(capability: Capability, work: Work, queue_s: float, transfer_s: float) -> Expected | None:
+    """What a cloud's own figures promise, before anything was measured from here; None where it gives none."""
+    if not capability.speed or (work.read and not capability.prefill):
+        return None
+    read_s = work.read / capability.prefill if capability.prefill else 0.0
+    return Expected(queue_s=queue_s, read_s=read_s, write_s=work.write / capability.speed, rest_s=transfer_s)
+
+
+def local_prediction(expected: Expected | None, watts: float | None) -> Prediction:
+    """`watts` is what computing draws on top of the idle device."""
+    if expected is None:
+        return Prediction(first_s=None, total_s=None)
+    busy_s = expected.bias * (expected.read_s + expected.write_s)
+    return Prediction(
+        first_s=expected.first_s, total_s=expected.total_s, joules=None if watts is None else watts * busy_s
+    )
+
+
+def cloud_prediction(
+    expected: Expected | None, demand: Demand, capability: Capability | None, answer_tokens: int, *, powered: bool
+) -> Prediction:
+    """`powered`: the power of this device is known, so that computing nothing is known to take nothing."""
+    up, down = traffic_of(demand, answer_tokens)
+    price = 0.0 if capability is None else _price(demand, capability, answer_tokens)
+    return Prediction(
+        first_s=None if expected is None else expected.first_s,
+        total_s=None if expected is None else expected.total_s,
+        up_bytes=up,
+        down_bytes=down,
+        joules=0.0 if powered else None,
+        price=price,
+    )
+
+
+def score(
+    policy: PolicyName, where: Place, predicted: Prediction, margin_s: float = 0.0, strain: Strain = Strain()
+) -> float:
+    """The cost of a place in seconds. `margin_s` is what transfers at the 90th percentile add to those that are expected."""
+    rates = RATES[policy]
+    latency = UNKNOWN_S if predicted.total_s is None else predicted.total_s + margin_s
+    here = where == "local"
+    if here and strain.hot:
+        latency *= 1.25
+    joules = (predicted.joules or 0.0) * (10.0 if here and strain.battery else 1.0)
+    cost = (
+        rates.second * latency
+        + rates.money * predicted.price
+        + rates.joule * joules
+        + rates.byte * (predicted.up_bytes + predicted.down_bytes)
+    )
+    return cost + (0.0 if PREFERRED.get(policy, where) == where else DISLIKED_S)
+
+
+def margin_of(link: LinkView, up_bytes: int, down_bytes: int) -> float:
+    """By how much a transfer at the 90th percentile is slower than an expected one; never negative."""
+    usual = link.transfer_s(up_bytes, down_bytes)
+    return max(0.0, link.transfer_s(up_bytes, down_bytes, p90=True) - usual)
+
+
+def _price(demand: Demand, capability: Capability, answer_tokens: int) -> float:
+    read, written = (0, demand.steps) if demand.stage == "diffuse" else (demand.prompt_tokens, answer_tokens)
+    return demand.answers * (read * capability.price_in + written * capability.price_out) / 1000.0

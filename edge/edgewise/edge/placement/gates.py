@@ -1,0 +1,105 @@
+"""What rules a place out, in this order: label, link and budget, model and context, deadline. Each gate says so in a sentence.
+
+Pure functions of frozen inputs: the same circumstances give the same answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgewise.core.privacy import Privacy
+from edgewise.edge.placement.budget import NOTHING_LIMITED, Left
+from edgewise.edge.placement.protocol import LinkState
+from edgewise.pipeline.plan import Demand, Errand, Place, PolicyName, Prediction
+from edgewise.wire.messages import Capability, CloudInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What is known of one place for one stage.
+
+    Attributes:
+        link: Of a place elsewhere; None for this device.
+        info: What the cloud said of itself.
+        capability: The cloud's model that fits the demand; None where there is none.
+        left: What may still be spent today.
+        predicted: None before anything was measured.
+    """
+
+    where: Place
+    link: LinkState | None = None
+    info: CloudInfo | None = None
+    capability: Capability | None = None
+    left: Left = NOTHING_LIMITED
+    predicted: Prediction | None = None
+
+
+def ruled_out(errand: Errand, demand: Demand, policy: PolicyName, sight: Sight) -> str | None:
+    """Why a place cannot be taken, by the first gate that it does not pass; None where it passes all but the deadline."""
+    if demand.allowed and sight.where not in demand.allowed:
+        return f"The pipeline allows {' or '.join(demand.allowed)} only."
+    if sight.where == "local":
+        return _no_local(demand)
+    if errand.privacy is not Privacy.ANY:
+        return f"The request is labelled '{errand.privacy.label}', which keeps it from the cloud."
+    if policy == "local-only":
+        return "The policy is 'local-only'."
+    return _no_link(demand, sight) or _no_budget(sight) or _no_capability(demand, sight)
+
+
+def too_late(errand: Errand, sight: Sight) -> str | None:
+    """Why a place would miss the deadline; None where it would not, or nobody knows."""
+    total = None if sight.predicted is None else sight.predicted.total_s
+    if errand.deadline_s is None or total is None or total <= errand.deadline_s:
+        return None
+    return f"It is expected to take {total:.2f} s, and the deadline is in {errand.deadline_s:.2f} s."
+
+
+def matching(demand: Demand, info: CloudInfo | None) -> Capability | None:
+    """The cloud's model for a demand: the same files, or, where the cloud knows no digest, the same name."""
+    kind = "diffuse" if demand.stage == "diffuse" else "generate"
+    models = [] if info is None else [one for one in info.models if one.kind == kind]
+    same = next((one for one in models if one.digest is not None and one.digest == demand.digest), None)
+    return same or next((one for one in models if one.digest is None and one.model == demand.model), None)
+
+
+def _no_local(demand: Demand) -> str | None:
+    if demand.local is None:
+        return "The model is not on this device."
+    if getattr(demand.local, "state", None) == "failed":
+        return "The model's engine on this device keeps failing."
+    return _no_room(demand, demand.context, "this device")
+
+
+def _no_link(demand: Demand, sight: Sight) -> str | None:
+    if sight.link is None or not sight.link.up:
+        return (sight.link.why if sight.link else "") or "The cloud cannot be reached."
+    if sight.info is not None and demand.upload_bytes > sight.info.max_request_bytes:
+        return f"The request has {demand.upload_bytes} bytes, and the cloud takes {sight.info.max_request_bytes}."
+    return None
+
+
+def _no_budget(sight: Sight) -> str | None:
+    predicted, left = sight.predicted, sight.left
+    cost = 0 if predicted is None else predicted.up_bytes + predicted.down_bytes
+    if left.bytes is not None and cost > left.bytes:
+        return f"It would cost {cost} bytes, and {max(0, left.bytes)} are left today (placement.daily_bytes)."
+    price = 0.0 if predicted is None else predicted.price
+    if left.price is not None and (price > left.price or left.price < 0):
+        return f"It would cost {price:.6g}, and {max(0.0, left.price):.6g} are left today (placement.daily_price)."
+    return None
+
+
+def _no_capability(demand: Demand, sight: Sight) -> str | None:
+    found = sight.capability
+    if found is None:
+        named = sight.info is not None and any(one.model == demand.model for one in sight.info.models)
+        return f"The cloud has {'other files of' if named else 'not'} the model '{demand.model}'."
+    return _no_room(demand, found.context, "the cloud")
+
+
+def _no_room(demand: Demand, context: int | None, whose: str) -> str | None:
+    needed = demand.prompt_tokens + demand.answer_tokens
+    if context is None or needed <= context:
+        return None
+    return f"Prompt and answer need {needed} tokens, and the context on {whose} has {context}."

@@ -1,0 +1,169 @@
+"""`Planner`: for every stage of a request the places that can run it, what they would take and cost, and the one to take.
+
+A plan is stored before anything is sent, and learned from when its request has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from edgewise.core.clock import Clock, SystemClock
+from edgewise.core.errors import NoPlace
+from edgewise.core.privacy import clearance_of
+from edgewise.core.settings_links import PlacementSettings
+from edgewise.edge.placement.budget import Budget, Left
+from edgewise.edge.placement.choice import Option, Weighed, decide
+from edgewise.edge.placement.cost import (
+    Strain,
+    cloud_prediction,
+    local_prediction,
+    margin_of,
+    score,
+    told_pace,
+    traffic_of,
+    work_of,
+)
+from edgewise.edge.placement.gates import Sight, matching, ruled_out
+from edgewise.edge.placement.hysteresis import Stays
+from edgewise.edge.placement.learning import Experience
+from edgewise.edge.placement.measure import LinkMeter
+from edgewise.edge.placement.policy import policies_by_name
+from edgewise.edge.placement.protocol import Elsewhere, Power
+from edgewise.pipeline.plan import Decision, Demand, Errand, Place, Plan
+from edgewise.pipeline.receipt_store import ReceiptStore
+
+_HOT_MARGIN_C = 3.0
+
+
+class PlacementPlanner:
+    """`pipeline.plan.Planner` of a device with a cloud.
+
+    Args:
+        elsewhere: The cloud.
+        store: Keeps the plans, and tells what came of them.
+        meter: Of the link; whoever sends feeds it.
+        power: The device's own state.
+    """
+
+    def __init__(
+        self,
+        settings: PlacementSettings,
+        elsewhere: Elsewhere,
+        store: ReceiptStore,
+        *,
+        meter: LinkMeter,
+        power: Power,
+        clock: Clock | None = None,
+    ) -> None:
+        self._elsewhere = elsewhere
+        self._store = store
+        self._meter = meter
+        self._power = power
+        self._clock = clock or SystemClock()
+        self._policies = policies_by_name(settings.policy, settings.policies)
+        self._watts = max(0.0, settings.busy_watts - settings.idle_watts) if settings.busy_watts else None
+        self._budget = Budget(
+            store, daily_bytes=settings.daily_bytes, daily_price=settings.daily_price, clock=self._clock
+        )
+        self._stays = Stays()
+        self.experience = Experience(meter, self._clock)
+        store.listeners.append(self.experience.ended)
+
+    async def plan(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
+        plan = self._plan(errand, demands, await self._budget.left(), take=True)
+        await self._store.planned(errand, ", ".join(dict.fromkeys(demand.model for demand in demands)), plan)
+        self.experience.began(errand, demands, plan)
+        return plan
+
+    async def explain(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
+        return replace(self._plan(errand, demands, await self._budget.left(), take=False), id=None)
+
+    def _plan(self, errand: Errand, demands: Sequence[Demand], left: Left, *, take: bool) -> Plan:
+        decisions = []
+        policy = None
+        for demand in demands:
+            weighed = self._weigh(errand, demand, left)
+            policy = policy or weighed.policy
+            decision = self._decide(errand, demand, weighed, take=take)
+            decisions.append(decision)
+            left = left.less(decision.predicted) if decision.where != "local" else left
+        return Plan(tuple(decisions), id=errand.id, policy=policy, watts=self._watts)
+
+    # --- one stage -------------------------------------------------------------------------------------------------------
+
+    def _weigh(self, errand: Errand, demand: Demand, left: Left) -> Weighed:
+        """Every place, with what is known of it."""
+        policy = self._policies.of(errand, demand)
+        options = []
+        strain = self._strain()
+        for sight, margin_s in (self._here(errand, demand), self._there(errand, demand, left)):
+            why = ruled_out(errand, demand, policy, sight)
+            assert sight.predicted is not None
+            cost = None if why else score(policy, sight.where, sight.predicted, margin_s, strain)
+            options.append(Option(sight, why, cost))
+        return Weighed(policy, tuple(options))
+
+    def _decide(self, errand: Errand, demand: Demand, weighed: Weighed, *, take: bool) -> Decision[Any]:
+        choose = self._stays.take if take else self._stays.peek
+        chosen, decision = decide(errand, demand, weighed, choose, self._clock.monotonic())
+        engine = self._engine(errand, demand, chosen.where, weighed) if take else None
+        return replace(decision, engine=engine)
+
+    def _here(self, errand: Errand, demand: Demand) -> tuple[Sight, float]:
+        tokens = self.experience.answer_tokens(errand, demand)
+        work = work_of(demand, tokens, self.experience.fresh(errand, demand))
+        predicted = local_prediction(self.experience.expect(demand, "local", work, 0.0), self._watts)
+        return Sight(where="local", predicted=predicted), 0.0
+
+    def _there(self, errand: Errand, demand: Demand, left: Left) -> tuple[Sight, float]:
+        """The cloud, and by how much it may be later than expected."""
+        info = self._elsewhere.info
+        capability = matching(demand, info)
+        tokens = self.experience.answer_tokens(errand, demand)
+        work = work_of(demand, tokens, self.experience.fresh(errand, demand))
+        up, down = self.experience.traffic(demand, *traffic_of(demand, tokens))
+        link = self._meter.view()
+        transfer_s = link.transfer_s(up, down)
+        queue_s = 0.0 if info is None else info.queue_s.get(errand.priority.label, 0.0)
+        expected = self.experience.expect(demand, "cloud", work, transfer_s)
+        if expected is None and capability is not None:
+            expected = told_pace(capability, work, queue_s, transfer_s)
+        predicted = replace(
+            cloud_prediction(expected, demand, capability, tokens, powered=self._watts is not None),
+            up_bytes=up,
+            down_bytes=down,
+        )
+        unforeseen_s = 0.0 if expected is None else max(0.0, queue_s - expected.queue_s)
+        sight = Sight(
+            where="cloud",
+            link=self._elsewhere.link,
+            info=info,
+            capability=capability,
+            left=left,
+            predicted=predicted,
+        )
+        return sight, margin_of(link, up, down) + unforeseen_s
+
+    def _engine(self, errand: Errand, demand: Demand, where: Place, weighed: Weighed) -> Any:
+        """The one way from a decision to an engine. None leads elsewhere without a clearance, which only the label gives."""
+        clearance = clearance_of(errand.privacy)
+        cloud = weighed.option("cloud")
+        capability = cloud.sight.capability
+        if clearance is None or capability is None or cloud.why is not None:
+            if where != "local":
+                raise NoPlace(f"'{demand.model}' cannot run in the cloud: {cloud.why}")
+            return demand.local
+        if where == "local":
+            return self._elsewhere.backed(clearance, demand, capability)
+        return self._elsewhere.engine(clearance, demand, capability)
+
+    def _strain(self) -> Strain:
+        state = self._power.read()
+        hot = (
+            state.hottest_c is not None
+            and state.throttle_c is not None
+            and state.hottest_c >= state.throttle_c - _HOT_MARGIN_C
+        )
+        return Strain(hot=hot, battery=bool(state.on_battery))

@@ -1,0 +1,275 @@
+"""The planner over a real store, with a double of the cloud: what it hands out, stores, learns and spends."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgewise.core.clock import FakeClock
+from edgewise.core.errors import NoPlace, NotPermitted
+from edgewise.core.privacy import Clearance, Privacy
+from edgewise.core.settings_links import PlacementSettings
+from edgewise.edge.placement.measure import LinkMeter
+from edgewise.edge.placement.planner import PlacementPlanner
+from edgewise.edge.placement.protocol import LinkState, PowerState
+from edgewise.engine.request import LinkUse, RequestStats, Segment
+from edgewise.pipeline.plan import Decision, Demand, Errand, Plan
+from edgewise.pipeline.receipt_store import DAY_S, Outcome, ReceiptStore
+from edgewise.pipeline.state import open_state
+from edgewise.wire.messages import Capability, CloudInfo
+from tests.fakes.engine import FakeEngine
+from tests.pipeline.test_receipt_store import outcome
+
+DIGEST = "sha256:" + "a" * 64
+TINY = Capability(
+    model="tiny", digest=DIGEST, context=1000, speed=100.0, prefill=1000.0, price_in=0.001, price_out=0.002
+)
+UP = LinkState(True)
+OTHER = TINY.model_copy(update={"digest": "sha256:" + "b" * 64})
+
+
+@dataclass
+class FakeCloud:
+    """A test double of the offload side."""
+
+    link: LinkState = UP
+    info: CloudInfo | None = field(default_factory=lambda: CloudInfo(name="c", tenant="t", models=(TINY,)))
+    far: FakeEngine = field(default_factory=FakeEngine)
+    handed: list[Clearance] = field(default_factory=list)
+
+    def engine(self, clearance: Clearance, demand: Demand, capability: Capability) -> Any:
+        self.handed.append(clearance)
+        return self.far
+
+    def backed(self, clearance: Clearance, demand: Demand, capability: Capability) -> Any:
+        self.handed.append(clearance)
+        return demand.local
+
+
+class NoPower:
+    def read(self) -> PowerState:
+        return PowerState()
+
+
+@dataclass
+class Device:
+    path: Path
+    clock: FakeClock = field(default_factory=FakeClock)
+    cloud: FakeCloud = field(default_factory=FakeCloud)
+    here: FakeEngine = field(default_factory=FakeEngine)
+    stores: list[ReceiptStore] = field(default_factory=list)
+    numbers: int = 0
+
+    def planner(self, **settings: Any) -> PlacementPlanner:
+        self.stores.append(ReceiptStore(open_state(self.path), clock=self.clock))
+        return PlacementPlanner(
+            PlacementSettings(**settings),
+            self.cloud,
+            self.stores[-1],
+            meter=LinkMeter(),
+            power=NoPower(),
+            clock=self.clock,
+        )
+
+    def errand(self, **fields: Any) -> Errand:
+        self.numbers += 1
+        return Errand(**{"id": f"r{self.numbers}", "key": "k", "privacy": Privacy.ANY, **fields})
+
+    def demand(self, **fields: Any) -> Demand:
+        given: dict[str, Any] = {"local": self.here, "context": 500, "prompt_tokens": 100, "answer_tokens": 100}
+        return Demand(stage="generate", model="tiny", digest=DIGEST, **{**given, **fields})
+
+    async def decide(self, planner: PlacementPlanner, demand: Demand | None = None, **errand: Any) -> Decision[Any]:
+        return (await planner.plan(self.errand(**errand), [demand or self.demand()])).decisions[0]
+
+
+@pytest.fixture
+async def device(tmp_path: Path) -> AsyncIterator[Device]:
+    made = Device(tmp_path / "state.db")
+    yield made
+    for store in made.stores:
+        await store.aclose()
+        store._database.close()
+
+
+def told(
+    plan: Plan, errand: Errand, *, total_s: float, tokens: int = 100, where: str | None = None, fault: str | None = None
+) -> Outcome:
+    """An answer that took so long."""
+    segments = () if where is None else (Segment(where=where, offset=0, numeric_class=None, why=""),)
+    stats = RequestStats(
+        prompt_tokens=100,
+        cached_tokens=0,
+        completion_tokens=tokens,
+        queued_s=0.0,
+        prefill_s=0.1 * total_s,
+        decode_s=0.9 * total_s,
+        segments=segments,
+        link=LinkUse(up_bytes=1000, down_bytes=5000, price=0.5) if where == "cloud" else None,
+    )
+    made = outcome(errand.id, plan, stats)
+    return replace(made, errand=errand, total_s=total_s, fault=fault)
+
+
+async def run(device: Device, planner: PlacementPlanner, *, total_s: float, tokens: int = 100, **errand: Any) -> Plan:
+    """One request that takes so long wherever it runs."""
+    asked = device.errand(**errand)
+    plan = await planner.plan(asked, [device.demand()])
+    where = plan.decisions[0].where
+    device.stores[-1].ended(
+        told(plan, asked, total_s=total_s, tokens=tokens, where=where if where == "cloud" else None)
+    )
+    return plan
+
+
+@pytest.mark.parametrize("policy", ["prefer-cloud", "fastest", "cheapest", "balanced"])
+@pytest.mark.parametrize("label", [Privacy.PRIVATE, Privacy.SITE])
+async def test_a_label_keeps_a_request_here_under_every_policy(device: Device, label: Privacy, policy: str) -> None:
+    planner = device.planner(policy=policy)
+    decision = await device.decide(planner, privacy=label)
+    assert (decision.where, decision.engine) == ("local", device.here)
+    assert f"'{label.label}'" in decision.reason
+    with pytest.raises(NoPlace, match="keeps it from the cloud"):
+        await device.decide(planner, device.demand(local=None), privacy=label)
+    assert device.cloud.handed == []
+
+
+async def test_even_a_decision_gone_wrong_gets_no_engine_elsewhere(device: Device) -> None:
+    """The last function before an engine asks for the label itself."""
+    planner = device.planner(policy="prefer-cloud")
+    errand, demand = device.errand(), device.demand()
+    weighed = planner._weigh(errand, demand, await planner._budget.left())
+    assert planner._engine(errand, demand, "cloud", weighed) is device.cloud.far
+    with pytest.raises(NoPlace):
+        planner._engine(replace(errand, privacy=Privacy.PRIVATE), demand, "cloud", weighed)
+    assert len(device.cloud.handed) == 1
+
+
+async def test_the_cloud_is_taken_where_preferred_and_its_engine_handed_out_once(device: Device) -> None:
+    decision = await device.decide(device.planner(policy="prefer-cloud"))
+    assert (decision.where, decision.engine) == ("cloud", device.cloud.far)
+    assert decision.predicted is not None
+    assert decision.predicted.total_s == pytest.approx(1.1)  # by what the cloud says of itself
+    assert decision.predicted.price == pytest.approx(100 * 0.001 / 1000 + 100 * 0.002 / 1000)
+    assert len(device.cloud.handed) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"link": LinkState(False, "The cable is out.")}, "The cable is out."),
+        ({"info": None}, "has not the model"),
+        ({"info": CloudInfo(name="c", tenant="t", models=(OTHER,))}, "other files"),
+        ({"info": CloudInfo(name="c", tenant="t", models=(TINY,), max_request_bytes=10)}, "the cloud takes 10"),
+    ],
+)
+async def test_what_the_cloud_cannot_do_is_said(device: Device, change: dict[str, Any], reason: str) -> None:
+    for name, value in change.items():
+        setattr(device.cloud, name, value)
+    decision = await device.decide(device.planner(policy="prefer-cloud"), device.demand(upload_bytes=400))
+    assert decision.where == "local"
+    assert reason in decision.reason
+
+
+async def test_a_prompt_beyond_the_device_goes_to_the_cloud(device: Device) -> None:
+    planner = device.planner(policy="prefer-local")
+    assert (await device.decide(planner)).where == "local"
+    decision = await device.decide(planner, device.demand(prompt_tokens=700))
+    assert decision.where == "cloud"
+    assert "context on this device has 500" in decision.reason
+    with pytest.raises(NoPlace, match="context on the cloud has 1000"):
+        await device.decide(planner, device.demand(prompt_tokens=2000))
+
+
+async def test_a_plan_is_stored_before_it_is_handed_out_and_explaining_stores_nothing(device: Device) -> None:
+    planner = device.planner(policy="prefer-cloud")
+    explained = await planner.explain(device.errand(), [device.demand()])
+    assert explained.decisions[0].engine is None
+    assert device.cloud.handed == []
+    plan = await planner.plan(device.errand(), [device.demand()])
+    other = sqlite3.connect(device.path)
+    assert other.execute("SELECT id, place, predicted_s FROM receipts").fetchall() == [
+        (plan.id, "cloud", pytest.approx(1.1))
+    ]
+    other.close()
+
+
+async def test_it_learns_both_sides_and_takes_the_faster_one(device: Device) -> None:
+    planner = device.planner()
+    for policy in ("local-only", "prefer-cloud"):
+        for _ in range(6):
+            await run(device, planner, total_s=4.0 if policy == "local-only" else 0.8, policy=policy)
+    device.cloud.info = CloudInfo(name="c", tenant="t", models=(TINY.model_copy(update={"price_out": 0.0}),))
+    plan = await planner.explain(device.errand(), [device.demand()])
+    (decision,) = plan.decisions
+    here, there = decision.candidates
+    assert here.predicted is not None
+    assert there.predicted is not None
+    assert here.predicted.total_s == pytest.approx(4.0, rel=0.05)
+    assert there.predicted.total_s == pytest.approx(0.8, rel=0.05)
+    assert (there.predicted.up_bytes, there.predicted.down_bytes) == (1000, 5000)  # as they really were
+    assert decision.where == "cloud"
+    assert decision.reason == "Policy 'balanced': expected 0.80 s in the cloud against 4.00 s here."
+    assert here.why == "It costs more."
+
+
+async def test_answers_of_several_places_or_that_broke_teach_nothing_of_pace(device: Device) -> None:
+    planner = device.planner(policy="local-only")
+    asked = device.errand()
+    plan = await planner.plan(asked, [device.demand()])
+    device.stores[-1].ended(told(plan, asked, total_s=5.0, fault="cancelled"))
+    asked = device.errand()
+    plan = await planner.plan(asked, [device.demand()])
+    device.stores[-1].ended(told(plan, asked, total_s=5.0, where="cloud"))
+    (decision,) = (await planner.explain(device.errand(), [device.demand()])).decisions
+    assert decision.predicted is not None
+    assert decision.predicted.total_s is None
+
+
+async def test_the_expected_length_is_learned(device: Device) -> None:
+    planner = device.planner(policy="prefer-cloud")
+    before = (await planner.explain(device.errand(), [device.demand()])).decisions[0].predicted
+    for _ in range(3):
+        await run(device, planner, total_s=1.0, tokens=10)
+    after = (await planner.explain(device.errand(), [device.demand()])).decisions[0].predicted
+    assert before is not None
+    assert after is not None
+    assert after.price < before.price
+
+
+@pytest.mark.parametrize(
+    ("limit", "word"), [({"daily_bytes": 12_000}, "daily_bytes"), ({"daily_price": 1.2}, "daily_price")]
+)
+async def test_a_budget_is_kept_over_restarts_and_is_new_every_day(
+    device: Device, limit: dict[str, Any], word: str
+) -> None:
+    planner = device.planner(policy="prefer-cloud", **limit)
+    device.clock.advance(DAY_S - device.clock.time() % DAY_S + 100)
+    device.cloud.info = CloudInfo(name="c", tenant="t", models=(TINY.model_copy(update={"price_out": 5.0}),))
+    for _ in range(2):
+        assert (await run(device, planner, total_s=1.0)).decisions[0].where == "cloud"
+    await device.stores[-1].flush()
+    again = device.planner(policy="prefer-cloud", **limit)
+    decision = await device.decide(again)
+    assert decision.where == "local"
+    assert word in decision.reason
+    device.clock.advance(DAY_S)
+    assert (await device.decide(again)).where == "cloud"
+
+
+async def test_policies_of_models_classes_and_requests(device: Device) -> None:
+    planner = device.planner(policy="prefer-cloud", policies=("tiny=prefer-local",))
+    assert (await device.decide(planner)).where == "local"
+    assert (await device.decide(planner, policy="prefer-cloud")).where == "cloud"
+    assert (await device.decide(planner, policy="local-only")).where == "local"
+    planner = device.planner(policy="prefer-local", policies=("interactive=prefer-cloud",))
+    assert (await device.decide(planner)).where == "cloud"
+    planner = device.planner(policy="local-only")
+    assert (await device.decide(planner, policy="local-only")).where == "local"
+    with pytest.raises(NotPermitted, match="local-only"):
+        await device.decide(planner, policy="fastest")
