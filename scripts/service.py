@@ -1,4 +1,4 @@
-"""A device service as a real child process: start `edgewise serve`, wait until it is ready, end it."""
+"""A device service or a cloud engine as a real child process: start it, wait until it is ready, end it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import httpx
 import psutil
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 ENGINE_MODULE = "edgewise.engine"
 
@@ -77,9 +81,12 @@ class DeviceService:
     there, the service also ends when its starter is killed.
 
     Attributes:
+        command: Subcommand that it is.
         url: Base address without a path.
         log: File with the service's output.
     """
+
+    command = "serve"
 
     def __init__(
         self,
@@ -99,7 +106,7 @@ class DeviceService:
         self.host = host
         self.port = port if port is not None else free_port()
         self.url = f"{scheme}://{host}:{self.port}"
-        self.log = log or home / f"serve-{self.port}.log"
+        self.log = log or home / f"{self.command}-{self.port}.log"
         self._flags = [*flags]
         self._environment = environment
         self._prefix = [*prefix]
@@ -108,7 +115,7 @@ class DeviceService:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __repr__(self) -> str:
-        return f"DeviceService({self.url}, pid={self.pid if self._process else None})"
+        return f"{type(self).__name__}({self.url}, pid={self.pid if self._process else None})"
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -123,7 +130,7 @@ class DeviceService:
     def start(self) -> None:
         """Start the process; returns at once."""
         parent_death = ["setpriv", "--pdeathsig", "TERM", "--"] if shutil.which("setpriv") else []
-        serve = edgewise_command("serve", "--host", self.host, "--port", str(self.port), *self._flags)
+        serve = edgewise_command(self.command, "--host", self.host, "--port", str(self.port), *self._flags)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -200,7 +207,12 @@ class DeviceService:
             self.process.wait()
             raise ServiceError(f"the service did not end within {timeout_s:.0f} s.\n{self.log_tail()}") from None
 
-    def __enter__(self) -> DeviceService:
+    def kill(self) -> None:
+        """SIGKILL to the service alone, as the kernel does it; its engine ends by itself. Returns when it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> Self:
         self.start()
         try:
             self.wait_ready()
@@ -213,6 +225,12 @@ class DeviceService:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+class CloudService(DeviceService):
+    """One `edgewise cloud`."""
+
+    command = "cloud"
 
 
 def is_engine(process: psutil.Process) -> bool:

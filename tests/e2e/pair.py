@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,26 +12,10 @@ from typing import Any
 import httpx
 
 from edgewise.bench.link import Link
-from scripts.service import DeviceService, edgewise_command, edgewise_environment
+from scripts.service import CloudService, DeviceService
 from tests.e2e.service import import_tiny, new_home, running
 
 ONE_THREAD = {"EDGEWISE_ENGINE__THREADS": "1"}  # one numeric class on both sides, and no fight for the cores
-
-
-class CloudProcess(DeviceService):
-    """One `edgewise cloud`."""
-
-    def start(self) -> None:
-        command = edgewise_command("cloud", "--host", self.host, "--port", str(self.port), *self._flags)
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._prefix, *command],
-                env=edgewise_environment(self.home, self._environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
 
 
 @dataclass
@@ -77,7 +60,7 @@ def paired(*, device: bool = True, **settings: str) -> Iterator[Pair]:
         cloud_home, device_home = (stack.enter_context(new_home(starter=False)) for _ in range(2))
         import_tiny(cloud_home)
         import_tiny(device_home)
-        cloud = stack.enter_context(CloudProcess(cloud_home, ["--model", "tiny"], environment=ONE_THREAD))
+        cloud = stack.enter_context(CloudService(cloud_home, ["--model", "tiny"], environment=ONE_THREAD))
         link = stack.enter_context(Link(cloud.host, cloud.port))
         chosen = {
             "CLOUD__URL": link.url,
