@@ -14,6 +14,7 @@ from edgewise.api.errors import install_error_handlers
 from edgewise.api.images.routes import images_router
 from edgewise.api.messages_api.routes import messages_router
 from edgewise.api.middleware import ContextMiddleware, CorsMiddleware
+from edgewise.api.pipelines.routes import pipelines_router
 from edgewise.api.responses_api.routes import responses_router
 from edgewise.api.routes_receipts import receipts_router
 from edgewise.api.routes_service import service_router
@@ -38,6 +39,7 @@ def create_app(deps: ApiDependencies, routers: Iterable[APIRouter] = ()) -> Fast
     app.include_router(messages_router(deps))
     app.include_router(images_router(deps))
     app.include_router(batches_router(deps, ENDPOINTS))
+    app.include_router(pipelines_router(deps))
     app.include_router(service_router(deps))
     app.include_router(receipts_router(deps))
     for router in routers:

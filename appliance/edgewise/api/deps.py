@@ -131,6 +131,7 @@ class ApiDependencies:
         state: The service's database; one in memory by default.
         hooks: Plug-ins that see prompts and answers.
         files_folder: Where files of callers are; None keeps none.
+        pipelines_folder: Where pipelines are besides those that ship with the package; None for nowhere.
         cache_folder: Where engines store KV pages; None if they do not.
         requests: Admission and drain; `requests.begin_drain()`, `await requests.wait_idle(s)`, `requests.cut()` end the service.
         events: Events of the service; `events.emit(kind, message, **facts)`.
@@ -150,6 +151,7 @@ class ApiDependencies:
     keep: Keeping = field(default_factory=Keeping)
     state: Database = field(default_factory=lambda: open_state(None))
     files_folder: Path | None = None
+    pipelines_folder: Path | None = None
     hooks: Hooks = field(default_factory=Hooks)
     cache_folder: Path | None = None
     conversations: Conversations = field(init=False)

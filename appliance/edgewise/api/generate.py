@@ -124,8 +124,15 @@ async def begin(deps: ApiDependencies, record: RequestRecord, prepared: Prepared
     task = prepared.task
     record.stream = prepared.form.stream
     record.model = task.model.name
+    run = await start_task(deps, task)
+    deps.requests.attach(record, run)
+    return run
+
+
+async def start_task(deps: ApiDependencies, task: Task) -> Run:
+    """`start_run` with this service's planner, hooks, metrics and receipts."""
     observer: RunObserver = _Observer(deps, task.model.name)
-    run = await start_run(
+    return await start_run(
         task,
         deps.planner,
         clock=deps.clock.monotonic,
@@ -133,8 +140,6 @@ async def begin(deps: ApiDependencies, record: RequestRecord, prepared: Prepared
         hooks=deps.hooks,
         on_end=deps.receipts.ended,
     )
-    deps.requests.attach(record, run)
-    return run
 
 
 def _wants_receipt_header(request: Request, form: AnswerForm) -> bool:

@@ -321,6 +321,11 @@ class Settings(Section):
         return self.home / "files"
 
     @property
+    def pipelines_folder(self) -> Path:
+        """Pipelines of this device, one a TOML file."""
+        return self.home / "pipelines"
+
+    @property
     def kv_cache_dir(self) -> Path:
         """Folder of the KV cache's disk tier, whether it is in use or not."""
         return self.engine.disk_cache_dir or self.home / "kv-cache"

@@ -21,7 +21,7 @@ from edgewise.engine.pictures.request import (
     PictureStream,
 )
 from edgewise.pipeline.model import ServedPictures
-from edgewise.pipeline.plan import Decision, Demand, Errand, Plan, Planner, PolicyName
+from edgewise.pipeline.plan import Decision, Demand, Errand, Place, Plan, Planner, PolicyName
 from edgewise.pipeline.receipts import Usage
 from edgewise.pipeline.seeds import draw_seed, sequence_seed
 
@@ -48,6 +48,7 @@ class PictureTask:
     deadline_s: float | None = None
     privacy: Privacy = Privacy.ANY
     policy: PolicyName | None = None
+    allowed: tuple[Place, ...] = ()
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -290,6 +291,7 @@ def picture_demand(task: PictureTask) -> Demand:
         steps=params.steps or (task.model.steps if info is None else info.steps),
         pixels=pixels or task.model.pixels,
         upload_bytes=upload + len(params.image or b"") + len(params.mask or b""),
+        allowed=task.allowed,
     )
 
 

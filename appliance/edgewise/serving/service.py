@@ -256,6 +256,7 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hoo
         keep=_keeping(settings),
         state=open_state(settings.state_file),
         files_folder=settings.files_folder,
+        pipelines_folder=settings.pipelines_folder,
         hooks=hooks,
         cache_folder=settings.kv_cache_dir,
     )

@@ -1,0 +1,199 @@
+"""/edgewise/v1/pipelines: which there are, and running one as JSON or as a stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Mapping
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from edgewise.api.context import RequestContext
+from edgewise.api.deps import ApiDependencies
+from edgewise.api.errors import error_body, internal_error
+from edgewise.api.generate import admit, caller, read_body, start_task
+from edgewise.api.openapi import request_body
+from edgewise.api.parse import Caller
+from edgewise.api.priority import priority_in_force
+from edgewise.api.privacy import privacy_in_force
+from edgewise.api.responses import json_response
+from edgewise.api.schemas import MAX_TIMEOUT_S, validate
+from edgewise.api.sse import DONE, KEEP_ALIVE, EventStream, attended, sse
+from edgewise.core.errors import EdgewiseError
+from edgewise.core.log import get_logger
+from edgewise.pipeline.chains.chain import Chain
+from edgewise.pipeline.chains.diffuse import Diffuse
+from edgewise.pipeline.chains.generate import Generate
+from edgewise.pipeline.chains.kinds import Kinds
+from edgewise.pipeline.chains.load import Pipelines, show_pipeline
+from edgewise.pipeline.chains.stage_run import Asked, ChainPiece
+from edgewise.pipeline.pictures import PictureRun, PictureTask, start_pictures
+from edgewise.pipeline.seeds import draw_seed
+
+log = get_logger(__name__)
+
+ROUTE = "/edgewise/v1/pipelines"
+PIPELINE = ROUTE + "/{name}"
+
+
+class PipelineBody(BaseModel):
+    """Attributes:
+    input: Texts by the names of the pipeline's inputs.
+    seed: Stages derive theirs from it.
+    timeout: Seconds for all of it.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    input: dict[str, str] = Field(default_factory=dict)
+    stream: bool | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
+
+
+def stage_kinds(deps: ApiDependencies) -> Kinds:
+    """The kinds of stages that this build has back ends for."""
+
+    async def draw(task: PictureTask) -> PictureRun:
+        return await start_pictures(task, deps.planner, clock=deps.clock.monotonic)
+
+    return {
+        "generate": Generate(deps.models, partial(start_task, deps), deps.labels),
+        "diffuse": Diffuse(deps.models, draw, deps.labels),
+    }
+
+
+def pipelines_router(deps: ApiDependencies) -> APIRouter:
+    router = APIRouter(tags=["Edgewise"])
+    pipelines = Pipelines(deps.pipelines_folder, stage_kinds(deps))
+
+    @router.get(ROUTE)
+    async def list_pipelines() -> Response:
+        found, faults = await asyncio.to_thread(pipelines.all)
+        shown = [show_pipeline(found[name]) for name in sorted(found)]
+        return json_response({"object": "list", "data": shown, "faults": [fault.message for fault in faults]})
+
+    @router.post(PIPELINE, openapi_extra=request_body(PipelineBody))
+    async def run_pipeline(request: Request, name: str) -> Response:
+        context = admit(request, deps, ROUTE)
+        body = validate(PipelineBody, await read_body(request, deps))
+        pipeline = await asyncio.to_thread(pipelines.get, name)
+        chain = _begin(deps, context, Chain(pipeline, pipelines.kinds, asked_of(body, caller(context, deps))))
+        if body.stream:
+            events = _events(chain, context, keepalive_s=deps.limits.keepalive_s)
+            return EventStream(events, send_timeout_s=deps.limits.send_timeout_s)
+        return json_response(await attended(request.receive, whole_answer(chain)))
+
+    return router
+
+
+def asked_of(body: PipelineBody, caller: Caller) -> Asked:
+    """A validated body as the chain wants it. Raises `NotPermitted` where the header would loosen a label."""
+    floor = caller.labels.strictest(caller.label)
+    limits = [limit for limit in (body.timeout, caller.timeout_s) if limit is not None]
+    return Asked(
+        id=caller.request_id,
+        input=body.input,
+        seed=draw_seed() if body.seed is None else body.seed,
+        key=caller.key_id,
+        salt=caller.salt,
+        priority=priority_in_force(caller.asked_priority, caller.key, None),
+        privacy=privacy_in_force(caller.asked_privacy, floor),
+        policy=caller.policy,
+        deadline_s=min(limits, default=None),
+    )
+
+
+def _begin(deps: ApiDependencies, context: RequestContext, chain: Chain) -> Chain:
+    """Start and attach in one turn, so that whoever ends the request closes the chain."""
+    assert context.record is not None
+    context.record.model = context.facts["model"] = chain.model_name
+    chain.start()
+    deps.requests.attach(context.record, chain)
+    return chain
+
+
+async def whole_answer(chain: Chain) -> dict[str, Any]:
+    """The outputs of a chain as one body."""
+    async for _ in chain.pieces():
+        continue
+    return {
+        "id": chain.asked.id,
+        "object": "edgewise.pipeline",
+        "pipeline": chain.pipeline.spec.name,
+        "output": {name: show_output(chain, name) for name in chain.pipeline.output},
+        **_told(chain),
+    }
+
+
+def show_output(chain: Chain, name: str) -> dict[str, Any]:
+    """What one stage has made: its text, or its pictures in the order of parts."""
+    output = chain.output(name)
+    if output.media:
+        return {"pictures": [{"b64_json": _encoded(picture)} for picture in output.media]}
+    return {"text": output.text}
+
+
+def _told(chain: Chain) -> dict[str, Any]:
+    usage = chain.usage()
+    return {
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens or 0},
+        },
+        "edgewise": chain.receipt(),
+    }
+
+
+async def _events(chain: Chain, context: RequestContext, *, keepalive_s: float) -> AsyncGenerator[bytes, None]:
+    """A stream's events; a fault becomes an error event, after which nothing comes."""
+    try:
+        while not chain.done:
+            news = await chain.receive(keepalive_s)
+            if news is not None:
+                yield sse(_chunk(chain, news))
+            elif not chain.done:
+                yield KEEP_ALIVE
+        yield sse({"id": chain.asked.id, "object": "edgewise.pipeline.done", **_told(chain)})
+        yield DONE
+    except EdgewiseError as error:
+        context.error = error.code
+        yield sse(error_body(error))
+    except Exception as error:  # outermost frame of a stream; the client must hear of it
+        log.exception("stream_broke", request_id=context.id)
+        context.error = "internal_error"
+        yield sse(error_body(internal_error(error)))
+
+
+def _chunk(chain: Chain, news: ChainPiece) -> Mapping[str, Any]:
+    """`offset` and `count` are characters of text or steps of a picture, by part."""
+    piece = news.piece
+    shown: dict[str, Any] = {
+        "id": chain.asked.id,
+        "object": "edgewise.pipeline.chunk",
+        "stage": news.stage,
+        "part": news.part,
+        "offset": piece.offset,
+        "count": piece.count,
+        "finish": piece.finish,
+    }
+    if news.draft:
+        shown["draft"] = True
+    if piece.total is not None:
+        shown["total"] = piece.total
+    if piece.text:
+        shown["text"] = piece.text
+    for name, media in (("preview", piece.preview), ("picture", piece.picture)):
+        if media is not None:
+            shown[name] = {"b64_json": _encoded(media)}
+    return shown
+
+
+def _encoded(media: bytes) -> str:
+    return base64.b64encode(media).decode()

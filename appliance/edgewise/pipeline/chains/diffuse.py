@@ -1,0 +1,137 @@
+"""The kind `diffuse`: a picture model draws what a text says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, PositiveInt
+from pydantic import Field as Limit
+
+from edgewise.core.errors import InvalidRequest
+from edgewise.core.privacy import Labels, Privacy
+from edgewise.engine.pictures.request import DiffuseParams
+from edgewise.pipeline.chains.kinds import Call, Field, Medium, Piece, Work
+from edgewise.pipeline.chains.spec import Strict
+from edgewise.pipeline.model import Models
+from edgewise.pipeline.pictures import PictureRun, PictureTask
+from edgewise.pipeline.receipts import Usage
+
+StartPictures = Callable[[PictureTask], Awaitable[PictureRun]]
+
+
+class Options(Strict):
+    """As of `engine.pictures.request.DiffuseParams`; what is not given is as the model's makers recommend."""
+
+    model_config = ConfigDict(strict=True)
+
+    width: PositiveInt | None = None
+    height: PositiveInt | None = None
+    steps: PositiveInt | None = None
+    guidance: Annotated[float, Limit(ge=0, le=100)] | None = None
+    strength: Annotated[float, Limit(gt=0, le=1)] = 0.8
+    cache: Annotated[float, Limit(ge=0, le=1)] = 0.0
+    previews: Annotated[int, Limit(ge=0, le=8)] = 0
+    seed: Annotated[int, Limit(ge=0, lt=2**53)] | None = None
+
+
+class Diffuse:
+    """Args:
+    start: Begins a picture task.
+    labels: Of models.
+    """
+
+    makes: Medium = "picture"
+    splits = False
+    fields: Mapping[str, Field] = {
+        "prompt": Field(required=True),
+        "negative_prompt": Field(),
+        "image": Field(reads="picture"),
+        "mask": Field(reads="picture"),
+    }
+
+    def __init__(self, models: Models, start: StartPictures, labels: Labels) -> None:
+        self._models = models
+        self._start = start
+        self._labels = labels
+
+    def check(self, fields: Set[str], options: Mapping[str, Any]) -> None:
+        if "mask" in fields and "image" not in fields:
+            raise ValueError("'mask' says which part of an 'image' is drawn anew; give both")
+        Options.model_validate(options)
+
+    async def begin(self, call: Call) -> Work:
+        model = await self._models.open_pictures(call.model)
+        given = Options.model_validate(call.options)
+        label = self._labels.model((model.name,))
+        said: dict[str, Any] = {name: one.strip() if isinstance(one, str) else one for name, one in call.input.items()}
+        task = PictureTask(
+            id=call.id,
+            model=model,
+            params=DiffuseParams(**given.model_dump(exclude={"seed"}), **said),
+            seed=call.seed & (2**53 - 1) if given.seed is None else given.seed,
+            key=call.key,
+            priority=call.priority,
+            deadline_s=call.deadline_s,
+            privacy=call.privacy if label is None else min(call.privacy, label),
+            policy=call.policy,
+            allowed=call.allowed,
+        )
+        run = await self._start(task)
+        try:
+            _check_precision(call, run)
+        except BaseException:
+            await run.aclose()
+            raise
+        return _Picture(run)
+
+    async def split(self, call: Call, text: str, tokens: int | None) -> list[str]:
+        del text, tokens
+        raise InvalidRequest(
+            f"'{call.model}' draws: its prompt is not counted in tokens. Use each = \"sentence\".", param="each"
+        )
+
+
+class _Picture:
+    """One picture as a stage's work."""
+
+    def __init__(self, run: PictureRun) -> None:
+        self._run = run
+
+    @property
+    def privacy(self) -> Privacy:
+        return self._run.task.privacy
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        async for drawn in self._run.news():
+            chunk = drawn.chunk
+            yield Piece(
+                offset=chunk.offset,
+                count=chunk.count,
+                total=chunk.total,
+                preview=chunk.preview,
+                picture=chunk.picture,
+                finish=chunk.finish,
+            )
+
+    def receipt(self) -> Mapping[str, Any]:
+        return self._run.receipt().to_dict()
+
+    def usage(self) -> Usage:
+        return self._run.usage()
+
+    async def aclose(self) -> None:
+        await self._run.aclose()
+
+
+def _check_precision(call: Call, run: PictureRun) -> None:
+    if call.precision == "auto":
+        return
+    info = run.decision.engine.info
+    if info is None or info.dtype != call.precision:
+        told = "does not say what it computes with" if info is None else f"computes with {info.dtype}"
+        raise InvalidRequest(
+            f"The stage asks for precision '{call.precision}', but the engine of '{call.model}' {told}: set precision = "
+            '"auto".',
+            param="precision",
+        )

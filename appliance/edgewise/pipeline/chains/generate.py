@@ -1,0 +1,156 @@
+"""The kind `generate`: a language model writes a text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, PositiveInt
+from pydantic import Field as Limit
+
+from edgewise.core.errors import InvalidRequest
+from edgewise.core.privacy import Labels, Privacy
+from edgewise.pipeline.chains.kinds import Call, Field, Medium, Piece, Work
+from edgewise.pipeline.chains.parts import pack
+from edgewise.pipeline.chains.spec import Strict
+from edgewise.pipeline.model import Models, ServedModel
+from edgewise.pipeline.prompt import encode_input
+from edgewise.pipeline.receipts import Usage
+from edgewise.pipeline.run import Run
+from edgewise.pipeline.task import ChatInput, Sampling, Task, TextInput
+
+_MARGIN = 16
+_LEAST = 16
+"""Tokens: what counts of sentences may be off by when they are put together, and the smallest piece that makes sense."""
+
+Start = Callable[[Task], Awaitable[Run]]
+"""`pipeline.run.start_run` with all that the service adds to it."""
+
+
+class Options(Strict):
+    """As the fields of a request with these names; see docs/api.md."""
+
+    model_config = ConfigDict(strict=True)
+
+    max_tokens: PositiveInt | None = None
+    temperature: Annotated[float, Limit(ge=0, le=2)] | None = None
+    top_k: Annotated[int, Limit(ge=0)] | None = None
+    top_p: Annotated[float, Limit(gt=0, le=1)] | None = None
+    min_p: Annotated[float, Limit(ge=0, lt=1)] | None = None
+    repetition_penalty: Annotated[float, Limit(ge=0.01, le=100)] | None = None
+    presence_penalty: Annotated[float, Limit(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Limit(ge=-2, le=2)] = 0.0
+    min_tokens: Annotated[int, Limit(ge=0)] = 0
+    ignore_eos: bool = False
+    stop: Annotated[list[str], Limit(max_length=4)] = []  # noqa: RUF012 - pydantic copies it
+    seed: Annotated[int, Limit(ge=0, lt=2**64)] | None = None
+
+
+class Generate:
+    """Args:
+    start: Begins a task.
+    labels: Of models.
+    """
+
+    makes: Medium = "text"
+    splits = True
+    fields: Mapping[str, Field] = {"system": Field(), "user": Field(), "prompt": Field()}
+
+    def __init__(self, models: Models, start: Start, labels: Labels) -> None:
+        self._models = models
+        self._start = start
+        self._labels = labels
+
+    def check(self, fields: Set[str], options: Mapping[str, Any]) -> None:
+        if ("user" in fields) == ("prompt" in fields):
+            raise ValueError("give 'user' (with 'system' or without) for a chat, or 'prompt' for a text to continue")
+        if "prompt" in fields and "system" in fields:
+            raise ValueError("'system' goes with 'user'; a 'prompt' is continued as it is")
+        Options.model_validate(options)
+
+    async def begin(self, call: Call) -> Work:
+        model = await self._models.open(call.model)
+        run = await self._start(self._task(call, model))
+        try:
+            _check_precision(call, run)
+        except BaseException:
+            await run.aclose()
+            raise
+        return _Text(run)
+
+    async def split(self, call: Call, text: str, tokens: int | None) -> list[str]:
+        model = await self._models.open(call.model)
+        encoded = await encode_input(self._task(call, model))
+        answer = Options.model_validate(call.options).max_tokens or model.context // 4
+        room = model.context - len(encoded.prompts[0]) - answer - _MARGIN
+        if room < _LEAST:
+            raise InvalidRequest(
+                f"The context of '{model.name}' ({model.context} tokens) has no room for a piece of text beside the rest of its "
+                f"prompt ({len(encoded.prompts[0])}) and an answer of {answer} tokens: lower max_tokens.",
+                param="options.max_tokens",
+            )
+        limit = room if tokens is None else min(room, tokens)
+        return await asyncio.to_thread(pack, text, limit, lambda piece: len(model.tokenizer.encode(piece)))
+
+    def _task(self, call: Call, model: ServedModel) -> Task:
+        given = Options.model_validate(call.options)
+        texts = {name: str(value) for name, value in call.input.items()}
+        names = [("system", texts.get("system")), ("user", texts.get("user"))]
+        chat = tuple({"role": role, "content": text} for role, text in names if text is not None)
+        label = self._labels.model((model.name, *model.aliases))
+        return Task(
+            id=call.id,
+            model=model,
+            input=TextInput((texts["prompt"],)) if "prompt" in texts else ChatInput(chat),
+            sampling=Sampling(
+                **given.model_dump(exclude={"stop", "seed"}), seed=call.seed if given.seed is None else given.seed
+            ),
+            stop=tuple(given.stop),
+            salt=call.salt,
+            key=call.key,
+            priority=call.priority,
+            deadline_s=call.deadline_s,
+            privacy=call.privacy if label is None else min(call.privacy, label),
+            policy=call.policy,
+            allowed=call.allowed,
+        )
+
+
+class _Text:
+    """One run as a stage's work."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def privacy(self) -> Privacy:
+        return self._run.task.privacy
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        async for chunk in self._run.chunks():
+            yield Piece(offset=chunk.offset, count=len(chunk.text), text=chunk.text, finish=chunk.finish)
+
+    def receipt(self) -> Mapping[str, Any]:
+        return self._run.receipt().to_dict()
+
+    def usage(self) -> Usage:
+        return self._run.usage()
+
+    async def aclose(self) -> None:
+        await self._run.aclose()
+
+
+def _check_precision(call: Call, run: Run) -> None:
+    if call.precision == "auto":
+        return
+    decision = run.plan.decision("generate")
+    info = decision.engine.info
+    has = None if info is None else (info.dtype, info.quantize)
+    if has is None or call.precision not in has:
+        told = "does not say what it computes with" if has is None else f"computes with {has[0]} (weights: {has[1]})"
+        raise InvalidRequest(
+            f"The stage asks for precision '{call.precision}', but the engine of '{call.model}' ({decision.where}) {told}: name "
+            'a model of that precision, or set precision = "auto".',
+            param="precision",
+        )
