@@ -14,6 +14,8 @@ from edgewise.cloud.blobs import BlobStore
 from edgewise.cloud.executors.http import HttpExecutor
 from edgewise.cloud.executors.local import LocalExecutor
 from edgewise.cloud.executors.protocol import Executor
+from edgewise.cloud.executors.ray import RayExecutor
+from edgewise.cloud.executors.ray_models import installed_config
 from edgewise.cloud.faces import Faces, faces_router
 from edgewise.cloud.intake.blob_routes import blobs_router
 from edgewise.cloud.intake.intake import Intake
@@ -135,7 +137,7 @@ def make_executor(settings: Settings, deps: ApiDependencies) -> Executor:
     """The back end that the settings name.
 
     Raises:
-        ConfigError: It needs a setting that is not there.
+        ConfigError: It needs a setting or a package that is not there.
     """
     intake = settings.intake
     if intake.executor == "local":
@@ -151,4 +153,6 @@ def make_executor(settings: Settings, deps: ApiDependencies) -> Executor:
             else read_secret(intake.upstream_key_file, "intake.upstream_key_file")
         )
         return HttpExecutor(intake.upstream, key, metrics=deps.metrics.registry)
-    raise ConfigError(f"`intake.executor` is {intake.executor!r}, which this build does not have")
+    return RayExecutor(
+        deps.models, installed_config(settings), replicas=intake.replicas, metrics=deps.metrics.registry
+    )

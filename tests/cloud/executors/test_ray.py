@@ -10,13 +10,15 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import psutil
 import pytest
 import pytest_asyncio
 
 from edgewise.cloud.executors.protocol import Order, Produced
-from edgewise.cloud.executors.ray import RayExecutor, one_of
+from edgewise.cloud.executors.ray import RayExecutor
+from edgewise.cloud.executors.ray_models import one_of
 from edgewise.core.errors import BadModelFile, ConfigError, EngineUnavailable, InvalidRequest
 from edgewise.core.metrics import Metrics
 from edgewise.engine.config import EngineConfig
@@ -55,7 +57,7 @@ async def executor(tmp_path_factory: pytest.TempPathFactory, metrics: Metrics) -
     for name, settings in (("fake", {"step_s": STEP_S}), ("broken", {"load_error": "bad_model_file"})):
         (folder / f"{name}.json").write_text(json.dumps(settings))
 
-    def config_of(model: str) -> EngineConfig:
+    async def config_of(model: str) -> EngineConfig:
         return fake_config(folder / f"{model}.json")
 
     made = RayExecutor(TwoModels(), config_of, replicas=2, most_models=2, factory=f"{FAKE_CORE}:build", metrics=metrics)
@@ -204,7 +206,7 @@ async def test_every_socket_of_ray_is_on_loopback(executor: RayExecutor) -> None
 async def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'edgewise\[ray\]'"):
-        RayExecutor(TwoModels(), lambda name: fake_config(), replicas=1)
+        RayExecutor(TwoModels(), AsyncMock(), replicas=1)
 
 
 async def test_replicas_share_the_memory_and_only_one_engine_may_own_a_cache_on_disk() -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from edgewise.cloud.executors.protocol import Order, Produced
@@ -35,8 +35,8 @@ _CLOSE_S: Final = 5.0
 _WAIT_S: Final = 60.0
 _RULES: Final = RestartRules(first_s=0.1, longest_s=30.0)
 
-ConfigOf = Callable[[str], EngineConfig]
-"""How the engine of an installed model is built; may take seconds, called in a thread."""
+ConfigOf = Callable[[str], Awaitable[EngineConfig]]
+"""How the engine of an installed model is built; raises why it cannot be."""
 
 
 @dataclass(slots=True)
@@ -228,7 +228,7 @@ class RayExecutor:
             raise EngineUnavailable(f"Ray could not be started: {error}.") from error
         group = self._groups.get(model)
         if group is None:
-            config = await asyncio.to_thread(self._config_of, model)
+            config = await self._config_of(model)
             group = self._groups.setdefault(model, _Group([Place(model, number) for number in range(self._replicas)]))
             if not group.tasks:
                 if len(self._groups) > self._most_models:
@@ -297,14 +297,3 @@ class RayExecutor:
 async def _awaited(ref: Any) -> Any:
     """What a method of an actor returned."""
     return await ref
-
-
-def one_of(config: EngineConfig, replicas: int, budget_bytes: int) -> EngineConfig:
-    """The configuration of one of `replicas` engines that share `budget_bytes`; a cache on disk, which has one owner, is off."""
-    return replace(
-        config,
-        memory_budget_bytes=budget_bytes // replicas,
-        disk_cache_dir=None,
-        disk_cache_bytes=0,
-        host_cache_bytes=0,
-    )
