@@ -11,7 +11,23 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from edgewise.cli import bench, cache, chat, cloud, config, demo, doctor, install, jobs, keys, models, ps, serve
+from edgewise.cli import (
+    bench,
+    cache,
+    chat,
+    cloud,
+    config,
+    demo,
+    doctor,
+    install,
+    jobs,
+    keys,
+    models,
+    plan,
+    ps,
+    receipts,
+    serve,
+)
 from edgewise.cli.exit_codes import ExitCode, exit_code
 from edgewise.core.errors import EdgewiseError
 
@@ -55,6 +71,8 @@ def build() -> typer.Typer:
     app.command("load")(ps.load)
     app.command("stop")(ps.stop)
     app.add_typer(jobs.app, name="jobs")
+    app.command("plan")(plan.plan)
+    app.command("receipts")(receipts.receipts)
     app.command("doctor")(doctor.doctor)
     app.add_typer(cache.app, name="cache")
     app.add_typer(keys.app, name="keys")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,9 +22,15 @@ CallerKey = Annotated[
 ]
 
 
-def connect(url: str | None, key: str | None, config: Path | None) -> ChatClient:
-    """A client of the service at `url`, by default of the one that the configuration describes. Nothing is sent yet."""
+def connect(
+    url: str | None, key: str | None, config: Path | None, headers: Mapping[str, str] | None = None
+) -> ChatClient:
+    """A client of the service at `url`, by default of the one that the configuration describes. Nothing is sent yet.
+
+    `headers` go with every request.
+    """
     from edgewise.cli.chat_client import ChatClient
 
     settings = load_settings(config).settings
-    return ChatClient(url or settings.base_url, key=key, trust=None if url else settings.tls.cert)
+    trust = None if url else settings.tls.cert
+    return ChatClient(url or settings.base_url, key=key, trust=trust, headers=headers)

@@ -1,0 +1,87 @@
+"""`edgewise plan`: where a request would run and why, without running it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edgewise.cli.options import AsJson, ConfigFile
+from edgewise.cli.output import print_json, print_table, say
+from edgewise.cli.service_client import Key, Url, connect
+from edgewise.core.errors import InvalidRequest
+
+PLAN = "/edgewise/v1/plan"
+COLUMNS = ("STAGE", "PLACE", "", "EXPECTED", "FIRST", "BYTES", "JOULES", "PRICE", "COST", "WHY")
+
+
+def plan(
+    task: Annotated[
+        str, typer.Option("--task", help='File with a request body, as it would be sent to the API; "-" reads it here.')
+    ],
+    explain: Annotated[bool, typer.Option("--explain", help="Show every place that was looked at.")] = False,
+    policy: Annotated[str | None, typer.Option(help="Ask for this policy, as the header X-Edgewise-Policy.")] = None,
+    privacy: Annotated[str | None, typer.Option(help="Label it, as the header X-Edgewise-Privacy.")] = None,
+    url: Url = None,
+    key: Key = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a request would run and why, without running it."""
+    body = read_task(task)
+    asked = {"X-Edgewise-Policy": policy, "X-Edgewise-Privacy": privacy}
+    headers = {name: value for name, value in asked.items() if value is not None}
+    with connect(url, key, config, headers) as client:
+        report = client.post(PLAN, body)
+    if as_json:
+        print_json(report)
+        return
+    if explain:
+        print_table(COLUMNS, [row for stage in report["stages"] for row in rows(stage)])
+    for stage in report["stages"]:
+        say(f"{stage['stage']} of '{report['model']}' ({report['privacy']}): {stage['where']}. {stage['why']}")
+
+
+def read_task(name: str) -> dict[str, Any]:
+    """The body in a file, or on standard input for "-"."""
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        body = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"--task {name}: {error}", param="task") from error
+    if not isinstance(body, dict):
+        raise InvalidRequest(f"--task {name}: a request body is a JSON object", param="task")
+    return body
+
+
+def rows(stage: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """One line for each place; of a service without another place, the one that is taken."""
+    places = stage["candidates"] or [{**stage, "allowed": True, "score": None}]
+    return [_row(stage, place) for place in places]
+
+
+def _row(stage: Mapping[str, Any], place: Mapping[str, Any]) -> tuple[object, ...]:
+    predicted = place["predicted"] or {}
+    mark = "*" if place["where"] == stage["where"] else "" if place["allowed"] else "x"
+    moved = predicted.get("up_bytes", 0) + predicted.get("down_bytes", 0)
+    return (
+        stage["stage"],
+        place["where"],
+        mark,
+        seconds(predicted.get("total_ms")),
+        seconds(predicted.get("first_ms")),
+        moved or "",
+        "" if predicted.get("joules") is None else f"{predicted['joules']:.1f}",
+        f"{predicted['price']:.6g}" if predicted.get("price") else "",
+        "" if place["score"] is None else f"{place['score']:.4g}",
+        place["why"],
+    )
+
+
+def seconds(milliseconds: float | None) -> str:
+    """A duration in words; "unknown" where nobody measured it."""
+    return "unknown" if milliseconds is None else f"{milliseconds / 1000:.2f} s"
