@@ -357,7 +357,7 @@ class JobTable:
             return statements.end(db, row, _CANCELLED, now)
         if error is not None and failures >= self._max_attempts:
             return statements.end(db, row, failed(error, busy_s), now)
-        pause = 0.0 if error is None else max(pause_s, min(2.0**failures / 10, _MAX_BACKOFF_S))
+        pause = max(pause_s, min(2.0**failures / 10, _MAX_BACKOFF_S)) if failures else pause_s
         outcome = "given back" if error is None else error.code
         statements.requeue(db, row, now, outcome=outcome, failures=failures, busy_s=busy_s, not_before=mono + pause)
         return statements.by_id(db, row["tenant"], row["id"])

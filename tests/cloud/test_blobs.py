@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgewise.cloud.blobs import UNUSED_S, BlobStore
+from edgewise.cloud.jobs.schema import open_jobs
+from edgewise.core.clock import FakeClock
+from edgewise.core.errors import NotFound
+from edgewise.wire.http import BLOBS
+from tests.api.harness import error_of
+from tests.cloud.service import Cloud, cloud_engine
+from tests.cloud.tables import DONE, ME, job_request, open_table
+
+CONTENT = os.urandom(700_001)
+SHA = hashlib.sha256(CONTENT).hexdigest()
+PATH = f"{BLOBS}/{SHA}"
+
+
+@pytest.fixture
+async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
+    async with cloud_engine(tmp_path) as made:
+        yield made
+
+
+def files(home: Path) -> list[str]:
+    return [path.name for path in (home / "cloud-blobs").glob("*/*")]
+
+
+async def test_up_and_down(cloud: Cloud) -> None:
+    response = await cloud.put(SHA, CONTENT, content_type="image/png")
+    assert (response.status_code, response.json()) == (
+        201,
+        {"sha256": SHA, "bytes": len(CONTENT), "media": "image/png"},
+    )
+    assert (await cloud.put(SHA, CONTENT)).status_code == 200
+    down = await cloud.get(PATH)
+    assert (down.content, down.headers["content-type"]) == (CONTENT, "image/png")
+    head = await cloud.request("HEAD", PATH)
+    assert (head.status_code, head.headers["content-length"]) == (200, str(len(CONTENT)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "last"), [("10-19", 10, 19), ("700000-", 700_000, 700_000), ("-5", 699_996, 700_000)]
+)
+async def test_a_range_of_it(cloud: Cloud, asked: str, first: int, last: int) -> None:
+    await cloud.put(SHA, CONTENT)
+    part = await cloud.get(PATH, headers={"range": f"bytes={asked}"})
+    assert (part.status_code, part.content) == (206, CONTENT[first : last + 1])
+    assert part.headers["content-range"] == f"bytes {first}-{last}/{len(CONTENT)}"
+
+
+async def test_a_range_that_is_not_there(cloud: Cloud) -> None:
+    await cloud.put(SHA, CONTENT)
+    response = await cloud.get(PATH, headers={"range": "bytes=700001-"})
+    assert response.status_code == 416
+
+
+async def test_an_upload_is_resumed(cloud: Cloud) -> None:
+    total = len(CONTENT)
+    first = await cloud.put(SHA, CONTENT[:300_000], content_range=f"bytes 0-299999/{total}")
+    assert (first.status_code, first.headers["upload-offset"]) == (202, "300000")
+    head = await cloud.request("HEAD", PATH)
+    assert (head.status_code, head.headers["upload-offset"]) == (404, "300000")
+    gap = await cloud.put(SHA, CONTENT[400_000:], content_range=f"bytes 400000-{total - 1}/{total}")
+    assert (gap.status_code, error_of(gap)["param"]) == (416, "content-range")
+    overlap = await cloud.put(SHA, CONTENT[200_000:500_000], content_range=f"bytes 200000-499999/{total}")
+    assert overlap.headers["upload-offset"] == "500000"
+    last = await cloud.put(SHA, CONTENT[500_000:], content_range=f"bytes 500000-{total - 1}/{total}")
+    assert last.status_code == 201
+    assert (await cloud.get(PATH)).content == CONTENT
+
+
+async def test_what_is_not_its_hash_is_deleted(cloud: Cloud) -> None:
+    response = await cloud.put(SHA, CONTENT[:-1] + b"?")
+    assert (response.status_code, error_of(response)["code"]) == (422, "digest_mismatch")
+    assert files(cloud.home) == []
+    assert (await cloud.get(PATH)).status_code == 404
+    assert (await cloud.request("HEAD", PATH)).headers["upload-offset"] == "0"
+
+
+@pytest.mark.parametrize("text", ["bytes 5-4/10", "bytes 0-10/10", "items 0-1/2", "bytes 0-1/*"])
+async def test_malformed_ranges(cloud: Cloud, text: str) -> None:
+    assert (await cloud.put(SHA, b"x", content_range=text)).status_code == 400
+
+
+async def test_names_are_hashes(cloud: Cloud) -> None:
+    for name in ("x", "..%2f..%2fkeys.db", SHA.upper()):
+        assert (await cloud.put(name, b"x")).status_code in (400, 404)
+
+
+async def test_limits(tmp_path: Path) -> None:
+    async with cloud_engine(tmp_path, max_blob_bytes=1000, tenant_blob_bytes=1500) as cloud:
+        large = await cloud.put(SHA, CONTENT)
+        assert large.status_code == 413
+        contents = [bytes([number]) * 900 for number in range(2)]
+        statuses = [(await cloud.put(hashlib.sha256(one).hexdigest(), one)).status_code for one in contents]
+        assert statuses == [201, 429]
+
+
+async def test_blobs_are_their_tenants(cloud: Cloud) -> None:
+    one, two = cloud.as_tenant("one"), cloud.as_tenant("two")
+    await one.put(SHA, CONTENT)
+    assert (await two.get(PATH)).status_code == 404
+    assert (await two.put(SHA, b"x")).status_code == 422  # that one tenant has it proves nothing for another
+    assert (await one.get(PATH)).status_code == 200
+
+
+async def test_a_job_keeps_its_blobs_until_it_is_acknowledged(tmp_path: Path) -> None:
+    clock = FakeClock()
+    database = open_jobs(tmp_path / "cloud.db")
+    store = BlobStore(database, tmp_path / "cloud-blobs", clock=clock)
+    table = await open_table(tmp_path / "cloud.db", clock)
+    unused = await store.put(ME, b"unused", "text/plain")
+    result = await store.put(ME, b"result", "text/plain")
+    jobs = []
+    for key in "ab":
+        await table.submit(ME, job_request(key))
+        claim = await table.claim("worker")
+        assert claim is not None
+        jobs.append(await table.finish(claim.lease, replace(DONE, blobs=(result,))))
+    clock.advance(UNUSED_S + 1)
+    assert await store.sweep() == 1
+    with pytest.raises(NotFound):
+        await store.find(ME, unused.sha256)
+    await table.ack(ME, jobs[0].id, jobs[0].place, done=True)
+    assert await store.sweep() == 0
+    assert await store.read(ME, result.sha256) == b"result"
+    await table.ack(ME, jobs[1].id, jobs[1].place, done=True)
+    assert await store.sweep() == 1
+    assert files(tmp_path) == []
+    await table.close()
+    database.close()
+
+
+async def test_what_a_crash_left_is_tidied(tmp_path: Path) -> None:
+    clock = FakeClock(2_000_000_000.0)
+    database = open_jobs(tmp_path / "cloud.db")
+    store = BlobStore(database, tmp_path / "cloud-blobs", clock=clock)
+    kept = await store.put(ME, b"kept", "text/plain")
+    stray = store.path(ME, SHA)
+    stray.write_bytes(b"entered never")
+    assert await store.tidy() == 1
+    assert files(tmp_path) == [kept.sha256]
+    database.close()
