@@ -119,10 +119,8 @@ class Captions:
 
     def _run(self, captions: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
         device = self._encoder.segment.device
-        ids = [self._encoder.ids(caption, self._tokens) for caption in captions]
-        table = torch.zeros(len(ids), self._tokens, dtype=torch.long)
-        for row, tokens in enumerate(ids):
-            table[row, : len(tokens)] = torch.tensor(tokens)
+        ids = self._encoder.ids(captions, self._tokens)
+        table = torch.tensor([tokens + [0] * (self._tokens - len(tokens)) for tokens in ids])
         lengths = torch.tensor([len(tokens) for tokens in ids], device=device)
         mask = torch.arange(self._tokens, device=device) < lengths[:, None]
         return self._encoder(table.to(device), mask), mask

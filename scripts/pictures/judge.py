@@ -157,10 +157,10 @@ def count_hits(drawn: torch.Tensor, known: torch.Tensor, records: list[Record], 
     return Hits(round(first, 4), round(own.float().mean().item(), 4), round(others, 4), missed)
 
 
-def training_features(data: Path, features: Features) -> tuple[torch.Tensor, list[Record]]:
-    """Features of all training pictures on white; kept beside them."""
+def training_features(data: Path, cache: Path, features: Features) -> tuple[torch.Tensor, list[Record]]:
+    """Features of all training pictures on white; kept in `cache`."""
     pictures = read_pictures(data / PICTURES, _REFERENCE)
-    kept = data / "features.pt"
+    kept = cache / "features.pt"
     if kept.exists() and kept.stat().st_mtime > (data / PICTURES).stat().st_mtime:
         return torch.load(kept, weights_only=True), pictures.records
     batches = []
@@ -191,7 +191,7 @@ def draw_command(options: argparse.Namespace) -> None:
 def hits_command(options: argparse.Namespace) -> None:
     tasks = read_tasks(options.prompts)
     features = Features(options.cache)
-    known, records = training_features(options.data, features)
+    known, records = training_features(options.data, options.cache, features)
     for path in options.drawn:
         pages = (options.side, options.gap, options.columns)
         pictures = np.load(path) if path.suffix == ".npy" else cut(path, len(tasks), *pages)

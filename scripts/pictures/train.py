@@ -244,7 +244,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--total", type=float, default=960, help="of all pieces together")
     parser.add_argument("--save-every", type=float, default=240)
     parser.add_argument("--styles", nargs="*", default=(), help="train on these styles only")
-    parser.add_argument("--without", nargs="*", default=(), help="leave out concepts with these words")
+    parser.add_argument("--only", type=Path, help="file with the concepts to train on, one a line; all without it")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=0)
     for kind, prefix in ((StarterConfig, "net"), (Plan, "plan"), (Recipe, "recipe")):
@@ -269,8 +269,9 @@ def main() -> None:
     config, plan = chosen(options, StarterConfig, "net"), chosen(options, Plan, "plan")
     torch.manual_seed(plan.seed)
     pictures = read_pictures(options.data / PICTURES, config.size, options.styles)
-    left_out = set(options.without)
-    pictures = pictures.chosen([i for i, r in enumerate(pictures.records) if not left_out & set(r.concept.split())])
+    if options.only:
+        wanted = set(options.only.read_text(encoding="utf-8").splitlines())
+        pictures = pictures.chosen([i for i, record in enumerate(pictures.records) if record.concept in wanted])
     encoder = load_encoder(local_files(options.data), config).to(options.device).eval().requires_grad_(False)
     captions = Captions(encoder, config.text_tokens, remember=options.device == "cpu")
     network = StarterNetwork(config)

@@ -129,6 +129,12 @@ def test_half_precision_draws_nearly_the_same(model: StarterPictures, tmp_path: 
     assert np.abs(draw(narrow).astype(int) - draw(model).astype(int)).mean() < 8
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_draws_the_same_picture(model: StarterPictures, tmp_path: Path) -> None:
+    there = tiny_picture_model(tmp_path / "cuda", device="cuda")
+    assert np.abs(draw(there).astype(int) - draw(model).astype(int)).max() <= 2
+
+
 def test_weights_are_stored_in_8_bits(tmp_path: Path) -> None:
     folder = make_tiny_pictures(tmp_path / "model")
     assert (folder / WEIGHTS).read_bytes() == (make_tiny_pictures(tmp_path / "again") / WEIGHTS).read_bytes()

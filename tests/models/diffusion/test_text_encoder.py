@@ -47,7 +47,7 @@ def test_states_and_sentence_vector_are_those_of_transformers(folder: Path) -> N
     expected = torch.load(folder.parent / "expected.pt", weights_only=True)
     encoder = load_encoder(local_files(folder), TINY)
     with torch.inference_mode():
-        assert encoder.ids("a red cat", 8) == [2, 4, 5, 8, 3]
+        assert encoder.ids(["a red cat"], 8) == [[2, 4, 5, 8, 3]]
         states, sentence = encoder.encode("A red CAT", 8)
     assert torch.allclose(states, expected, atol=2e-5)
     assert torch.allclose(sentence, torch.nn.functional.normalize(expected.mean(0), dim=0), atol=2e-5)
@@ -61,7 +61,7 @@ def test_padding_changes_nothing_and_long_prompts_keep_their_end_mark(folder: Pa
         together = encoder(ids, mask)
         assert torch.allclose(together[0, :5], encoder.encode("a red cat", 8)[0], atol=2e-5)
         assert torch.allclose(together[1, :3], encoder.encode("green", 8)[0], atol=2e-5)
-    assert encoder.ids("a red cat of the green house", 5) == [2, 4, 5, 8, 3]
+    assert encoder.ids(["a red cat of the green house"], 5) == [[2, 4, 5, 8, 3]]
 
 
 def test_an_encoder_of_another_width_is_refused(folder: Path, tmp_path: Path) -> None:

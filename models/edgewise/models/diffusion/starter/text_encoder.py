@@ -5,6 +5,7 @@ Prompts go through one at a time, so a prompt's states do not depend on what is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tokenizers
@@ -69,10 +70,10 @@ class TextEncoder(nn.Module):
         self._tokenizer = tokenizer
         self._tokenizer.no_padding()
 
-    def ids(self, prompt: str, most: int) -> list[int]:
-        """Tokens of `prompt`, at most `most`; a longer prompt loses its end and keeps [SEP]."""
+    def ids(self, prompts: Sequence[str], most: int) -> list[list[int]]:
+        """Tokens of each prompt, at most `most`; a longer prompt loses its end and keeps [SEP]."""
         self._tokenizer.enable_truncation(most)
-        return list(self._tokenizer.encode(prompt).ids)
+        return [list(found.ids) for found in self._tokenizer.encode_batch(list(prompts))]
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """States of the last layer.
@@ -92,7 +93,7 @@ class TextEncoder(nn.Module):
 
     def encode(self, prompt: str, most: int) -> tuple[Tensor, Tensor]:
         """The states [tokens, width] of at most `most` tokens, and the sentence vector [width] of sentence-transformers."""
-        states = self.forward(torch.tensor([self.ids(prompt, most)], device=self.segment.device))[0]
+        states = self.forward(torch.tensor(self.ids([prompt], most), device=self.segment.device))[0]
         return states, F.normalize(states.mean(0), dim=0)
 
 
