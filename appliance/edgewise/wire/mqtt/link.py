@@ -1,0 +1,287 @@
+"""A link to a broker that is made again whenever it breaks.
+
+The broker is a wire: nothing is kept here for later. What cannot be sent now fails with `LinkLost`, and whoever sent it knows
+what is still owed when the link is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from edgewise.core.clock import Clock, SystemClock
+from edgewise.core.errors import EdgewiseError, LinkLost, NotAuthenticated, NotPermitted
+from edgewise.core.log import get_logger
+from edgewise.core.patience import within
+from edgewise.wire import topics
+from edgewise.wire.envelope import Envelope, Sealer, encode
+from edgewise.wire.mqtt.connection import Broker, Connection, Ended, Incoming, Subscription, Will
+from edgewise.wire.mqtt.session import SessionCounter
+
+log = get_logger(__name__)
+
+MAX_WAITING = 8 * 1024**2
+"""Bytes that may wait for the broker's acknowledgement before `publish` itself waits."""
+_FIRST_DELAY_S = 1.0
+_LONGEST_DELAY_S = 120.0
+_STEADY_S = 10.0  # a connection that lived so long was a good one: the next delay is short again
+_CLONE_S = 60.0
+_FAREWELL_S = 2.0
+
+Handler = Callable[[Incoming], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvent:
+    """What befell a link: "up", "down", "refused" (by the broker, with its reason), or "clone": another client uses the same
+    name, and this one has stopped."""
+
+    kind: Literal["up", "down", "refused", "clone"]
+    message: str
+
+
+class Link:
+    """One client of a broker.
+
+    Args:
+        broker: Where, and as whom.
+        sessions: Numbers the sessions; each connection is one.
+        will: Makes the last will of the session with a number.
+        birth: Called after each connect, when all subscriptions stand; publish what the other side must know then.
+        on_event: Told what befalls the link; it must not raise.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        sessions: SessionCounter,
+        *,
+        will: Callable[[int], Will] | None = None,
+        birth: Callable[[], Awaitable[None]] | None = None,
+        on_event: Callable[[LinkEvent], None] | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.uid = topics.check_uid(broker.uid)
+        self._broker = broker
+        self._sessions = sessions
+        self._will, self._birth, self._on_event = will, birth, on_event
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.Random()  # noqa: S311  # spreads reconnects, hides nothing
+        self._handlers: list[tuple[Subscription, Handler]] = []
+        self._connection: Connection | None = None
+        self._up = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._sealer = Sealer(0)
+        self._note = topics.own(self.uid, "session")
+        self._name = uuid.uuid4().hex  # of this object, in the note
+        self._taken: deque[float] = deque(maxlen=2)
+        self._connects = 0
+        self._noted = False
+        self.stopped_because: str | None = None
+
+    # --- life ------------------------------------------------------------------------------------------------------------
+
+    def on(self, filter: str, handler: Handler) -> None:
+        """Hand messages that match a filter to `handler`, in the event loop, one at a time. Call it before `start`.
+
+        Filters must not overlap: a broker sends a message once for each that matches.
+        """
+        self._handlers.append((Subscription(filter), handler))
+
+    def start(self) -> None:
+        """Begin to connect, if it has not; returns at once."""
+        if self._task is not None:
+            return
+        self._task = asyncio.create_task(self._keep(), name=f"mqtt-link-{self.uid}")
+
+    async def stop(self, farewell: tuple[str, bytes] | None = None) -> None:
+        """Publish a last retained message (topic, payload), if there is one, and disconnect."""
+        self._stopping = True
+        connection = self._connection
+        if farewell is not None and connection is not None and self._up.is_set():
+            try:
+                told = connection.publish(*farewell, retain=True)
+                await within(told, _FAREWELL_S, lambda: LinkLost("The broker did not take the last message."))
+            except EdgewiseError as error:
+                log.warning("mqtt_farewell_failed", error=error.message)
+        if connection is not None:
+            await connection.close()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    @property
+    def connected(self) -> bool:
+        return self._up.is_set()
+
+    @property
+    def connection(self) -> Connection:
+        """The one that stands now.
+
+        Raises:
+            LinkLost: There is none.
+        """
+        if self._connection is None or not self._up.is_set():
+            raise LinkLost(
+                self.stopped_because or f"The broker {self._broker.host}:{self._broker.port} is not connected."
+            )
+        return self._connection
+
+    @property
+    def connects(self) -> int:
+        """How often the link was made; a change tells that there was a gap."""
+        return self._connects
+
+    async def wait_connected(self, seconds: float) -> None:
+        """Returns once the link stands.
+
+        Raises:
+            LinkLost: It does not within so many seconds, or never will.
+        """
+        if self.stopped_because is None and not self._up.is_set():
+            await within(self._up.wait(), seconds, lambda: LinkLost(f"The broker {self._broker.host} is not reached."))
+        _ = self.connection
+
+    # --- messages --------------------------------------------------------------------------------------------------------
+
+    @property
+    def sealer(self) -> Sealer:
+        """Makes the envelopes of the session that stands now."""
+        return self._sealer
+
+    async def send(self, topic: str, envelope: Envelope, *, binary: bool = False, retain: bool = False) -> int:
+        """Hand a message to the broker's connection and return its size, without waiting for the acknowledgement: its receiver
+        knows what it lacks. Waits while too much is unacknowledged.
+
+        Raises:
+            LinkLost: There is no connection.
+            PayloadTooLarge: The broker takes no such message.
+        """
+        payload = encode(envelope, binary=binary)
+        connection = self.connection
+        await connection.room(len(payload), MAX_WAITING)
+        connection.publish(topic, payload, retain=retain, expiry_s=_seconds(envelope.ttl_ms))
+        return len(payload)
+
+    async def publish(self, topic: str, payload: bytes, *, retain: bool = False, expiry_s: int | None = None) -> None:
+        """Send bytes with QoS 1; returns once the broker has them.
+
+        Raises:
+            LinkLost: There is no connection, or it broke before: the message may or may not have arrived.
+            NotPermitted: The broker's access list forbids it.
+        """
+        connection = self.connection
+        await connection.room(len(payload), MAX_WAITING)
+        await connection.publish(topic, payload, retain=retain, expiry_s=expiry_s)
+
+    # --- keeping it ------------------------------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        failures = 0
+        while not self._stopping and self.stopped_because is None:
+            begun = self._clock.monotonic()
+            ended = await self._once()
+            if self._stopping or self.stopped_because is not None:
+                return
+            failures = 0 if self._clock.monotonic() - begun > _STEADY_S else failures + 1
+            if ended.taken_over:
+                self._count_takeover()
+            delay = self._rng.uniform(0, min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** min(failures, 10)))
+            log.info("mqtt_down", reason=ended.reason, retry_s=round(delay, 2))
+            await self._clock.sleep(delay)
+
+    async def _once(self) -> Ended:
+        """Connect and stay until it is over."""
+        connection: Connection | None = None
+        try:
+            number = await asyncio.to_thread(self._sessions.next)
+            connection = Connection(self._broker, self._arrived, will=self._will(number) if self._will else None)
+            await connection.open()
+            self._noted = False
+            await connection.subscribe([item for item, _ in self._handlers] + [Subscription(self._note)])
+            await connection.publish(self._note, json.dumps({"name": self._name, "ep": number}).encode(), retain=True)
+            if self.stopped_because is not None:
+                return Ended("clone")
+            self._sealer = Sealer(number)
+            self._connection = connection
+            self._connects += 1
+            self._up.set()
+            self._tell("up", f"connected to {self._broker.host}:{self._broker.port}")
+            if self._birth is not None:
+                await self._birth()
+            ended = await connection.ended
+            self._tell("down", ended.reason)
+        except (NotAuthenticated, NotPermitted) as error:
+            self._tell("refused", error.message)
+            ended = Ended(error.message)
+        except EdgewiseError as error:
+            ended = Ended(error.message)
+        finally:
+            self._up.clear()
+            self._connection = None
+            if connection is not None:
+                await connection.close()
+        return ended
+
+    def _arrived(self, incoming: Incoming) -> None:
+        if incoming.topic == self._note:
+            self._read_note(incoming.payload)
+            return
+        for subscription, handler in self._handlers:
+            if matches(subscription.filter, incoming.topic):
+                handler(incoming)
+
+    def _read_note(self, payload: bytes) -> None:
+        """The note of the session before this one. If another client wrote it between two connections of ours, it has our
+        name. Brokers could say so themselves ("session taken over"), but mosquitto 2.0.11 and iotcore just close. On iotcore, which sends a session what is retained
+        only once, a clone is not found out; it serves one machine."""
+        try:
+            name = json.loads(payload)["name"]
+        except (ValueError, KeyError, TypeError):
+            return  # not ours: a note of another version
+        if name != self._name and self._connects > 0 and not self._noted:
+            self._noted = True
+            self._count_takeover()
+
+    def _count_takeover(self) -> None:
+        now = self._clock.monotonic()
+        if self._taken and now - self._taken[-1] <= _CLONE_S:
+            self.stopped_because = (
+                f"Another client uses the name {self.uid!r} at the broker; this one has stopped. Give each device a name of its "
+                "own (mqtt.uid) and restart."
+            )
+            self._tell("clone", self.stopped_because)
+            if self._connection is not None:
+                self._connection.end("clone")
+        self._taken.append(now)
+
+    def _tell(self, kind: Literal["up", "down", "refused", "clone"], message: str) -> None:
+        (log.info if kind in ("up", "down") else log.error)(f"mqtt_{kind}", message=message)
+        if self._on_event is not None:
+            self._on_event(LinkEvent(kind, message))
+
+
+def matches(filter: str, topic: str) -> bool:
+    """Whether a topic belongs to a filter; of a shared subscription, to the filter that is shared."""
+    if filter.startswith("$share/"):
+        filter = filter.split("/", 2)[2]
+    wanted, given = filter.split("/"), topic.split("/")
+    for index, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if index >= len(given) or level not in ("+", given[index]):
+            return False
+    return len(wanted) == len(given)
+
+
+def _seconds(ttl_ms: int | None) -> int | None:
+    """MQTT counts whole seconds; rounded up, so that the payload's own limit decides."""
+    return None if ttl_ms is None else -(-ttl_ms // 1000)

@@ -1,0 +1,143 @@
+"""What a broker can do, found out by trying: some grant what they never deliver.
+
+The probe runs over the connection of the one who needs the broker, on topics of its own (`f/1/d/<uid>/own/probe/...`),
+and takes some seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edgewise.core.errors import ConfigError, EdgewiseError, LinkLost
+from edgewise.core.patience import within
+from edgewise.wire import topics
+from edgewise.wire.mqtt.connection import Broker, Connection, Incoming, Subscription
+
+NEEDED_PACKET = 256 * 1024
+"""Bytes of a message that must go through: a block of a blob is half of it."""
+_DELIVERY_S = 5.0
+_EXPIRY_S = 1
+_AFTER_EXPIRY_S = 2.5
+_SILENCE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerProbe:
+    """Findings; `birth` carries them.
+
+    Attributes:
+        shared: Messages of a shared subscription really arrive.
+        packet: A message of `NEEDED_PACKET` bytes arrives.
+        expiry: An expired retained message is not delivered.
+        retain_as_published: The flag arrives as it was sent, so that a receiver can tell what is retained.
+    """
+
+    shared: bool
+    packet: bool
+    expiry: bool
+    retain_as_published: bool
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Why this broker cannot be used, if it cannot."""
+        reasons = []
+        if not self.shared:
+            reasons.append("shared subscriptions ($share) are granted or refused, but nothing is delivered to them")
+        if not self.packet:
+            reasons.append(
+                f"a message of {NEEDED_PACKET} bytes does not arrive; raise its limit (mosquitto: max_packet_size)"
+            )
+        return tuple(reasons)
+
+    @property
+    def weak(self) -> tuple[str, ...]:
+        """What it does not do and this protocol does without."""
+        missing = [] if self.expiry else ["message expiry"]
+        return tuple(missing if self.retain_as_published else [*missing, "retain as published"])
+
+    def check(self) -> None:
+        """Refuse a broker that lacks what is needed.
+
+        Raises:
+            ConfigError: The message has every reason.
+        """
+        if self.lacking:
+            raise ConfigError(f"mqtt: this broker cannot be used: {'; '.join(self.lacking)}.")
+
+
+async def probe_broker(broker: Broker) -> BrokerProbe:
+    """Connect as `broker.uid` and try.
+
+    Raises:
+        LinkLost: It cannot be reached, or speaks no MQTT 5.
+        NotAuthenticated, NotPermitted: It refuses this client, or the topics of the probe.
+    """
+    arrived: asyncio.Queue[Incoming] = asyncio.Queue(maxsize=100)
+
+    def receive(incoming: Incoming) -> None:
+        if not arrived.full():
+            arrived.put_nowait(incoming)
+
+    connection = Connection(broker, receive)
+    await connection.open()
+    try:
+        return await _Trial(connection, broker.uid, arrived).run()
+    finally:
+        await connection.close()
+
+
+class _Trial:
+    def __init__(self, connection: Connection, uid: str, arrived: asyncio.Queue[Incoming]) -> None:
+        self._connection = connection
+        self._base = topics.own(uid, "probe")
+        self._arrived = arrived
+
+    async def run(self) -> BrokerProbe:
+        expiring = f"{self._base}/expiry"
+        await self._connection.publish(expiring, b"old", retain=True, expiry_s=_EXPIRY_S)
+        shared = await self._delivered(f"$share/probe/{self._base}/shared", "shared", b"shared")
+        flag = await self._retain_flag()
+        await asyncio.sleep(_AFTER_EXPIRY_S)
+        await self._connection.subscribe([Subscription(expiring)])
+        expired = await self._next(expiring, _SILENCE_S) is None
+        await self._connection.publish(expiring, b"", retain=True)
+        self._connection.unsubscribe(expiring)
+        packet = await self._delivered(f"{self._base}/packet", "packet", bytes(NEEDED_PACKET))
+        return BrokerProbe(shared, packet, expired, flag)
+
+    async def _delivered(self, filter: str, name: str, payload: bytes) -> bool:
+        """Whether a message reaches a subscription."""
+        topic = f"{self._base}/{name}"
+        try:
+            await self._connection.subscribe([Subscription(filter)])
+            self._connection.publish(topic, payload)
+            arrived = await self._next(topic, _DELIVERY_S, lambda incoming: incoming.payload == payload)
+            self._connection.unsubscribe(filter)
+        except EdgewiseError:
+            return False
+        return arrived is not None
+
+    async def _retain_flag(self) -> bool:
+        topic = f"{self._base}/retain"
+        await self._connection.subscribe([Subscription(topic, as_published=True)])
+        self._connection.publish(topic, b"kept", retain=True)
+        arrived = await self._next(topic, _DELIVERY_S, lambda incoming: incoming.payload == b"kept")
+        await self._connection.publish(topic, b"", retain=True)
+        self._connection.unsubscribe(topic)
+        return arrived is not None and arrived.retain
+
+    async def _next(
+        self, topic: str, seconds: float, wanted: Callable[[Incoming], bool] = lambda _: True
+    ) -> Incoming | None:
+        async def look() -> Incoming:
+            while True:
+                incoming = await self._arrived.get()
+                if incoming.topic == topic and wanted(incoming):
+                    return incoming
+
+        try:
+            return await within(look(), seconds, lambda: LinkLost("nothing arrived"))
+        except LinkLost:
+            return None
