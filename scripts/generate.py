@@ -8,7 +8,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from edgewise.cli.install_plan import DEFAULT_EXEC, UNIT, render_unit, service_toml, template
+from edgewise.cli.install_plan import (
+    CLOUD_UNIT,
+    DEFAULT_EXEC,
+    UNIT,
+    render_cloud_unit,
+    render_unit,
+    service_toml,
+    template,
+)
 from edgewise.core.settings_reference import markdown_reference
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,6 +27,7 @@ def generated() -> dict[str, str]:
     return {
         "docs/configuration.md": markdown_reference(),
         f"systemd/{UNIT}": render_unit(DEFAULT_EXEC),
+        f"systemd/{CLOUD_UNIT}": render_cloud_unit(DEFAULT_EXEC),
         f"systemd/user/{UNIT}": render_unit(DEFAULT_EXEC, user=True),
         "systemd/sysusers.d/edgewise.conf": template("sysusers.conf"),
         "systemd/tmpfiles.d/edgewise.conf": template("tmpfiles.conf"),

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from edgewise.cli.exit_codes import ExitCode
-from edgewise.cli.install_plan import STOP_MARGIN_S, UNIT, render_unit, service_toml, template
+from edgewise.cli.install_plan import (
+    CLOUD_UNIT,
+    STOP_MARGIN_S,
+    UNIT,
+    render_cloud_unit,
+    render_unit,
+    service_toml,
+    template,
+)
 from edgewise.core.settings import Settings, load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,11 +42,12 @@ def directives(text: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.fixture
-def unit(tmp_path: Path) -> Path:
-    """The unit with a command that exists here."""
-    path = tmp_path / UNIT
-    path.write_text(render_unit(Path("/bin/true")))
+@pytest.fixture(params=[UNIT, CLOUD_UNIT])
+def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A unit with a command that exists here."""
+    path: Path = tmp_path / request.param
+    render = render_unit if request.param == UNIT else render_cloud_unit
+    path.write_text(render(Path("/bin/true")))
     return path
 
 
@@ -63,8 +72,9 @@ def test_verify_of_the_user_unit_is_clean(tmp_path: Path) -> None:
 
 
 @needs_analyze
-def test_exposure_is_below_three() -> None:
-    done = analyze("security", "--offline=true", str(ROOT / "systemd" / UNIT))
+@pytest.mark.parametrize("name", [UNIT, CLOUD_UNIT])
+def test_exposure_is_below_three(name: str) -> None:
+    done = analyze("security", "--offline=true", str(ROOT / "systemd" / name))
     match = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
     assert match is not None, done.stderr
     assert float(match[1]) < 3.0
@@ -80,6 +90,16 @@ def test_the_unit_and_the_program_agree() -> None:
     assert unit["CacheDirectory"] == ["edgewise"]
     assert "TRITON_CACHE_DIR=%C/edgewise/triton" in unit["Environment"]
     assert load_settings(ROOT / "systemd/edgewise.toml", environ={}).settings.home == Path("/var/lib/edgewise")
+
+
+def test_device_and_cloud_differ_in_folders_alone() -> None:
+    device, cloud = (directives(render(Path("/opt/edgewise"))) for render in (render_unit, render_cloud_unit))
+    differing = {name for name in device if device[name] != cloud[name]}
+    folders = {"StateDirectory", "CacheDirectory", "RuntimeDirectory"}
+    assert differing == folders | {"Description", "ExecStart", "Environment", "EnvironmentFile"}
+    assert {name: cloud[name] for name in folders} == {name: ["edgewise-cloud"] for name in folders}
+    assert cloud["ExecStart"] == ["/opt/edgewise cloud"]
+    assert "EDGEWISE_HOME=%S/edgewise-cloud" in cloud["Environment"]
 
 
 def test_system_and_user_unit_behave_alike() -> None:

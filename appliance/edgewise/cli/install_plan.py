@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +15,7 @@ from edgewise.core.files import atomic_write, translate_os_errors
 from edgewise.core.settings_reference import example_toml
 
 UNIT = "edgewise-device.service"
+CLOUD_UNIT = "edgewise-cloud.service"
 SERVICE_HOME = "/var/lib/edgewise"
 DEFAULT_EXEC = Path("/opt/edgewise/bin/edgewise")
 # After the drain the service ends its engine and closes its listeners; this many seconds are kept for that.
@@ -62,9 +63,35 @@ def this_command() -> Path:
 
 
 def render_unit(executable: Path, *, drain_s: float = 20.0, user: bool = False) -> str:
-    """The unit file for an `edgewise` executable; TimeoutStopSec leaves room for the drain."""
-    name = "edgewise-device.user.service" if user else UNIT
-    values = {"@EXEC@": _unit_word(executable), "@DRAIN_S@": f"{drain_s:g}", "@STOP_S@": f"{drain_s + STOP_MARGIN_S:g}"}
+    """The device's unit file for an `edgewise` executable; TimeoutStopSec leaves room for the drain."""
+    words = {
+        "TITLE": "Edgewise device service",
+        "ORIGIN": "Written by `edgewise install`",
+        "NAME": UNIT.removesuffix(".service"),
+        "COMMAND": "serve",
+        "FOLDER": "edgewise",
+    }
+    return _render("edgewise-device.user.service" if user else UNIT, executable, drain_s, words)
+
+
+def render_cloud_unit(executable: Path, *, drain_s: float = 20.0) -> str:
+    """The same for a cloud engine, which has folders of its own: it may stand beside a device service."""
+    words = {
+        "TITLE": "Edgewise cloud engine",
+        "ORIGIN": "See docs/cloud.md",
+        "NAME": CLOUD_UNIT.removesuffix(".service"),
+        "COMMAND": "cloud",
+        "FOLDER": "edgewise-cloud",
+    }
+    return _render(UNIT, executable, drain_s, words)
+
+
+def _render(name: str, executable: Path, drain_s: float, words: Mapping[str, str]) -> str:
+    values = {f"@{word}@": value for word, value in words.items()} | {
+        "@EXEC@": _unit_word(executable),
+        "@DRAIN_S@": f"{drain_s:g}",
+        "@STOP_S@": f"{drain_s + STOP_MARGIN_S:g}",
+    }
     text = template(name)
     for placeholder, value in values.items():
         text = text.replace(placeholder, value)
