@@ -125,6 +125,9 @@ def test_lengths_are_learned_by_key_and_limit() -> None:
     assert lengths.expect("d", "k", 5) == 5
     assert lengths.expect("d", "other", 1000) == 11
     assert lengths.expect("e", "k", 100) == 100
+    for limit in (20, 50, 70):  # ended by their limit: who knows how long they would have become
+        lengths.learn("f", "k", limit, [stats(tokens=limit)])
+    assert [lengths.expect("f", "k", limit) for limit in (10, 50, 200)] == [10, 50, 200]
     assert lengths.fresh("d", "k") == 0.25
 
 

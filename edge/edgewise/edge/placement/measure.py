@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 
 from edgewise.engine.request import RequestStats
 
@@ -230,16 +231,20 @@ class Paces:
 
 
 class Lengths:
-    """How long answers become, and how much of a prompt must really be read: by model, key and the answer's limit."""
+    """How long answers become, and how much of a prompt must really be read: by model, key and the answer's limit.
+
+    An answer that its limit ended would have become longer: with a higher limit it counts as one that reaches that too.
+    """
 
     def __init__(self) -> None:
-        self._lengths: dict[tuple[str, ...], Track] = {}
+        self._lengths: dict[tuple[str, ...], deque[tuple[int, bool]]] = {}
         self._fresh: dict[tuple[str, str], Track] = {}
 
     def learn(self, digest: str, key: str, limit: int, stats: Sequence[RequestStats]) -> None:
         for one in stats:
+            length = one.completion_tokens
             for place in _places(digest, key, limit):
-                self._lengths.setdefault(place, Track()).add(one.completion_tokens)
+                self._lengths.setdefault(place, deque(maxlen=_KEEP)).append((length, length >= limit))
             if one.prompt_tokens:
                 fresh = 1.0 - one.cached_tokens / one.prompt_tokens
                 self._fresh.setdefault((digest, key), Track()).add(fresh)
@@ -248,8 +253,8 @@ class Lengths:
         """Tokens of an answer whose limit is `limit`: the median of those like it, else of those of the model, else the limit."""
         for place in _places(digest, key, limit):
             known = self._lengths.get(place)
-            if known is not None and known.median is not None:
-                return max(1, min(limit, round(known.median)))
+            if known:
+                return max(1, int(median_low(limit if cut else min(limit, length) for length, cut in known)))
         return limit
 
     def fresh(self, digest: str, key: str) -> float:
