@@ -11,14 +11,26 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from scripts.pictures.colours import GROUNDS, HUES, recolour
 from scripts.pictures.dataset import Pictures, Record
+from scripts.pictures.entries import CLIP_ART
 from scripts.pictures.words import article
+
+_OPENINGS = ("a picture", "an image", "a drawing", "an icon")  # as people begin prompts; they say nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Probabilities. `style` is that of naming the style; `colour` that of naming a picture's own main colour."""
+    """Probabilities.
 
-    style: float = 0.6
+    Attributes:
+        style: Of naming the style, and `clip_art` of naming that one: prompts that name none shall get the tidier emoji.
+        colour: Of naming a picture's own main colour; `recolour` of turning it.
+        ground, pair: Of a coloured ground, and of a second picture beside the first.
+        unnamed: Of no caption at all, which guidance needs.
+        shift: Not a probability: how far a picture may move, as a share of its size.
+    """
+
+    style: float = 0.5
+    clip_art: float = 0.9
     colour: float = 0.35
     recolour: float = 0.25
     ground: float = 0.12
@@ -60,7 +72,8 @@ def prepare(pictures: Pictures, place: int, recipe: Recipe, chance: random.Rando
     if record.hue >= 0 and chance.random() < recipe.recolour:
         colour = chance.choice(tuple(HUES))
         hue = HUES[colour]
-    caption = describe(record, colour, chance, style=chance.random() < recipe.style, changed=hue >= 0)
+    named = chance.random() < (recipe.clip_art if record.style == CLIP_ART else recipe.style)
+    caption = describe(record, colour, chance, style=named, changed=hue >= 0)
     ground = (255, 255, 255)
     if chance.random() < recipe.ground:
         name = chance.choice(tuple(GROUNDS))
@@ -93,7 +106,7 @@ def describe(record: Record, colour: str, chance: random.Random, *, style: bool,
         name = chance.choice(extra)
     shown = name if chance.random() < 0.25 else article(name)
     if not style:
-        return shown
+        return f"{chance.choice(_OPENINGS)} of {shown}" if chance.random() < 0.15 else shown
     return chance.choice((f"{record.style} of {shown}", f"{shown}, {record.style}"))
 
 

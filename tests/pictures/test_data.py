@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 
 from scripts.pictures.build import encode, record, without_twins
 from scripts.pictures.colours import HUES, main_colour, recolour
-from scripts.pictures.dataset import Record, read_pictures, write_pictures
+from scripts.pictures.dataset import Pictures, Record, read_pictures, write_pictures
 from scripts.pictures.entries import Entry, read_all
 from scripts.pictures.recipe import Recipe, describe, prepare, serve
 from scripts.pictures.render import Pixels, fit
@@ -168,7 +168,18 @@ def test_captions_name_the_new_colour_and_no_old_one() -> None:
         caption = describe(apple(), "", chance, style=True)
         assert "noto emoji" in caption
     bare = describe(apple(concept="red", keywords=()), "blue", chance, style=False, changed=True)
-    assert bare in ("blue thing", "a blue thing")
+    assert bare.endswith("blue thing")
+
+
+def test_clip_art_is_named_more_often_than_emoji(tmp_path: Path) -> None:
+    records = [apple(), apple(style="clip art")]
+    pictures = Pictures(records, torch.zeros(2, 4, 8, 8, dtype=torch.uint8))
+    chance, recipe = random.Random(1), Recipe(pair=0, unnamed=0, style=0.2, clip_art=0.9)
+    counts = [
+        sum(r.style in prepare(pictures, i, recipe, chance).caption for _ in range(300)) for i, r in enumerate(records)
+    ]
+    assert 30 < counts[0] < 90
+    assert 240 < counts[1] < 295
 
 
 def test_what_is_shown_is_what_the_caption_says(tmp_path: Path) -> None:
