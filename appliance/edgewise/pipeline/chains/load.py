@@ -183,7 +183,7 @@ class _Check:
             if medium != reads:
                 self._refuse(
                     f"{key}.{field}",
-                    f"it reads {reads}, and stage '{name}' makes a {medium}; put a stage between that makes one of the other",
+                    f"it reads {reads}, and '{name}' is {medium}; put a stage between that makes one of the other",
                 )
         if reads != "text" and (len(names) != 1 or template != f"${{{names[0]}}}"):
             self._refuse(f"{key}.{field}", f"it reads a {reads}: write one reference to a stage and nothing else")

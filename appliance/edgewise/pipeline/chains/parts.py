@@ -16,10 +16,13 @@ class Sentences:
         self._rest = ""
 
     def feed(self, text: str) -> list[str]:
-        """Sentences that are whole now, without the blanks around them."""
+        """Sentences that are whole now, without the blanks around them: those after which another character has come, so that
+        it does not matter how the text arrives."""
         self._rest += text
         found, start = [], 0
         for end in _END.finditer(self._rest):
+            if end.end() == len(self._rest):
+                break
             found.append(self._rest[start : end.end()].strip())
             start = end.end()
         self._rest = self._rest[start:]
