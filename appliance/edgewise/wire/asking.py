@@ -74,10 +74,9 @@ class BlobDone(Message):
     refused: Refused | None = None
 
 
-def block_at(sha256: str, content: bytes, offset: int) -> BlobBlock:
-    """The block of `content` that begins at `offset`."""
-    data = content[offset : offset + BLOCK]
-    return BlobBlock(sha256=sha256, offset=offset, total=len(content), crc=zlib.crc32(data), data=data)
+def block_at(blob: Blob, data: bytes, offset: int) -> BlobBlock:
+    """The block `data` of a blob, which begins at `offset`."""
+    return BlobBlock(sha256=blob.sha256, offset=offset, total=blob.bytes, crc=zlib.crc32(data), data=data)
 
 
 def refusal(error: EdgewiseError) -> Refused:

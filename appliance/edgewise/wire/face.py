@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from edgewise.wire.http import CLOUD
 from edgewise.wire.messages import Digest, Message, Sha256
@@ -29,6 +29,7 @@ class FaceFile(Message):
 class Face(Message):
     """Attributes:
     digest: Of the model whose face it is.
+    context: Largest prompt + answer in tokens.
     created: Unix seconds of its installation.
     sampling: What its makers recommend (`models.sampling`).
     """
@@ -37,6 +38,7 @@ class Face(Message):
     model: str = Field(min_length=1, max_length=200)
     digest: Digest
     format: Literal["gguf", "safetensors"]
+    context: PositiveInt
     created: NonNegativeInt = 0
     sampling: dict[str, float] = Field(default_factory=dict)
     files: tuple[FaceFile, ...] = Field(min_length=1, max_length=64)

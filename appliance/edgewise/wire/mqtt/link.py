@@ -241,8 +241,8 @@ class Link:
 
     def _read_note(self, payload: bytes) -> None:
         """The note of the session before this one. If another client wrote it between two connections of ours, it has our
-        name. Brokers could say so themselves ("session taken over"), but mosquitto 2.0.11 and iotcore just close. On iotcore, which sends a session what is retained
-        only once, a clone is not found out; it serves one machine."""
+        name. Brokers could say so themselves ("session taken over"), but mosquitto 2.0.11 and iotcore just close. On iotcore,
+        which sends a session what is retained only once, a clone is not found out; it serves one machine."""
         try:
             name = json.loads(payload)["name"]
         except (ValueError, KeyError, TypeError):

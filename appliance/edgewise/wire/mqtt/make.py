@@ -1,0 +1,43 @@
+"""A link to the broker that the settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from edgewise.core.errors import ConfigError
+from edgewise.core.files import read_secret
+from edgewise.core.settings_links import MqttSettings
+from edgewise.wire.mqtt.connection import Broker
+from edgewise.wire.mqtt.link import Link, LinkEvent
+from edgewise.wire.mqtt.session import SessionCounter
+
+
+def make_link(
+    mqtt: MqttSettings, home: Path, uid: str, *, on_event: Callable[[LinkEvent], None] | None = None
+) -> Link:
+    """Not yet started.
+
+    Args:
+        home: State directory, for the number of the session.
+        uid: Name where the settings have none.
+
+    Raises:
+        ConfigError: No broker is named, or the password cannot be read.
+        InvalidRequest: `uid` cannot be a name at the broker.
+    """
+    return Link(broker_of(mqtt, uid), SessionCounter(home / "mqtt-session"), on_event=on_event)
+
+
+def broker_of(mqtt: MqttSettings, uid: str) -> Broker:
+    """The broker that the settings name; raises `ConfigError` as `make_link` does."""
+    if mqtt.host is None:
+        raise ConfigError("mqtt.host is not set: name the broker")
+    return Broker(
+        host=mqtt.host,
+        port=mqtt.port,
+        uid=mqtt.uid or uid,
+        password=None if mqtt.password_file is None else read_secret(mqtt.password_file, "mqtt.password_file"),
+        ca_file=mqtt.ca_file,
+        keepalive_s=mqtt.keepalive_s,
+    )

@@ -1,0 +1,122 @@
+"""Streams that go down to devices over MQTT, each with credit that its consumer grants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+
+from edgewise.core.errors import EdgewiseError, LinkLost
+from edgewise.core.log import get_logger
+from edgewise.core.patience import within
+from edgewise.wire.asking import CREDIT, refusal
+from edgewise.wire.messages import Chunk, Final, Refused
+
+log = get_logger(__name__)
+
+IDLE_S = 600.0
+"""A stream whose consumer grants nothing for so long is ended; it can be resumed."""
+_MAX_CREDIT = 4 * CREDIT
+
+Source = AsyncGenerator[Chunk | Final, None]
+Send = Callable[[Chunk | Final | Refused], Awaitable[None]]
+
+
+class Outflow:
+    """One stream on its way to one device.
+
+    Args:
+        place: Of the message that asked for it, among all that the device sent: an older one changes nothing.
+        send: Sends one event; raises `LinkLost` while there is no broker.
+        back: Returns once the link is back.
+    """
+
+    def __init__(
+        self, place: tuple[int, int], credit: int, source: Source, send: Send, back: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.place = place
+        self._credit = min(credit, _MAX_CREDIT)
+        self._source = source
+        self._send = send
+        self._back = back
+        self._granted = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    def grant(self, place: tuple[int, int], credit: int) -> None:
+        """More may be sent. A message that a broker delivers twice grants once."""
+        if place > self.place:
+            self.place = place
+            self._credit = min(self._credit + credit, _MAX_CREDIT)
+            self._granted.set()
+
+    async def run(self) -> None:
+        """To the final record."""
+        async with aclosing(self._source) as events:
+            try:
+                async for event in events:
+                    if isinstance(event, Chunk):
+                        await self._pay()
+                    await self._deliver(event)
+            except EdgewiseError as error:
+                await self._deliver(refusal(error))
+
+    async def _pay(self) -> None:
+        while self._credit == 0:
+            self._granted.clear()
+            await within(self._granted.wait(), IDLE_S, lambda: LinkLost("The device takes nothing more."))
+        self._credit -= 1
+
+    async def _deliver(self, event: Chunk | Final | Refused) -> None:
+        while True:
+            try:
+                return await self._send(event)
+            except LinkLost:
+                await self._back()
+
+
+class Outflows:
+    """All of them, by (device, key); one that is asked for anew takes the place of the one before.
+
+    Args:
+        limit: Of streams at once, over all devices.
+    """
+
+    def __init__(self, limit: int = 1024) -> None:
+        self._limit = limit
+        self._flows: dict[tuple[str, str], Outflow] = {}
+
+    @property
+    def full(self) -> bool:
+        return len(self._flows) >= self._limit
+
+    def get(self, uid: str, key: str) -> Outflow | None:
+        return self._flows.get((uid, key))
+
+    async def begin(self, uid: str, key: str, flow: Outflow) -> None:
+        """Let it run; the one before has ended when this returns."""
+        before = self._flows.get((uid, key))
+        self._flows[uid, key] = flow
+        if before is not None and before.task is not None:
+            before.task.cancel()
+            await asyncio.wait({before.task})
+        if self._flows.get((uid, key)) is flow:  # not replaced meanwhile
+            flow.task = asyncio.create_task(self._run(uid, key, flow), name=f"mqtt-stream-{uid}")
+
+    async def stop(self) -> None:
+        """End all."""
+        tasks = [flow.task for flow in self._flows.values() if flow.task is not None]
+        self._flows.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, uid: str, key: str, flow: Outflow) -> None:
+        try:
+            await flow.run()
+        except EdgewiseError as error:
+            log.info("mqtt_stream_ended", device=uid, job=key, reason=error.message)
+        except Exception:  # a fault in one stream concerns its device only; it asks again
+            log.exception("mqtt_stream_failed", device=uid, job=key)
+        finally:
+            if self._flows.get((uid, key)) is flow:
+                del self._flows[uid, key]

@@ -1,0 +1,384 @@
+"""Jobs over MQTT, where only a broker is reachable: the messages of HTTP, in envelopes, through topics of this device.
+
+The broker may lose anything at any time, so nothing here rests on it. A request is sent again, with the same id, until the cloud
+itself answers; a stream is read by places, and what is missing in it is asked for again; a blob is pulled by whoever lacks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from edgewise.core.errors import BadMessage, DigestMismatch, EngineFault, LinkLost
+from edgewise.core.log import get_logger
+from edgewise.edge.offload.transport import Traffic
+from edgewise.edge.placement.protocol import Meter
+from edgewise.wire import topics
+from edgewise.wire.asking import BLOCK, CREDIT, Answer, Ask, BlobBlock, BlobDone, BlobGet, block_at, told
+from edgewise.wire.envelope import Envelope, decode
+from edgewise.wire.messages import (
+    Accepted,
+    Blob,
+    Chunk,
+    CloudInfo,
+    Event,
+    Final,
+    JobControl,
+    JobEvent,
+    JobRequest,
+    Refused,
+)
+from edgewise.wire.mqtt.blobs import Pull
+from edgewise.wire.mqtt.connection import Connection, Incoming
+from edgewise.wire.mqtt.link import Link
+from edgewise.wire.mqtt.tasks import Tasks
+from edgewise.wire.stream_log import Place
+
+log = get_logger(__name__)
+
+CONNECT_S = 4.0
+ANSWER_S = (2.0, 4.0, 6.0)
+"""Seconds that an answer is waited for before the request is sent again, and after the last of them given up."""
+SILENCE_S = 10.0
+"""A stream that brings nothing for so long is asked for again; a cloud that lives answers that at once."""
+_LARGE = 16 * 1024
+
+
+class MqttTransport:
+    """Implements `offload.transport.Transport`.
+
+    Args:
+        link: Of this device's name; it is started with the first message and stopped by `close`.
+        meter: Told of what larger messages take.
+    """
+
+    def __init__(self, link: Link, *, meter: Meter | None = None) -> None:
+        self._link = link
+        self._meter = meter
+        self._answers: dict[str, asyncio.Future[Envelope]] = {}
+        self._streams: dict[str, _Inbox] = {}
+        self._pulls: dict[str, Pull] = {}
+        self._partial: dict[str, bytearray] = {}
+        self._offers: dict[str, _Offer] = {}
+        self._traffic: dict[str, Traffic] = {}
+        self._tasks = Tasks()
+        self._sent = self._received = self._dropped = 0
+        link.on(topics.down(link.uid), self._arrived)
+
+    def __repr__(self) -> str:
+        return f"MqttTransport({self._link.uid})"
+
+    @property
+    def name(self) -> Literal["http", "mqtt"]:
+        return "mqtt"
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._sent
+
+    @property
+    def received_bytes(self) -> int:
+        return self._received
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were malformed or too large."""
+        return self._dropped
+
+    def traffic(self, key: str) -> Traffic:
+        return self._traffic.get(key, Traffic())
+
+    async def info(self) -> CloudInfo:
+        answer = await self._question(Ask(ask="info"))
+        if answer.info is None:
+            raise EngineFault("The cloud answered a question over MQTT with something else.")
+        return answer.info
+
+    async def submit(self, request: JobRequest) -> Accepted:
+        self._traffic.setdefault(request.key, Traffic())
+        topic = topics.job_request(request.priority, self._link.uid)
+        return _accepted(await self._ask(topic, request, key=request.key, ttl_ms=request.ttl_ms))
+
+    async def events(self, key: str, after: Place) -> AsyncGenerator[Chunk | Final, None]:
+        """See `Transport.events`."""
+        place, used = after, 0
+        with self._reading(key) as inbox:
+            await self._resume(key, place, inbox)
+            while True:
+                event = await inbox.next(SILENCE_S)
+                if event is None or _skips(event, place):
+                    await self._resume(key, place, inbox)
+                    used = 0
+                elif isinstance(event, Final):
+                    yield event
+                    return
+                else:
+                    used += 1
+                    if used == CREDIT // 2:
+                        used = 0
+                        await self._grant(key)
+                    end = event.offset + event.count
+                    if end > place.offset or event.count == 0:
+                        place = Place(event.attempt, max(end, place.offset))
+                        yield event
+
+    async def control(self, control: JobControl) -> None:
+        _accepted(await self._ask(self._control_topic(control.key), control, key=control.key))
+        if control.done:
+            self._traffic.pop(control.key, None)
+
+    async def put_blob(self, content: bytes, media: str) -> Blob:
+        blob = Blob(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content), media=media)
+        offer = self._offers[blob.sha256] = _Offer(blob, content)
+        try:
+            for _ in ANSWER_S:
+                await self._question(Ask(ask="blob", blob=blob))
+                if await offer.taken(self._link.connection, SILENCE_S):
+                    return blob
+        finally:
+            del self._offers[blob.sha256]
+        raise LinkLost("The cloud does not take a blob over MQTT.")
+
+    async def get_blob(self, blob: Blob) -> bytes:
+        have = self._partial.setdefault(blob.sha256, bytearray())
+        await self._connect()
+        pull = self._pulls[blob.sha256] = Pull(blob, len(have), self._send_get)
+        self._link.connection.ended.add_done_callback(lambda _: pull.fail(LinkLost("The link was lost in a blob.")))
+        try:
+            async for piece in pull.pieces():
+                have += piece
+        finally:
+            del self._pulls[blob.sha256]
+        content = bytes(self._partial.pop(blob.sha256))
+        found = hashlib.sha256(content).hexdigest()
+        await self._send_blob("done", BlobDone(sha256=blob.sha256), blob.sha256)
+        if found != blob.sha256:
+            raise DigestMismatch(f"The cloud sent {len(content)} bytes that are not the blob {blob.sha256[:12]}.")
+        return content
+
+    async def close(self) -> None:
+        await self._tasks.end()
+        await self._link.stop()
+
+    # --- sending ------------------------------------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        self._link.start()
+        await self._link.wait_connected(CONNECT_S)
+
+    async def _ask(self, topic: str, body: BaseModel, *, key: str | None = None, ttl_ms: int | None = None) -> Envelope:
+        """Send until the cloud answers."""
+        await self._connect()
+        envelope = self._link.sealer.seal(body, key=key, ttl_ms=ttl_ms)
+        answer: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
+        self._answers[envelope.id] = answer
+        started = time.monotonic()
+        try:
+            for patience_s in ANSWER_S:
+                size = await self._send(topic, envelope)
+                both: set[asyncio.Future[Any]] = {answer, self._link.connection.ended}
+                await asyncio.wait(both, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                if answer.done():
+                    if self._meter is not None and size >= _LARGE:
+                        self._meter.sent(size, time.monotonic() - started)
+                    return answer.result()
+        finally:
+            del self._answers[envelope.id]
+        raise LinkLost("The broker is there, but no cloud answers behind it.")
+
+    async def _question(self, ask: Ask) -> Answer:
+        answer = (await self._ask(topics.job_request(topics.ASK, self._link.uid), ask)).read(Answer)
+        if answer.refused is not None:
+            raise told(answer.refused)
+        return answer
+
+    async def _send(self, topic: str, envelope: Envelope) -> int:
+        size = await self._link.send(topic, envelope, binary=True)
+        self._sent += size
+        self._book(envelope.key, up=size)
+        return size
+
+    def _book(self, key: str | None, *, up: int = 0, down: int = 0) -> None:
+        if key in self._traffic:
+            before = self._traffic[key]
+            self._traffic[key] = Traffic(before.up + up, before.down + down)
+
+    def _control_topic(self, key: str) -> str:
+        return topics.job_control(self._link.uid, topics.job_id(key))
+
+    async def _grant(self, key: str) -> None:
+        grant = JobControl(key=key, op="grant", credit=CREDIT // 2)
+        await self._send(self._control_topic(key), self._link.sealer.seal(grant, key=key))
+
+    async def _resume(self, key: str, place: Place, inbox: _Inbox) -> None:
+        """Have the cloud send what follows a place; what it sent before is void."""
+        await self._connect()
+        inbox.restart(self._link.connection)
+        resume = JobControl(key=key, op="resume", after=str(place), credit=CREDIT)
+        _accepted(await self._ask(self._control_topic(key), resume, key=key))
+
+    async def _send_get(self, get: BlobGet) -> None:
+        await self._send_blob("get", get, get.sha256)
+
+    async def _send_blob(self, step: str, body: BaseModel, sha256: str) -> None:
+        await self._send(topics.blob(self._link.uid, "up", sha256[:32], step), self._link.sealer.seal(body))
+
+    async def _serve(self, get: BlobGet, offer: _Offer) -> None:
+        for number in range(get.blocks):
+            offset = get.offset + number * BLOCK
+            data = offer.content[offset : offset + BLOCK]
+            if not data:
+                return
+            await self._send_blob("blk", block_at(offer.blob, data, offset), get.sha256)
+
+    # --- receiving ----------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[_Inbox]:
+        inbox = self._streams[key] = _Inbox()
+        try:
+            yield inbox
+        finally:
+            if self._streams.get(key) is inbox:
+                del self._streams[key]
+
+    def _arrived(self, incoming: Incoming) -> None:
+        """One message of the cloud. What is malformed is dropped and counted; what nobody waits for is not looked at."""
+        self._received += len(incoming.payload)
+        try:
+            topic = topics.parse(incoming.topic)
+            envelope = decode(incoming.payload)
+            answer = self._answers.get(envelope.re or "")
+            if answer is not None and not answer.done():
+                self._book(envelope.key, down=len(incoming.payload))
+                answer.set_result(envelope)
+            elif topic.rest[0] == "job" and envelope.re is None:
+                event = envelope.read(JobEvent)
+                self._book(event.key, down=len(incoming.payload))
+                if event.key in self._streams:
+                    self._streams[event.key].put(event.event)
+            elif topic.rest[0] == "blob":
+                self._blob(topic.rest[-1], envelope)
+        except BadMessage as error:
+            self._dropped += 1
+            log.warning("mqtt_message_dropped", topic=incoming.topic[:200], reason=error.message)
+
+    def _blob(self, step: str, envelope: Envelope) -> None:
+        if step == "blk":
+            block = envelope.read(BlobBlock)
+            if block.sha256 in self._pulls:
+                self._pulls[block.sha256].put(block)
+        elif step == "get":
+            get = envelope.read(BlobGet)
+            if get.sha256 in self._offers:
+                self._offers[get.sha256].touch()
+                self._tasks.spawn(self._serve(get, self._offers[get.sha256]), "blob")
+        else:
+            done = envelope.read(BlobDone)
+            if done.sha256 in self._pulls and done.refused is not None:
+                self._pulls[done.sha256].fail(told(done.refused))
+            if done.sha256 in self._offers:
+                self._offers[done.sha256].end(done)
+
+
+class _Inbox:
+    """Events of one stream that have arrived. Credit bounds them; what is more is dropped, and found missing by its reader."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._wake = asyncio.Event()
+        self._connection: Connection | None = None
+
+    def restart(self, connection: Connection) -> None:
+        """Forget what is here: the stream is sent again over `connection`."""
+        self._events.clear()
+        self._connection = connection
+        connection.ended.add_done_callback(lambda _: self._wake.set())
+
+    def put(self, event: Event) -> None:
+        if len(self._events) < 2 * CREDIT:
+            self._events.append(event)
+            self._wake.set()
+
+    async def next(self, silence_s: float) -> Chunk | Final | None:
+        """The next event; None after a silence.
+
+        Raises:
+            LinkLost: The link broke; or the error with which the cloud ended the stream.
+        """
+        timer = asyncio.get_running_loop().call_later(silence_s, self._wake.set)
+        try:
+            if not self._events and not self._lost:
+                self._wake.clear()
+                await self._wake.wait()
+        finally:
+            timer.cancel()
+        event = self._events.popleft() if self._events else None
+        if event is None and self._lost:
+            raise LinkLost("The link to the broker was lost in a stream.")
+        if isinstance(event, Refused):
+            raise told(event)
+        return event if isinstance(event, Chunk | Final) else None
+
+    @property
+    def _lost(self) -> bool:
+        return self._connection is not None and self._connection.ended.done()
+
+
+class _Offer:
+    """A blob that the cloud was told of and pulls."""
+
+    def __init__(self, blob: Blob, content: bytes) -> None:
+        self.blob, self.content = blob, content
+        self._done: asyncio.Future[BlobDone] = asyncio.get_running_loop().create_future()
+        self._touched = False
+
+    def touch(self) -> None:
+        self._touched = True
+
+    def end(self, done: BlobDone) -> None:
+        if not self._done.done():
+            self._done.set_result(done)
+
+    async def taken(self, connection: Connection, silence_s: float) -> bool:
+        """Whether the cloud has it; False after a silence.
+
+        Raises:
+            LinkLost: The link broke; or the error with which the cloud refused it.
+        """
+        while True:
+            self._touched = False
+            both: set[asyncio.Future[Any]] = {self._done, connection.ended}
+            await asyncio.wait(both, timeout=silence_s, return_when=asyncio.FIRST_COMPLETED)
+            if self._done.done():
+                refused = self._done.result().refused
+                if refused is not None:
+                    raise told(refused)
+                return True
+            if connection.ended.done():
+                raise LinkLost("The link to the broker was lost in a blob.")
+            if not self._touched:
+                return False
+
+
+def _skips(event: Chunk | Final, place: Place) -> bool:
+    """Whether something between `place` and the event is missing."""
+    if isinstance(event, Final):
+        return event.state == "succeeded" and event.count > place.offset
+    return event.offset > place.offset
+
+
+def _accepted(envelope: Envelope) -> Accepted:
+    event = envelope.read(JobEvent).event
+    if isinstance(event, Refused):
+        raise told(event)
+    if not isinstance(event, Accepted):
+        raise EngineFault(f"The cloud answered over MQTT with {event.type!r} instead of 'accepted'.")
+    return event
