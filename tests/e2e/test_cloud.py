@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scripts.service import CloudService
+from scripts.service import CloudService, edgewise_command, edgewise_environment
 from tests.e2e.service import edgewise, import_tiny, new_home, thread_limit
 
 TOKENS = 150
@@ -162,3 +163,12 @@ def test_commands_show_jobs_and_keys(home: Path, service: CloudService, undistur
     assert "(anonymous)" in edgewise(home, "cloud", "usage")
     edgewise(home, "cloud", "keys", "revoke", "shop-floor")
     assert httpx.get(f"{service.url}/edgewise/v1/cloud", headers=headers, timeout=30).status_code == 401
+
+
+def test_a_second_engine_is_refused_the_state_directory(home: Path, service: CloudService) -> None:
+    command = edgewise_command("cloud", "--port", "0", "--model", "tiny")
+    second = subprocess.run(
+        command, env=edgewise_environment(home), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (second.returncode, service.ready()) == (4, True)
+    assert "another cloud engine" in second.stderr

@@ -75,20 +75,24 @@ class InstalledModels(Models):
     Args:
         machine: What is there for all engines together.
         pool: Where they are loaded.
+        preload: Whether any is loaded at start; without, this process may never need an engine.
 
     Attributes:
         first: Names of the models that are loaded at start.
     """
 
-    def __init__(self, settings: Settings, store: Store, machine: Machine, pool: EnginePool) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, machine: Machine, pool: EnginePool, *, preload: bool = True
+    ) -> None:
         super().__init__()
         self._settings = settings
         self._store = store
         self._machine = machine
         self._pool = pool
-        self.first = tuple(dict.fromkeys(_plain(name) for name in (settings.model, *settings.pool.pinned)))
-        held = self.first if settings.pool.pin_model else settings.pool.pinned
-        self._pinned = tuple(_plain(name) for name in held)
+        asked = (settings.model, *settings.pool.pinned) if preload else ()
+        self.first = tuple(dict.fromkeys(_plain(name) for name in asked))
+        held = asked if settings.pool.pin_model else asked[1:]
+        self._pinned = tuple(dict.fromkeys(_plain(name) for name in held))
         self._allowed = frozenset(_plain(name) for name in settings.models) | {*self.first}
         self._keep_alive = dict(_keep_alive(text) for text in settings.pool.keep_alive)
         self._known: dict[str, _Known] = {}

@@ -71,8 +71,11 @@ def no_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
     return ()
 
 
-def serve(loaded: LoadedSettings, extend: Extend = no_parts) -> int:
+def serve(loaded: LoadedSettings, extend: Extend = no_parts, *, preload: bool = True) -> int:
     """Run the service until a stop signal; the exit code: 0 after a drained stop, 1 if it could not start.
+
+    Args:
+        preload: Whether the configured models are loaded at start.
 
     Raises:
         EdgewiseError: It cannot be started as configured; nothing is running then.
@@ -80,7 +83,8 @@ def serve(loaded: LoadedSettings, extend: Extend = no_parts) -> int:
     settings = loaded.settings
     configure_logging(level=settings.log.level, format=settings.log.format, prompts=settings.log.prompts)
     notifier = Notifier.from_environ()
-    return asyncio.run(Service(settings, check_tls(settings.tls.cert, settings.tls.key), notifier, extend).run())
+    tls = check_tls(settings.tls.cert, settings.tls.key)
+    return asyncio.run(Service(settings, tls, notifier, extend, preload=preload).run())
 
 
 class Service:
@@ -91,8 +95,11 @@ class Service:
     _deps: ApiDependencies
     _url: str
 
-    def __init__(self, settings: Settings, tls: TlsFiles | None, notifier: Notifier, extend: Extend) -> None:
+    def __init__(
+        self, settings: Settings, tls: TlsFiles | None, notifier: Notifier, extend: Extend, *, preload: bool = True
+    ) -> None:
         self._settings = settings
+        self._preload = preload
         self._extend = extend
         self._tls = tls
         self._notifier = notifier
@@ -153,7 +160,7 @@ class Service:
         budget = settings.engine.memory_budget_bytes or int(machine.available * settings.engine.memory_fraction)
         book = PoolBook(budget, wait_s=settings.pool.wait_s, retry_s=settings.pool.retry_s)
         pool = EnginePool(book, make_engine, on_event=self._engine_event)
-        models = InstalledModels(settings, Store(settings.home / "models"), machine, pool)
+        models = InstalledModels(settings, Store(settings.home / "models"), machine, pool, preload=self._preload)
         try:
             await models.open_first()
         except BaseException:
@@ -188,7 +195,9 @@ class Service:
                 context=info.max_context,
                 load_s=round(info.load_s, 2),
             )
-        self._notifier.ready(f"serving {', '.join(models.first)} on {self._url}")
+        if not models.first:
+            log.info("ready", url=self._url)
+        self._notifier.ready(f"serving {', '.join(models.first) or 'models when they are asked'} on {self._url}")
 
     async def _watchdog(self) -> None:
         """The event loop lives: say so in time. The engine has a supervisor of its own."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from fastapi import APIRouter
 
@@ -23,15 +26,18 @@ from edgewise.cloud.intake.routes import jobs_router
 from edgewise.cloud.jobs.schema import jobs_file, open_jobs
 from edgewise.cloud.jobs.table import JobTable
 from edgewise.cloud.metrics import CloudMetrics
+from edgewise.cloud.mqtt_intake import USER as MQTT_USER
+from edgewise.cloud.mqtt_intake import MqttIntake
 from edgewise.cloud.tenants import Tenants
 from edgewise.cloud.workers import Workers
 from edgewise.core.errors import ConfigError, EdgewiseError
-from edgewise.core.files import read_secret
+from edgewise.core.files import make_folder, read_secret
 from edgewise.core.log import get_logger
 from edgewise.core.settings import LoadedSettings, Settings
 from edgewise.models.store import Store
 from edgewise.serving import service
 from edgewise.serving.service import Part
+from edgewise.wire.mqtt.make import make_link
 
 log = get_logger(__name__)
 
@@ -39,15 +45,39 @@ _AGAIN_S = 5.0  # after a fault of the disk
 
 
 def serve(loaded: LoadedSettings) -> int:
-    """Run the cloud engine until a stop signal; see `serving.service.serve`. It listens where `[intake]` says."""
+    """Run the cloud engine until a stop signal; see `serving.service.serve`. It listens where `[intake]` says.
+
+    Raises:
+        ConfigError: Another cloud engine uses the state directory.
+    """
     intake = loaded.settings.intake
     settings = loaded.settings.model_copy(update={"host": intake.host, "port": intake.port})
-    return service.serve(replace(loaded, settings=settings), cloud_parts)
+    with _alone(settings.home):
+        preload = intake.executor == "local"  # the engines of others are elsewhere
+        return service.serve(replace(loaded, settings=settings), cloud_parts, preload=preload)
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Hold the state directory: a second process would take the leases of this one for those of a dead one."""
+    make_folder(home, mode=0o750)
+    with (home / "cloud.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another cloud engine uses {home}: end it, or set EDGEWISE_HOME to a directory of its own"
+            ) from error
+        yield
 
 
 def cloud_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
-    """Intake, job table and workers."""
-    return (CloudPart(settings, deps),)
+    """Intake, job table and workers; the intake over MQTT too where a broker is named."""
+    cloud = CloudPart(settings, deps)
+    if settings.mqtt.host is None:
+        return (cloud,)
+    link = make_link(settings.mqtt, settings.home, MQTT_USER)
+    return (cloud, MqttIntake(cloud.intake, link, dropped=cloud.count_dropped, emit=deps.events.emit))
 
 
 class CloudPart:
@@ -74,12 +104,14 @@ class CloudPart:
             tenant_bytes=intake.tenant_blob_bytes,
         )
         tenants = Tenants(intake.quotas, intake.prices, max_queued=intake.max_queued)
+        metrics = CloudMetrics(deps.metrics.registry)
+        self.count_dropped = metrics.dropped.labels("mqtt").inc
         self._workers = Workers(
             self._table,
             blobs,
             self._executor,
             tenants,
-            CloudMetrics(deps.metrics.registry),
+            metrics,
             count=intake.workers,
             lease_s=intake.lease_s,
         )
@@ -153,6 +185,4 @@ def make_executor(settings: Settings, deps: ApiDependencies) -> Executor:
             else read_secret(intake.upstream_key_file, "intake.upstream_key_file")
         )
         return HttpExecutor(intake.upstream, key, metrics=deps.metrics.registry)
-    return RayExecutor(
-        deps.models, installed_config(settings), replicas=intake.replicas, metrics=deps.metrics.registry
-    )
+    return RayExecutor(deps.models, installed_config(settings), replicas=intake.replicas, metrics=deps.metrics.registry)
