@@ -1,19 +1,19 @@
 """Answer a request for which nobody keeps a connection open: lines of batches, deferred jobs.
 
-It goes the way of every other request (`api.generate`), is counted and shown among those in flight, and leaves no run behind.
+It goes the way of every other request, is counted and shown among those in flight, and leaves no run behind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import Request
 
 from edgewise.api.context import context_of
 from edgewise.api.deps import ApiDependencies
-from edgewise.api.generate import Prepare, Prepared, begin, whole_body
+from edgewise.api.generate import Prepare, begin, whole_body
 from edgewise.api.parse import Caller
 from edgewise.api.priority import asked_priority, priority_in_force
 from edgewise.api.privacy import asked_privacy, key_label, privacy_in_force
@@ -57,6 +57,19 @@ class Unattended:
         return self.owner.removeprefix("key:")
 
 
+class Endpoint(Protocol):
+    """A route that can answer without a connection."""
+
+    async def check(self, deps: ApiDependencies, body: Mapping[str, Any], caller: Caller) -> Privacy:
+        """Validate a body without running it; the label that its answer would have as far as it is known. Raises
+        `EdgewiseError`, naming the field."""
+
+    async def answer(
+        self, deps: ApiDependencies, record: RequestRecord, body: Mapping[str, Any], caller: Caller, asked: Unattended
+    ) -> Answered:
+        """Run it. What it begins is attached to the record, whose owner closes it. Raises `EdgewiseError`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     """Attributes:
@@ -92,29 +105,13 @@ def may_pass(error: EdgewiseError) -> bool:
 
 
 async def answer_unattended(
-    deps: ApiDependencies, prepare: Prepare, asked: Unattended, body: Mapping[str, Any]
+    deps: ApiDependencies, endpoint: Endpoint, asked: Unattended, body: Mapping[str, Any]
 ) -> Answered:
     """The answer to the body of one request. Cancelling this ends its run within a step.
 
     Raises:
         EdgewiseError: It has no answer; `may_pass` says whether to try again.
     """
-    record = deps.requests.enter(id=asked.id, route=asked.route, key=asked.key, priority=asked.priority)
-    status = 200
-    try:
-        return await _answer(deps, prepare, asked, record, body)
-    except EdgewiseError as error:
-        status, record.error = error.http_status, error.code
-        raise
-    finally:
-        if record.run is not None:
-            await record.run.aclose()
-        deps.requests.leave(record, status=status)
-
-
-async def _answer(
-    deps: ApiDependencies, prepare: Prepare, asked: Unattended, record: RequestRecord, body: Mapping[str, Any]
-) -> Answered:
     limits, clock = deps.limits, deps.clock
     timeouts = [limit for limit in (limits.request_timeout_s, asked.timeout_s) if limit is not None]
     caller = Caller(
@@ -126,31 +123,49 @@ async def _answer(
         model_priority=limits.model_priority,
         label=asked.privacy,
         labels=deps.labels,
+        policy=asked.policy,
     )
-    prepared = _on_behalf(await prepare(deps, dict(body), caller), asked)
-    run = await begin(deps, record, prepared)
-    answer = await whole_body(run, prepared.write(run, int(clock.time())))
-    usage = run.usage()
-    deps.metrics.answered(prepared.task.model.name, usage, clock.monotonic() - record.started_monotonic)
-    return Answered(answer, usage)
+    record = deps.requests.enter(id=asked.id, route=asked.route, key=asked.key, priority=asked.priority)
+    status = 200
+    try:
+        answered = await endpoint.answer(deps, record, body, caller, asked)
+        seconds = clock.monotonic() - record.started_monotonic
+        deps.metrics.answered(record.model or "", answered.usage, seconds)
+        return answered
+    except EdgewiseError as error:
+        status, record.error = error.http_status, error.code
+        raise
+    finally:
+        if record.run is not None:
+            await record.run.aclose()
+        deps.requests.leave(record, status=status)
 
 
-def refuse_stream(prepared: Prepared) -> None:
-    if prepared.form.stream:
+def refuse_stream(stream: bool | None) -> None:
+    if stream:
         raise InvalidRequest("'stream' is not allowed where nobody reads the stream.", param="stream")
 
 
-def _on_behalf(prepared: Prepared, asked: Unattended) -> Prepared:
-    """The task as its owner's, under the owner's conditions."""
-    refuse_stream(prepared)
-    task = prepared.task
-    return replace(
-        prepared,
-        task=replace(
-            task,
-            key=asked.key,
-            policy=asked.policy or task.policy,
-            allowed=asked.allowed or task.allowed,
-            sampling=replace(task.sampling, seed=asked.seed if task.sampling.seed is None else task.sampling.seed),
-        ),
-    )
+@dataclass(frozen=True, slots=True)
+class TextEndpoint:
+    """A text route, by what it makes of a body."""
+
+    prepare: Prepare
+
+    async def check(self, deps: ApiDependencies, body: Mapping[str, Any], caller: Caller) -> Privacy:
+        prepared = await self.prepare(deps, dict(body), caller)
+        refuse_stream(prepared.form.stream)
+        return prepared.task.privacy
+
+    async def answer(
+        self, deps: ApiDependencies, record: RequestRecord, body: Mapping[str, Any], caller: Caller, asked: Unattended
+    ) -> Answered:
+        prepared = await self.prepare(deps, dict(body), caller)
+        refuse_stream(prepared.form.stream)
+        task = prepared.task
+        seed = asked.seed if task.sampling.seed is None else task.sampling.seed
+        sampling = replace(task.sampling, seed=seed)
+        task = replace(task, key=asked.key, allowed=asked.allowed, sampling=sampling)
+        run = await begin(deps, record, replace(prepared, task=task))
+        answer = await whole_body(run, prepared.write(run, int(deps.clock.time())))
+        return Answered(answer, run.usage())

@@ -94,7 +94,8 @@ async def device(
 ) -> AsyncIterator[Device]:
     """A device's API with its outbox, in process; `settings` are of the section [outbox]."""
     engine = engine or FakeEngine()
-    deps = ApiDependencies(models=Models([fake_model(engine)]), labels=labels or Labels())
+    models = Models([fake_model(engine)])
+    deps = ApiDependencies(models=models, labels=labels or Labels(), pipelines_folder=home / "pipelines")
     if link is not None:
         deps.planner = CloudOnly(link)
     overrides = {"home": home, **{f"outbox.{name}": value for name, value in settings.items()}}
@@ -306,3 +307,33 @@ async def test_jobs_are_refused_while_the_service_ends(tmp_path: Path) -> None:
         response = await edge.client.post(JOBS, json={"url": "/v1/completions", "body": {}})
         assert (response.status_code, error_of(response)["code"]) == (503, "shutting_down")
         assert json.loads(response.text)
+
+
+# --- what a job may be -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_chat_and_a_pipeline_can_be_deferred(tmp_path: Path) -> None:
+    async with device(tmp_path) as edge:
+        chat = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+        told = await edge.ended((await edge.leave(url="/v1/chat/completions", body=chat))["id"])
+        assert told["response"]["body"]["object"] == "chat.completion"
+        wanted = {"input": {"topic": "cats", "draft_model": "tiny", "rewrite_model": "tiny"}}
+        told = await edge.ended((await edge.leave(url="/edgewise/v1/pipelines/draft-and-rewrite", body=wanted))["id"])
+        assert told["state"] == "succeeded", told
+        assert told["response"]["body"]["output"]["rewrite"]["text"]
+        assert [stage["name"] for stage in told["receipt"]["stages"]] == ["draft", "rewrite"]
+        assert (await edge.leave(404, url="/edgewise/v1/pipelines/absent", body=wanted))["error"]["param"] == "name"
+        wrong = await edge.leave(400, url="/edgewise/v1/pipelines/draft-and-rewrite", body={"input": {"colour": "red"}})
+        assert wrong["error"]["param"] == "input"
+
+
+async def test_a_private_pipeline_is_delivered_no_further_than_a_private_request(tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "mine.toml").write_text(
+        'name = "mine"\n[[stages]]\nname = "a"\nkind = "generate"\nmodel = "tiny"\nprivacy = "private"\n'
+        'input = { user = "hi" }\n'
+    )
+    async with device(tmp_path) as edge:
+        asked: dict[str, Any] = {"url": "/edgewise/v1/pipelines/mine", "body": {}}
+        assert (await edge.leave(403, **asked, deliver="https://hub.example/x"))["error"]["param"] == "deliver"
+        assert (await edge.ended((await edge.leave(**asked))["id"]))["state"] == "succeeded"

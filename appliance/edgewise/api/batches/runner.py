@@ -19,7 +19,7 @@ from edgewise.api.body import parse_json
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import error_body, internal_error
 from edgewise.api.generate import Prepare
-from edgewise.api.unattended import Unattended, answer_unattended, may_pass
+from edgewise.api.unattended import TextEndpoint, Unattended, answer_unattended, may_pass
 from edgewise.core.errors import EdgewiseError, NotFound, ShuttingDown
 from edgewise.core.log import get_logger
 from edgewise.core.priority import priority_of
@@ -241,8 +241,8 @@ class BatchRunner:
             privacy=None if batch.privacy is None else privacy_of(batch.privacy),
         )
         try:
-            prepare = self._endpoints[batch.endpoint]
-            answered = await answer_unattended(self._deps, prepare, asked, parse_json(raw)["body"])
+            endpoint = TextEndpoint(self._endpoints[batch.endpoint])
+            answered = await answer_unattended(self._deps, endpoint, asked, parse_json(raw)["body"])
         except EdgewiseError as error:
             if may_pass(error):
                 raise

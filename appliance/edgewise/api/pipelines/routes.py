@@ -20,6 +20,7 @@ from edgewise.api.openapi import request_body
 from edgewise.api.parse import Caller
 from edgewise.api.priority import priority_in_force
 from edgewise.api.privacy import privacy_in_force
+from edgewise.api.requests import RequestRecord
 from edgewise.api.responses import json_response
 from edgewise.api.schemas import MAX_TIMEOUT_S, validate
 from edgewise.api.sse import DONE, KEEP_ALIVE, EventStream, attended, sse
@@ -67,9 +68,13 @@ def stage_kinds(deps: ApiDependencies) -> Kinds:
     }
 
 
+def pipelines_of(deps: ApiDependencies) -> Pipelines:
+    return Pipelines(deps.pipelines_folder, stage_kinds(deps))
+
+
 def pipelines_router(deps: ApiDependencies) -> APIRouter:
     router = APIRouter(tags=["Edgewise"])
-    pipelines = Pipelines(deps.pipelines_folder, stage_kinds(deps))
+    pipelines = pipelines_of(deps)
 
     @router.get(ROUTE)
     async def list_pipelines() -> Response:
@@ -82,7 +87,10 @@ def pipelines_router(deps: ApiDependencies) -> APIRouter:
         context = admit(request, deps, ROUTE)
         body = validate(PipelineBody, await read_body(request, deps))
         pipeline = await asyncio.to_thread(pipelines.get, name)
-        chain = _begin(deps, context, Chain(pipeline, pipelines.kinds, asked_of(body, caller(context, deps))))
+        assert context.record is not None
+        context.facts["pipeline"] = name
+        asked = asked_of(body, caller(context, deps))
+        chain = begin_chain(deps, context.record, Chain(pipeline, pipelines.kinds, asked))
         if body.stream:
             events = _events(chain, context, keepalive_s=deps.limits.keepalive_s)
             return EventStream(events, send_timeout_s=deps.limits.send_timeout_s)
@@ -108,12 +116,11 @@ def asked_of(body: PipelineBody, caller: Caller) -> Asked:
     )
 
 
-def _begin(deps: ApiDependencies, context: RequestContext, chain: Chain) -> Chain:
+def begin_chain(deps: ApiDependencies, record: RequestRecord, chain: Chain) -> Chain:
     """Start and attach in one turn, so that whoever ends the request closes the chain."""
-    assert context.record is not None
-    context.record.model = context.facts["model"] = chain.model_name
+    record.model = chain.model_name
     chain.start()
-    deps.requests.attach(context.record, chain)
+    deps.requests.attach(record, chain)
     return chain
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from edgewise.core.errors import DeadlineExceeded, EdgewiseError, EngineFault, InvalidRequest
 from edgewise.core.log import get_logger
-from edgewise.core.privacy import privacy_of
+from edgewise.core.privacy import Privacy, privacy_of
 from edgewise.pipeline.chains.kinds import Kinds
 from edgewise.pipeline.chains.load import Pipeline
 from edgewise.pipeline.chains.output import Output
@@ -68,6 +68,12 @@ class Chain:
     def model_name(self) -> str:
         """For metrics: what was asked is a pipeline."""
         return f"pipeline:{self.pipeline.spec.name}"
+
+    @property
+    def privacy(self) -> Privacy:
+        """The strictest label of any stage, as far as it is known: that of a model is once its stage has begun."""
+        own = [privacy_of(stage.privacy) for stage in self.pipeline.order]
+        return min(*own, *(record.privacy for record in self._scene.records.values()))
 
     @property
     def done(self) -> bool:
@@ -138,7 +144,7 @@ class Chain:
             "pipeline": self.pipeline.spec.name,
             "source": self.pipeline.source,
             "priority": self.asked.priority.label,
-            "privacy": min(record.privacy for record in records.values()).label,
+            "privacy": self.privacy.label,
             "seed": self.asked.seed,
             "total_ms": _ms(self._now_s()),
             "stages": [_stage_receipt(stage, records[stage.name]) for stage in self.pipeline.order],

@@ -17,6 +17,8 @@ from edgewise.pipeline.model import Models
 from edgewise.pipeline.pictures import PictureRun, PictureTask
 from edgewise.pipeline.receipts import Usage
 
+ANY_MODEL = "auto"
+"""The first model that draws."""
 StartPictures = Callable[[PictureTask], Awaitable[PictureRun]]
 
 
@@ -61,7 +63,7 @@ class Diffuse:
         Options.model_validate(options)
 
     async def begin(self, call: Call) -> Work:
-        model = await self._models.open_pictures(call.model)
+        model = await self._models.open_pictures(None if call.model == ANY_MODEL else call.model)
         given = Options.model_validate(call.options)
         label = self._labels.model((model.name,))
         said: dict[str, Any] = {name: one.strip() if isinstance(one, str) else one for name, one in call.input.items()}

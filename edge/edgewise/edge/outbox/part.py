@@ -7,12 +7,12 @@ from pathlib import Path
 
 from fastapi import APIRouter
 
-from edgewise.api.batches.endpoints import ENDPOINTS
 from edgewise.api.deps import ApiDependencies
 from edgewise.core.errors import ConfigError
 from edgewise.core.settings import Settings
 from edgewise.edge.outbox.addresses import Addresses
 from edgewise.edge.outbox.courier import Carrier, Courier
+from edgewise.edge.outbox.endpoints import Endpoints
 from edgewise.edge.outbox.routes import Intake, jobs_router
 from edgewise.edge.outbox.runner import Link, Runner
 from edgewise.edge.outbox.schema import open_outbox
@@ -54,11 +54,12 @@ class Outbox:
         self._database = open_outbox(settings.outbox_file)
         self.store = Store(self._database, max_open=outbox.max_open, total_bytes=outbox.total_bytes, clock=deps.clock)
         courier = Courier(self.store, ways, give_up_s=keep_s, clock=deps.clock)
+        endpoints = Endpoints(deps)
         self._runner = Runner(
-            deps, self.store, courier, ENDPOINTS, link=link, concurrency=outbox.concurrency, keep_s=keep_s
+            deps, self.store, courier, endpoints, link=link, concurrency=outbox.concurrency, keep_s=keep_s
         )
         intake = Intake(
-            deps, ENDPOINTS, Addresses(policy, frozenset(ways)), longest_s=outbox.ttl_s, cloud=link is not None
+            deps, endpoints, Addresses(policy, frozenset(ways)), longest_s=outbox.ttl_s, cloud=link is not None
         )
         self._router = jobs_router(intake, self.store, self._runner)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
@@ -11,17 +10,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgewise.api.context import RequestContext, context_of
 from edgewise.api.deps import ApiDependencies
-from edgewise.api.generate import Prepare, caller, read_body
+from edgewise.api.generate import caller, read_body
 from edgewise.api.openapi import request_body
 from edgewise.api.paging import page, read_page
 from edgewise.api.privacy import asked_policy
 from edgewise.api.requests import shutting_down
 from edgewise.api.responses import json_response
 from edgewise.api.schemas import validate
-from edgewise.api.unattended import may_pass, refuse_stream, unattended_priority, unattended_privacy
+from edgewise.api.unattended import may_pass, unattended_priority, unattended_privacy
 from edgewise.core.errors import EdgewiseError, InvalidRequest, ModelNotFound
 from edgewise.core.privacy import Privacy, PrivacyName, privacy_of
 from edgewise.edge.outbox.addresses import Addresses
+from edgewise.edge.outbox.endpoints import Endpoints
 from edgewise.edge.outbox.job import Order
 from edgewise.edge.outbox.runner import ROUTE, Runner
 from edgewise.edge.outbox.shown import show_job
@@ -61,7 +61,7 @@ class Intake:
     def __init__(
         self,
         deps: ApiDependencies,
-        endpoints: Mapping[str, Prepare],
+        endpoints: Endpoints,
         addresses: Addresses,
         *,
         longest_s: float,
@@ -108,20 +108,15 @@ class Intake:
     async def _label(self, context: RequestContext, body: JobBody, label: PrivacyName | None) -> Privacy:
         """The label of the answer, after the request has been checked as its route would; what may pass is no reason to refuse
         it, nor is a model that only the cloud may know."""
-        prepare = self._endpoints.get(body.url)
-        if prepare is None:
-            known = ", ".join(sorted(self._endpoints))
-            raise InvalidRequest(f"'url' is '{body.url[:80]}': it must be one of {known}.", param="url")
-        labels = self._deps.labels
+        endpoint, labels = self._endpoints.find(body.url), self._deps.labels
         own = None if label is None else privacy_of(label)
         try:
-            prepared = await prepare(self._deps, body.body, caller(context, self._deps))
+            answer = await endpoint.check(self._deps, body.body, caller(context, self._deps))
         except EdgewiseError as error:
             if not may_pass(error) and not (self._cloud and isinstance(error, ModelNotFound)):
                 raise
             return labels.strictest(own, labels.model((str(body.body.get("model")),)))
-        refuse_stream(prepared)
-        return min(prepared.task.privacy, labels.strictest(own))
+        return min(answer, labels.strictest(own))
 
 
 def jobs_router(intake: Intake, store: Store, runner: Runner) -> APIRouter:

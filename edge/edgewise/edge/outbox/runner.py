@@ -14,14 +14,12 @@ from typing import Any, Protocol
 
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import internal_error
-from edgewise.api.generate import Prepare
 from edgewise.api.unattended import Unattended, answer_unattended, may_pass
 from edgewise.core.errors import (
     DeadlineExceeded,
     EdgewiseError,
     ModelNotFound,
     NoPlace,
-    NotFound,
     ShuttingDown,
     StorageError,
 )
@@ -29,6 +27,7 @@ from edgewise.core.log import get_logger
 from edgewise.core.priority import priority_of
 from edgewise.core.privacy import privacy_of
 from edgewise.edge.outbox.courier import Courier
+from edgewise.edge.outbox.endpoints import Endpoints
 from edgewise.edge.outbox.job import Job
 from edgewise.edge.outbox.shown import response_of
 from edgewise.edge.outbox.store import Store
@@ -54,7 +53,7 @@ class Link(Protocol):
 
 class Runner:
     """Args:
-    endpoints: What a job may ask, by the route's path.
+    endpoints: What a job may ask.
     link: To the cloud; None where none is configured.
     concurrency: Jobs under way at once.
     keep_s: Age at which jobs that ended are forgotten.
@@ -65,7 +64,7 @@ class Runner:
         deps: ApiDependencies,
         store: Store,
         courier: Courier,
-        endpoints: Mapping[str, Prepare],
+        endpoints: Endpoints,
         *,
         link: Link | None,
         concurrency: int,
@@ -176,9 +175,7 @@ class Runner:
             await self._end(job, "succeeded", response)
 
     async def _answer(self, job: Job) -> dict[str, Any]:
-        prepare = self._endpoints.get(job.url)
-        if prepare is None or job.body is None:
-            raise NotFound(f"This release answers no jobs for {job.url}.", param="url")
+        endpoint = self._endpoints.find(job.url)
         asked = Unattended(
             id=job.id,
             route=ROUTE,
@@ -190,7 +187,7 @@ class Runner:
             allowed=job.allowed,
             seed=job.seed,
         )
-        answered = await answer_unattended(self._deps, prepare, asked, job.body)
+        answered = await answer_unattended(self._deps, endpoint, asked, job.body or {})
         return {"status_code": 200, "body": answered.body}
 
     async def _failed(self, job: Job, error: EdgewiseError) -> None:
