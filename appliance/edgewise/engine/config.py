@@ -37,6 +37,7 @@ class EngineConfig:
         disk_cache_dir, disk_cache_bytes: Folder and size of the KV tier that survives a restart; None and 0 for none.
         disk_cache_key: What besides model and KV format the stored pages depend on (digest of tokenizer and template).
         vocabulary: Spelling of every token, for answers that follow a grammar; None refuses them.
+        turns: File in which engine processes take turns on one device (`engine.turns`); None runs without regard to others.
     """
 
     model: ModelFiles
@@ -62,3 +63,4 @@ class EngineConfig:
     disk_cache_bytes: int = 0
     disk_cache_key: str = ""
     vocabulary: Vocabulary | None = field(default=None, repr=False)
+    turns: str | None = None

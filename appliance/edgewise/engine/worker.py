@@ -20,12 +20,14 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn, get_args
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import LogFormat, configure_logging, get_logger
 from edgewise.engine.api import EngineInfo
+from edgewise.engine.config import EngineConfig
 from edgewise.engine.core import EngineCore, load_factory
 from edgewise.engine.heartbeat import StepClock
 from edgewise.engine.messages import (
@@ -56,6 +58,7 @@ from edgewise.engine.messages import (
 from edgewise.engine.outbox import Outbox
 from edgewise.engine.pictures.request import PictureInfo
 from edgewise.engine.transport import FrameReader, FrameWriter, PeerClosed
+from edgewise.engine.turns import Table, TextTurns
 
 EXIT_FAULT = 70
 """EX_SOFTWARE of sysexits.h: the core or this process raised."""
@@ -142,7 +145,10 @@ class Worker:
         core = self._build(start.config)
         self._send(_ready(start.epoch, core.info))
         core.listen(lambda kind, message: self._send(Notice(kind=kind, message=message)))
-        self._serve(core)
+        turns = None
+        if isinstance(start.config, EngineConfig) and start.config.turns is not None:
+            turns = TextTurns(Table(Path(start.config.turns)))
+        self._serve(core, turns)
         core.close()  # not after a fault: the state is unknown then, and the kernel releases everything
 
     def _build(self, config: AnyConfig) -> EngineCore:
@@ -153,16 +159,23 @@ class Worker:
     def _progress(self, stage: str, fraction: float) -> None:
         self._send(Progress(stage=stage, fraction=fraction))
 
-    def _serve(self, core: EngineCore) -> None:
+    def _serve(self, core: EngineCore, turns: TextTurns | None) -> None:
         while True:
+            if turns is not None and not core.has_work:
+                turns.idle()
             messages = self._take(wait=not core.has_work)
             self._clock.begin()
             for message in messages:
                 self._handle(core, message)
             if self._stopping:
                 return
-            if core.has_work and not self._link.outbox.put_chunks(core.step()):
-                self._link.wake()
+            if core.has_work:
+                with turns.step() if turns is not None else nullcontext():
+                    chunks = core.step()
+                if not self._link.outbox.put_chunks(chunks):
+                    self._link.wake()
+                if turns is not None:
+                    turns.between()
             self._clock.end()
 
     def _take(self, *, wait: bool) -> list[ToEngine]:

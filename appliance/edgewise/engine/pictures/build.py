@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
+from pathlib import Path
 
 import torch
 
@@ -20,6 +21,7 @@ from edgewise.engine.pictures.config import PictureConfig
 from edgewise.engine.pictures.engine import FreeSlices, PictureCore
 from edgewise.engine.pictures.request import PictureInfo
 from edgewise.engine.pictures.scheduler import PictureScheduler
+from edgewise.engine.turns import PictureTurns, Table
 from edgewise.models.diffusion.protocol import Brief, PictureModel
 from edgewise.models.diffusion.sizes import PictureSizes, picture_sizes
 
@@ -70,7 +72,7 @@ def build(config: PictureConfig, progress: ProgressSink) -> PictureCore:
             step_s=step_s,
         ),
         ledger=ledger,
-        slices=FreeSlices(),
+        slices=FreeSlices() if config.turns is None else PictureTurns(Table(Path(config.turns))),
         notices=Notices(),
     )
 
