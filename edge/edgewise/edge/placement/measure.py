@@ -15,7 +15,8 @@ from edgewise.engine.request import RequestStats
 
 _WEIGHT = 0.2  # of the newest sample in a mean
 _KEEP = 32  # samples of which a percentile is taken
-_DECAY = 0.9  # of a line's older points, for each new one
+_DECAY = 0.95  # of a line's older points, for each new one: it keeps the shape, ...
+_RECENT = 0.6  # ... and the newest answers say how fast the machine is at the moment
 _TELLING_BYTES = 16_384  # smaller pieces measure the round trip, not the bandwidth
 _MAX_BIAS = math.log(8.0)
 
@@ -23,9 +24,10 @@ _MAX_BIAS = math.log(8.0)
 class Track:
     """A quantity that is measured again and again: its exponentially weighted mean and its 90th percentile."""
 
-    __slots__ = ("_count", "_last", "_mean")
+    __slots__ = ("_count", "_last", "_mean", "_weight")
 
-    def __init__(self) -> None:
+    def __init__(self, weight: float = _WEIGHT) -> None:
+        self._weight = weight
         self._mean = 0.0
         self._count = 0
         self._last: deque[float] = deque(maxlen=_KEEP)
@@ -35,7 +37,7 @@ class Track:
 
     def add(self, value: float) -> None:
         self._count += 1
-        self._mean += max(_WEIGHT, 1.0 / self._count) * (value - self._mean)  # the first samples count alike
+        self._mean += max(self._weight, 1.0 / self._count) * (value - self._mean)  # the first samples count alike
         self._last.append(value)
 
     @property
@@ -175,7 +177,8 @@ class Expected:
 class Pace:
     """One model at one place while a certain number of answers are made: how long waiting, reading and writing take.
 
-    What is learned last is `bias`, by how much totals were off: it mends what the parts do not explain.
+    The parts are learned slowly; by how much totals are off is learned fast (`bias`), since a machine's load and temperature
+    change sooner than a model's shape.
     """
 
     def __init__(self) -> None:
@@ -183,18 +186,18 @@ class Pace:
         self._read = Line()
         self._write = Line()
         self._rest = Track()
-        self._bias = Track()
+        self._bias = Track(_RECENT)
 
     def learn(self, work: Work, stats: RequestStats, total_s: float, transfer_s: float) -> None:
         """From a whole answer; `work` is what it turned out to be."""
+        known = self.expect(work, transfer_s, corrected=False)
+        if known is not None and known.total_s > 0 and total_s > 0:
+            self._bias.add(max(-_MAX_BIAS, min(_MAX_BIAS, math.log(total_s / known.total_s))))
         self._queue.add(stats.queued_s)
         self._read.add(work.read, stats.prefill_s)
         self._write.add(work.write, stats.decode_s)
         parts = stats.queued_s + stats.prefill_s + stats.decode_s
         self._rest.add(max(0.0, total_s - parts - transfer_s))
-        known = self.expect(work, transfer_s, corrected=False)
-        if known is not None and known.total_s > 0 and total_s > 0:
-            self._bias.add(max(-_MAX_BIAS, min(_MAX_BIAS, math.log(total_s / known.total_s))))
 
     def expect(self, work: Work, transfer_s: float, *, corrected: bool = True) -> Expected | None:
         """None before anything was learned."""
@@ -206,7 +209,7 @@ class Pace:
             read_s=read,
             write_s=write,
             rest_s=(self._rest.median or 0.0) + transfer_s,
-            bias=math.exp(self._bias.median or 0.0) if corrected else 1.0,
+            bias=math.exp(self._bias.mean or 0.0) if corrected else 1.0,
         )
 
 
