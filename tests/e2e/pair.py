@@ -54,12 +54,18 @@ def segments(answer: Any) -> list[tuple[str, int]]:
 
 
 @contextmanager
-def paired(*, device: bool = True, **settings: str) -> Iterator[Pair]:
-    """Both on the tiny model; `settings` are environment settings of the device without their prefix."""
+def paired(*, only_cloud: str | None = None, **settings: str) -> Iterator[Pair]:
+    """Both on the tiny model; `settings` are environment settings of the device without their prefix.
+
+    Args:
+        only_cloud: Name of a second model, which the device does not have.
+    """
     with ExitStack() as stack:
         cloud_home, device_home = (stack.enter_context(new_home(starter=False)) for _ in range(2))
         import_tiny(cloud_home)
         import_tiny(device_home)
+        if only_cloud is not None:
+            import_tiny(cloud_home, only_cloud, seed=1)
         cloud = stack.enter_context(CloudService(cloud_home, ["--model", "tiny"], environment=ONE_THREAD))
         link = stack.enter_context(Link(cloud.host, cloud.port))
         chosen = {

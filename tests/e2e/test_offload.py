@@ -142,3 +142,34 @@ def test_a_cloud_that_is_killed_for_good_is_followed_by_the_local_engine() -> No
         answer = pair.complete()
         assert answer["edgewise"]["stages"][0]["where"] == "local"
         assert text(answer) == undisturbed
+
+
+def test_a_model_that_only_the_cloud_has_is_listed_and_asked_and_offline_it_says_why_not() -> None:
+    with paired(only_cloud="large", ENGINE__MAX_CONTEXT="64") as pair:
+        url = f"{pair.device.url}/v1/chat/completions"
+        body = {"model": "large", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, "seed": 1}
+        cards = {card["id"]: card for card in httpx.get(f"{pair.device.url}/v1/models", timeout=30).json()["data"]}
+        assert (cards["tiny"]["edgewise"]["where"], cards["large"]["edgewise"]["where"]) == ("local", "cloud")
+
+        answer = httpx.post(url, json=body, timeout=60)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["edgewise"]["stages"][0]["where"] == "cloud"
+        assert answer.json()["usage"]["completion_tokens"] == 8
+        private = httpx.post(url, json=body, headers={"x-edgewise-privacy": "private"}, timeout=60)
+        assert (private.status_code, private.json()["error"]["code"]) == (503, "no_place")
+
+        long = "hello " * 60  # more than the device's 64 tokens
+        assert segments(pair.complete(long, max_tokens=4)) == [("cloud", 0)]
+        refused = httpx.post(
+            f"{pair.device.url}/v1/completions",
+            json=pair.body(long, max_tokens=4),
+            headers={"x-edgewise-privacy": "private"},
+            timeout=60,
+        )
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+        pair.link.cut()
+        pair.wait_link(up=False)
+        offline = httpx.post(url, json=body, timeout=60)
+        assert (offline.status_code, offline.json()["error"]["code"]) == (503, "no_place")
+        assert "not on this device" in offline.json()["error"]["message"]

@@ -78,5 +78,6 @@ def _model(model: ModelCard) -> dict[str, Any]:
             "digest": model.digest,
             "chat": model.chat,
             "loaded": model.loaded,
+            "where": model.where,
         },
     }

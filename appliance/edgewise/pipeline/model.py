@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from edgewise.core.errors import ConfigError, InvalidRequest, ModelNotFound
+from edgewise.core.privacy import Privacy
 from edgewise.engine.api import Engine, EngineState, EngineStats, MemoryReport
 from edgewise.engine.pictures.request import PictureEngine
 from edgewise.models.templates.tool_styles import ToolSupport
@@ -72,6 +73,8 @@ class ServedModel:
         max_context: Largest prompt + answer in tokens.
         digest: "sha256:<hex>" of the model's manifest.
         created: Unix seconds, shown by /v1/models.
+        here: False for a model that only the cloud has: its engine takes nothing.
+        cloud_context: Largest prompt + answer of the same model on the cloud; None where that is not known.
         sampling: Recommended values for fields of `pipeline.task.Sampling` that a request leaves out.
     """
 
@@ -83,6 +86,8 @@ class ServedModel:
     digest: str
     created: int
     owned_by: str = "edgewise"
+    here: bool = True
+    cloud_context: int | None = None
     aliases: tuple[str, ...] = ()
     sampling: Mapping[str, float] = field(default_factory=dict)
 
@@ -109,6 +114,14 @@ class ServedModel:
         """The context that counts: the model's own, or the engine's where that is smaller."""
         info = self.engine.info
         return self.max_context if info is None else min(self.max_context, info.max_context)
+
+    def context_for(self, needed: int, privacy: Privacy) -> int:
+        """The context for a prompt with the least answer, `needed` tokens together: the cloud's where this device's does not
+        hold it, the label allows it, and the cloud's is larger."""
+        ours = self.context
+        if needed <= ours or privacy is not Privacy.ANY or self.cloud_context is None:
+            return ours
+        return max(ours, self.cloud_context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +163,7 @@ class ModelCard:
     Attributes:
         context: Largest prompt + answer in tokens; None where nobody knows before it is opened.
         chat: Whether it has a chat template; None where nobody knows before it is opened.
+        where: "cloud" for one that is not on this device.
     """
 
     name: str
@@ -160,6 +174,7 @@ class ModelCard:
     owned_by: str
     chat: bool | None
     loaded: bool
+    where: Literal["local", "cloud"] = "local"
     role: str = "llm"
 
 

@@ -148,13 +148,15 @@ def _encode_text(model: ServedModel, prompt: str | tuple[int, ...]) -> tuple[int
 
 
 def answer_budget(task: Task, prompt_tokens: int) -> int:
-    """Tokens the answer may have: what was asked for, or all that is left of the context.
+    """Tokens the answer may have: what was asked for, or all that is left of the context (the cloud's, where only that holds the
+    prompt and the label lets it go there).
 
     Raises:
         ContextLengthExceeded: Prompt and answer do not fit; the message names the numbers.
     """
-    context = task.model.context
     asked = task.sampling.max_tokens
+    least = 1 if asked is None or task.sampling.fit_context else asked
+    context = task.model.context_for(prompt_tokens + least, task.privacy)
     if asked is not None and task.sampling.fit_context:
         asked = min(asked, max(context - prompt_tokens, 1))
     where = "messages" if isinstance(task.input, ChatInput) else "prompt"

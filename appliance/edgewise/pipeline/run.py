@@ -379,12 +379,13 @@ def errand_of(task: Task) -> Errand:
 
 def _demand(task: Task, requests: list[GenerateRequest]) -> Demand:
     """A text model's pipeline is one stage."""
+    model = task.model
     return Demand(
         stage="generate",
-        model=task.model.name,
-        digest=task.model.digest,
-        local=task.model.engine,
-        context=task.model.context,
+        model=model.name,
+        digest=model.digest,
+        local=model.engine if model.here else None,
+        context=model.context if model.here else None,
         prompt_tokens=max(len(request.prompt) for request in requests),
         answer_tokens=max(request.sampling.max_tokens for request in requests),
         answers=len(requests),

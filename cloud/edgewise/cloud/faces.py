@@ -53,7 +53,8 @@ class Faces:
             raise ModelNotFound(f"No model with the digest {digest[:80]} is here.")
         read = self._kept.get(digest)
         if read is None:
-            read = await asyncio.to_thread(_read, self._store, card.name)
+            model = await self._models.open(card.name)  # only then its context is known for sure
+            read = await asyncio.to_thread(_read, self._store, model.name, model.context)
             self._kept[digest] = read
         self._kept.move_to_end(digest)
         while len(self._kept) > _KEPT:
@@ -77,7 +78,7 @@ def faces_router(faces: Faces) -> APIRouter:
     return router
 
 
-def _read(store: Store, name: str) -> _Read:
+def _read(store: Store, name: str, context: int) -> _Read:
     files, manifest = store.resolve(name), store.manifest(name)
     contents = face_files(files)
     hashes = {file: hashlib.sha256(content).hexdigest() for file, content in contents.items()}
@@ -85,6 +86,7 @@ def _read(store: Store, name: str) -> _Read:
         model=name,
         digest=files.digest,
         format=files.format,
+        context=context,
         created=manifest.installed_seconds,
         sampling=dict(manifest.info.sampling or recommended_sampling(files)),
         files=tuple(

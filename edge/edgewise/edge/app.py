@@ -24,9 +24,7 @@ def device_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
     """Placement, offload and outbox, as far as they are configured."""
     parts: list[Part] = []
     meter = LinkMeter()
-    cloud = make_cloud(
-        settings, emit=deps.events.emit, tokenizer=lambda name: deps.models.get(name).tokenizer, meter=meter
-    )
+    cloud = make_cloud(settings, deps, meter)
     if cloud is not None:
         deps.planner = PlacementPlanner(
             settings.placement,

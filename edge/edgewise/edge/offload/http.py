@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import ssl
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from edgewise.core.errors import (
     error_class,
 )
 from edgewise.edge.offload.transport import Traffic
+from edgewise.edge.placement.protocol import Meter
 from edgewise.wire.http import CLOUD, JOBS, JSON, SILENCE_S, blob_path, job_path
 from edgewise.wire.messages import Accepted, Blob, Chunk, CloudInfo, Final, JobControl, JobRequest, Message
 from edgewise.wire.stream_log import Place
@@ -82,14 +84,22 @@ class HttpTransport:
         key: API key; None sends none.
         ca_file: PEM file of the authority that signed its certificate; None trusts those of the system.
         silence_s: Seconds without a byte after which a connection counts as lost.
+        meter: Told of what larger messages take.
     """
 
     def __init__(
-        self, url: str, key: str | None = None, *, ca_file: Path | None = None, silence_s: float = SILENCE_S
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        ca_file: Path | None = None,
+        silence_s: float = SILENCE_S,
+        meter: Meter | None = None,
     ) -> None:
         self._url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._tls = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+        self._meter = meter
         self._timeout = httpx.Timeout(silence_s, connect=CONNECT_S)
         self._pool = _Pool(self._client())
         self._jobs: dict[str, _Job] = {}
@@ -118,6 +128,10 @@ class HttpTransport:
 
     async def info(self) -> CloudInfo:
         return _read(CloudInfo, await self._ask("GET", CLOUD))
+
+    async def fetch(self, path: str) -> bytes:
+        """GET another of the cloud's resources; raises as the other methods do."""
+        return await self._ask("GET", path)
 
     async def submit(self, request: JobRequest) -> Accepted:
         body = _body(request)
@@ -183,7 +197,10 @@ class HttpTransport:
             raise NotFound(f"The job {key!r} was not submitted over this connection: submit it again.") from None
 
     async def _ask(self, method: str, path: str, content: bytes | None = None) -> bytes:
+        started = time.monotonic()
         async with self._open(method, path, content) as response:
+            if content is not None and self._meter is not None:
+                self._meter.sent(len(content), time.monotonic() - started)
             return await self._whole(response)
 
     @asynccontextmanager
@@ -239,6 +256,7 @@ class HttpTransport:
 
     async def _fetch(self, blob: Blob, have: bytearray) -> None:
         asked = {"range": f"bytes={len(have)}-"} if have else {}
+        started, before = time.monotonic(), len(have)
         async with self._open("GET", blob_path(blob.sha256), asking=asked) as response:
             if have and response.status_code != 206:
                 have.clear()
@@ -247,6 +265,8 @@ class HttpTransport:
                 have += piece
                 if len(have) > blob.bytes:
                     raise DigestMismatch(f"{self._url} sent more than the {blob.bytes} bytes of a blob.")
+        if self._meter is not None:
+            self._meter.received(len(have) - before, time.monotonic() - started)
         if len(have) < blob.bytes:
             raise LinkLost(f"{self._url} ended a blob after {len(have)} of {blob.bytes} bytes.")
 

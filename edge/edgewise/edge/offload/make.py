@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
 
+from edgewise.api.deps import ApiDependencies
 from edgewise.core.files import read_secret
 from edgewise.core.settings import Settings
 from edgewise.core.settings_links import CloudSettings
 from edgewise.edge.offload.cloud import Cloud
-from edgewise.edge.offload.health import Emit, Health
+from edgewise.edge.offload.faces import FaceStore
+from edgewise.edge.offload.health import Health
 from edgewise.edge.offload.http import HttpTransport
-from edgewise.edge.offload.transport import Transport
+from edgewise.edge.offload.models import ModelsWithCloud
 from edgewise.edge.placement.protocol import Meter
-from edgewise.pipeline.model import Tokenizer
 
 
-def make_cloud(
-    settings: Settings, *, emit: Emit, tokenizer: Callable[[str], Tokenizer], meter: Meter | None = None
-) -> Cloud | None:
-    """None where no cloud is configured.
+def make_cloud(settings: Settings, deps: ApiDependencies, meter: Meter | None = None) -> Cloud | None:
+    """None where no cloud is configured. With one, `deps.models` are those of both.
 
     Args:
-        emit: Told of the link's events.
-        tokenizer: That of an open model, by name.
         meter: Told of what crosses the link.
 
     Raises:
@@ -31,9 +27,16 @@ def make_cloud(
     """
     if settings.cloud.url is None:
         return None
-    device = device_name(settings)
-    health = Health(_transports(settings), emit=emit, meter=meter)
-    return Cloud(settings.cloud, health, device=device, tokenizer=tokenizer)
+    http = http_transport(settings, meter)
+    health = Health((http,), emit=deps.events.emit, meter=meter)
+    cloud = Cloud(
+        settings.cloud,
+        health,
+        device=device_name(settings),
+        tokenizer=lambda name: deps.models.get(name).tokenizer,
+    )
+    deps.models = ModelsWithCloud(deps.models, cloud, FaceStore(settings.home / "faces", http.fetch))
+    return cloud
 
 
 def device_name(settings: Settings) -> str:
@@ -50,12 +53,8 @@ def cloud_key(cloud: CloudSettings) -> str | None:
     return cloud.key if cloud.key_file is None else read_secret(cloud.key_file, "cloud.key_file")
 
 
-def http_transport(settings: Settings) -> HttpTransport:
+def http_transport(settings: Settings, meter: Meter | None = None) -> HttpTransport:
     """The way to the cloud over HTTP; raises `ConfigError` as `cloud_key` does."""
     cloud = settings.cloud
     assert cloud.url is not None
-    return HttpTransport(cloud.url, cloud_key(cloud))
-
-
-def _transports(settings: Settings) -> Sequence[Transport]:
-    return (http_transport(settings),)
+    return HttpTransport(cloud.url, cloud_key(cloud), meter=meter)
