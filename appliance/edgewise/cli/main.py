@@ -23,6 +23,7 @@ from edgewise.cli import (
     jobs,
     keys,
     models,
+    pipelines,
     plan,
     ps,
     receipts,
@@ -71,6 +72,7 @@ def build() -> typer.Typer:
     app.command("load")(ps.load)
     app.command("stop")(ps.stop)
     app.add_typer(jobs.app, name="jobs")
+    app.add_typer(pipelines.app, name="pipelines")
     app.command("plan")(plan.plan)
     app.command("receipts")(receipts.receipts)
     app.command("doctor")(doctor.doctor)
