@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from edgewise.core.errors import EngineFault
 from edgewise.core.privacy import Clearance
 from edgewise.core.settings_links import CloudSettings
 from edgewise.edge.offload.continuation import Side
@@ -15,6 +14,7 @@ from edgewise.edge.offload.continuing import ContinuingEngine, Rules
 from edgewise.edge.offload.follow import Patience, Road
 from edgewise.edge.offload.health import Health
 from edgewise.edge.offload.parting import Parting
+from edgewise.edge.offload.pictures import BackedPictures, RemotePictures
 from edgewise.edge.offload.remote import RemoteEngine
 from edgewise.edge.offload.text import TextTokens
 from edgewise.edge.placement.protocol import LinkState
@@ -73,17 +73,27 @@ class Cloud:
     def engine(self, clearance: Clearance, demand: Demand, capability: Capability) -> Any:
         """See `Elsewhere.engine`: the cloud's engine, continued by the local one where that is here and policy allows it."""
         assert isinstance(clearance, Clearance)
-        remote = self._remote(demand, capability)
-        if demand.local is None or not self._goes_on(demand, "local"):
-            return remote
-        return self._both("cloud", {"cloud": remote, "local": demand.local})
+        goes_on = demand.local is not None and self._goes_on(demand, "local")
+        if demand.stage == "diffuse":
+            pictures = self._pictures(capability, hurry=goes_on)
+            return BackedPictures(pictures, "cloud", demand.local) if goes_on and self._continues else pictures
+        remote = self._remote(demand, capability, hurry=goes_on)
+        return self._both("cloud", {"cloud": remote, "local": demand.local}) if goes_on else remote
 
     def backed(self, clearance: Clearance, demand: Demand, capability: Capability) -> Any:
         """The local engine of `demand`, continued by the cloud's when it is lost for good, or asked too when it is slow."""
         assert isinstance(clearance, Clearance)
         if not self._goes_on(demand, "cloud"):
             return demand.local
-        return self._both("local", {"local": demand.local, "cloud": self._remote(demand, capability)})
+        if demand.stage == "diffuse":
+            pictures = self._pictures(capability, hurry=False)
+            return BackedPictures(demand.local, "local", pictures) if self._continues else demand.local
+        remote = self._remote(demand, capability, hurry=False)
+        return self._both("local", {"local": demand.local, "cloud": remote})
+
+    @property
+    def _continues(self) -> bool:
+        return self._settings.on_loss == "continue"
 
     def _goes_on(self, demand: Demand, side: Side) -> bool:
         """Whether `side` may take an answer over, or race for it."""
@@ -92,23 +102,26 @@ class Cloud:
         longest = demand.prompt_tokens + demand.answer_tokens
         if side == "local" and demand.context is not None and longest > demand.context:
             return False
-        return self._settings.on_loss == "continue" or self._settings.hedge_s > 0
+        return self._continues or self._settings.hedge_s > 0
 
     def _both(self, first: Side, engines: Mapping[Side, Engine]) -> ContinuingEngine:
-        settings = self._settings
-        return ContinuingEngine(first, engines, Rules(go_on=settings.on_loss == "continue", hedge_s=settings.hedge_s))
+        return ContinuingEngine(first, engines, Rules(go_on=self._continues, hedge_s=self._settings.hedge_s))
 
-    def _remote(self, demand: Demand, capability: Capability) -> RemoteEngine:
-        if demand.stage != "generate":
-            raise EngineFault(f"The cloud has no engine for the stage {demand.stage!r}.")
+    def _patience(self, *, hurry: bool) -> Patience:
+        """With `hurry` the answer can begin elsewhere, which is better than to wait for a link before anything was sent."""
         patience = self._settings.patience_s
-        hurry = demand.local is not None and self._goes_on(demand, "local")
+        return Patience(submit_s=min(patience, _HURRY_S) if hurry else patience, stream_s=patience)
+
+    def _pictures(self, capability: Capability, *, hurry: bool) -> RemotePictures:
+        return RemotePictures(self._road, capability, patience=self._patience(hurry=hurry))
+
+    def _remote(self, demand: Demand, capability: Capability, *, hurry: bool) -> RemoteEngine:
         tokenizer = self._tokenizer(demand.model)
         return RemoteEngine(
             self._road,
             capability,
             vocab_size=tokenizer.vocab_size,
-            patience=Patience(submit_s=min(patience, _HURRY_S) if hurry else patience, stream_s=patience),
+            patience=self._patience(hurry=hurry),
             text=self._text(demand, tokenizer) if capability.reads == "text" else None,
         )
 

@@ -1,0 +1,287 @@
+"""The cloud's picture engine with the interface of the local one. Media travel as blobs beside the messages, both ways.
+
+A picture is a pure function of model, numeric class, parameters and seed: one that is lost with its cloud is drawn anew here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import asdict
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from edgewise.core.errors import Cancelled, DeadlineExceeded, EdgewiseError, EngineFault
+from edgewise.core.log import get_logger
+from edgewise.core.priority import Priority
+from edgewise.edge.offload.continuation import may_continue
+from edgewise.edge.offload.follow import JobFollower, Patience, Road
+from edgewise.edge.offload.jobs import job_key, ttl_ms
+from edgewise.engine.api import EngineState
+from edgewise.engine.pictures.request import (
+    DiffuseChunk,
+    DiffuseParams,
+    DiffuseRequest,
+    DiffuseStats,
+    PictureEngine,
+    PictureInfo,
+    PictureStream,
+)
+from edgewise.wire.messages import Blob, Capability, Chunk, DiffuseWork, Final, JobRequest
+from edgewise.wire.stream_log import Place
+
+log = get_logger(__name__)
+
+_MEDIA = frozenset({"image", "mask", "latents"})
+_STATS = TypeAdapter(DiffuseStats)
+
+
+class RemotePictures:
+    """Implements `engine.pictures.request.PictureEngine`.
+
+    Args:
+        road: The way there.
+        capability: What the cloud said of the model.
+        patience: How long a lost link is waited for.
+    """
+
+    def __init__(self, road: Road, capability: Capability, *, patience: Patience | None = None) -> None:
+        self.road = road
+        self.capability = capability
+        self.patience = patience or Patience()
+
+    def __repr__(self) -> str:
+        return f"RemotePictures({self.capability.model})"
+
+    @property
+    def state(self) -> EngineState:
+        """An engine elsewhere is always there to be asked; whether the link is up, its health says."""
+        return "ready"
+
+    @property
+    def info(self) -> PictureInfo | None:
+        """The wire does not tell grid and sizes; the model's own engine on this device does."""
+        return None
+
+    async def submit(self, request: DiffuseRequest) -> RemotePictureStream:
+        """See `PictureEngine.submit`; media go up first.
+
+        Raises:
+            LinkLost: The cloud was not reached within `patience.submit_s`.
+            EdgewiseError: What the cloud answers.
+        """
+        follower = JobFollower(self.road, self.patience, request.deadline_s)
+        image, mask = [await _up(follower, media) for media in (request.params.image, request.params.mask)]
+        await follower.submit(self._job(request, image, mask))
+        return RemotePictureStream(request, follower, self.patience.stream_s)
+
+    def _job(self, request: DiffuseRequest, image: Blob | None, mask: Blob | None) -> JobRequest:
+        params = request.params
+        return JobRequest(
+            key=job_key(request.id),
+            device=self.road.device,
+            work=DiffuseWork(
+                model=self.capability.model,
+                digest=self.capability.digest,
+                params=_told(params),
+                image=image,
+                mask=mask,
+                want="latents" if params.latents else "png",
+            ),
+            priority=Priority(request.priority).label,
+            privacy="any",
+            ttl_ms=ttl_ms(request.deadline_s),
+        )
+
+
+class RemotePictureStream:
+    """Implements `PictureStream`; a read that is cancelled cancels the request."""
+
+    def __init__(self, request: DiffuseRequest, follower: JobFollower, patience_s: float) -> None:
+        self._request = request
+        self._follower = follower
+        self._patience_s = patience_s
+        self._place = Place(0, 0)
+        self._total = request.params.steps or 0
+        self._loop = asyncio.get_running_loop()
+        self._chunks = self._run()
+        self._done = False
+
+    def __aiter__(self) -> AsyncIterator[DiffuseChunk]:
+        return self
+
+    async def __anext__(self) -> DiffuseChunk:
+        if self._done:
+            raise StopAsyncIteration
+        try:
+            chunk = await self._chunks.__anext__()
+        except BaseException:
+            self._leave("cancel")
+            raise
+        if chunk.finish is not None:
+            self._leave("ack" if chunk.finish == "done" else "cancel")
+            await self._chunks.aclose()
+        return chunk
+
+    async def aclose(self) -> None:
+        self._leave("cancel")
+        await self._chunks.aclose()
+
+    def __del__(self) -> None:
+        if not self._done:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the link with it
+                self._loop.call_soon_threadsafe(self._leave, "cancel")
+
+    def _leave(self, op: Literal["ack", "cancel"]) -> None:
+        if not self._done:
+            self._done = True
+            self._follower.leave(op, self._place)
+
+    async def _run(self) -> AsyncGenerator[DiffuseChunk, None]:
+        """Steps and previews, then the picture; an end without one is a chunk too, as the local engine's."""
+        try:
+            items: AsyncGenerator[Chunk | Final, None] = self._follower.items(lambda: self._place, self._take)
+            async for item in items:
+                yield await (self._last(item) if isinstance(item, Final) else self._progress(item))
+        except EdgewiseError as error:
+            log.warning("cloud_picture_ended", request_id=self._request.id, code=error.code)
+            yield self._failed(error.code, error.message)
+
+    def _take(self, event: Chunk | Final) -> Chunk | Final | None:
+        """Steps that were told before are left out, also where another attempt begins the picture anew."""
+        if isinstance(event, Final):
+            return event
+        total = (event.facts or {}).get("total")
+        self._total = total if isinstance(total, int) else self._total
+        known = max(0, self._place.offset - event.offset)
+        if known >= event.count and event.preview is None:
+            return None
+        self._place = Place(max(self._place.attempt, event.attempt), event.offset + max(event.count, known))
+        return event.model_copy(update={"offset": event.offset + known, "count": max(0, event.count - known)})
+
+    async def _progress(self, chunk: Chunk) -> DiffuseChunk:
+        return DiffuseChunk(
+            request_id=self._request.id,
+            offset=chunk.offset,
+            count=chunk.count,
+            total=self._total,
+            preview=None if chunk.preview is None else await self._down(chunk.preview),
+        )
+
+    async def _last(self, final: Final) -> DiffuseChunk:
+        if final.state != "succeeded":
+            codes = {"expired": DeadlineExceeded.code, "cancelled": Cancelled.code}
+            code = final.error_code or codes.get(final.state, EngineFault.code)
+            return self._failed(code, final.error_message or f"The cloud ended the job as {final.state}.")
+        if not final.blobs:
+            raise EngineFault("The cloud ended a picture without one.")
+        content = await self._down(final.blobs[0])
+        latents = self._request.params.latents
+        return DiffuseChunk(
+            request_id=self._request.id,
+            offset=self._place.offset,
+            count=0,
+            total=self._total or final.count,
+            picture=None if latents else content,
+            latents=content if latents else None,
+            finish="done",
+            stats=_stats(final.facts),
+        )
+
+    async def _down(self, blob: Blob) -> bytes:
+        return await self._follower.trying(lambda transport: transport.get_blob(blob), patience_s=self._patience_s)
+
+    def _failed(self, code: str, message: str) -> DiffuseChunk:
+        return DiffuseChunk(
+            request_id=self._request.id,
+            offset=self._place.offset,
+            count=0,
+            total=self._total,
+            finish="cancelled" if code == Cancelled.code else "error",
+            error_code=code,
+            error_message=message,
+        )
+
+
+class BackedPictures:
+    """A picture engine whose pictures are drawn by another one where they are lost. Implements `PictureEngine`.
+
+    Args:
+        first: Draws.
+        side: Where that is.
+        second: Draws anew what `first` does not finish.
+    """
+
+    def __init__(self, first: PictureEngine, side: Literal["local", "cloud"], second: PictureEngine) -> None:
+        self._first = first
+        self._side: Literal["local", "cloud"] = side
+        self._second = second
+
+    @property
+    def state(self) -> EngineState:
+        return self._first.state
+
+    @property
+    def info(self) -> PictureInfo | None:
+        return self._first.info
+
+    async def submit(self, request: DiffuseRequest) -> PictureStream:
+        try:
+            stream = await self._first.submit(request)
+        except EdgewiseError as error:
+            if not may_continue(self._side, error.code):
+                raise
+            log.warning("picture_goes_elsewhere", request_id=request.id, lost=self._side, code=error.code)
+            return await self._second.submit(request)
+        return _BackedStream(self._side, stream, self._second, request)
+
+
+class _BackedStream:
+    """Implements `PictureStream`: progress begins again where the picture does."""
+
+    def __init__(
+        self, side: Literal["local", "cloud"], stream: PictureStream, second: PictureEngine, request: DiffuseRequest
+    ) -> None:
+        self._side: Literal["local", "cloud"] = side
+        self._stream = stream
+        self._second: PictureEngine | None = second
+        self._request = request
+
+    def __aiter__(self) -> AsyncIterator[DiffuseChunk]:
+        return self
+
+    async def __anext__(self) -> DiffuseChunk:
+        chunk = await self._stream.__anext__()
+        code = chunk.error_code or ""
+        if chunk.finish != "error" or self._second is None or not may_continue(self._side, code):
+            return chunk
+        log.warning("picture_goes_elsewhere", request_id=self._request.id, lost=self._side, code=code)
+        await self._stream.aclose()
+        second, self._second = self._second, None
+        self._stream = await second.submit(self._request)
+        return await self._stream.__anext__()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def _up(follower: JobFollower, media: bytes | None) -> Blob | None:
+    if media is None:
+        return None
+    return await follower.trying(lambda transport: transport.put_blob(media, "application/octet-stream"))
+
+
+def _told(params: DiffuseParams) -> dict[str, Any]:
+    """Plain data; media are blobs, and what has its default is left out."""
+    plain = asdict(DiffuseParams(prompt=params.prompt))
+    fields = {name: value for name, value in asdict(params).items() if name not in _MEDIA}
+    return {name: value for name, value in fields.items() if name == "prompt" or value != plain[name]}
+
+
+def _stats(facts: dict[str, Any] | None) -> DiffuseStats | None:
+    try:
+        return None if facts is None else _STATS.validate_python(facts)
+    except ValidationError:
+        return None
