@@ -22,6 +22,7 @@ from edgewise.wire.messages import (
     Capability,
     Chunk,
     CloudInfo,
+    DiffuseWork,
     Final,
     Finish,
     GenerateWork,
@@ -80,6 +81,8 @@ class FakeTransport:
     as_text: Callable[[Sequence[int]], str] | None = None
     spoil: Callable[[Chunk | Final], Chunk | Final] = lambda event: event
     jobs: dict[str, JobRequest] = field(default_factory=dict)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    draw: Callable[[DiffuseWork], bytes] = lambda work: b"picture"
     submits: int = 0
     connections: int = 0
     said: list[JobControl] = field(default_factory=list)
@@ -107,9 +110,12 @@ class FakeTransport:
         if key not in self.jobs:
             raise NotFound("There is no such job.")
         work = self.jobs[key].work
-        assert isinstance(work, GenerateWork)
         self.connections += 1
         attempt = self.connections
+        if isinstance(work, DiffuseWork):
+            async for event in self._drawing(work, attempt):
+                yield event
+            return
         width = self.width[attempt % len(self.width)]
         left = self.cuts.pop(0) if self.cuts else None
         items: Sequence[int] | str = self.answer(work)
@@ -133,12 +139,29 @@ class FakeTransport:
         self.said.append(control)
 
     async def put_blob(self, content: bytes, media: str) -> Blob:
-        raise NotImplementedError
+        self._link()
+        blob = Blob(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content), media=media)
+        self.blobs[blob.sha256] = content
+        return blob
 
     async def get_blob(self, blob: Blob) -> bytes:
-        raise NotImplementedError
+        self._link()
+        return self.blobs[blob.sha256]
 
     async def close(self) -> None: ...
+
+    async def _drawing(self, work: DiffuseWork, attempt: int) -> AsyncGenerator[Chunk | Final, None]:
+        """Four steps, from the first on in every attempt; a preview after the second."""
+        left = self.cuts.pop(0) if self.cuts else None
+        for step in range(4):
+            if left == 0:
+                raise LinkLost("The link broke as ordered.")
+            left = None if left is None else left - 1
+            await asyncio.sleep(0)
+            preview = await self.put_blob(b"preview", "image/png") if step == 1 else None
+            yield Chunk(attempt=attempt, offset=step, count=1, preview=preview, facts={"total": 4})
+        picture = await self.put_blob(self.draw(work), "image/png")
+        yield Final(state="succeeded", attempt=attempt, count=4, unit="steps", finish="done", blobs=(picture,))
 
     def _link(self) -> None:
         if self.losses:
