@@ -41,7 +41,7 @@ def receipts_router(deps: ApiDependencies) -> APIRouter:
         found = await deps.receipts.find(query)
         return json_response({"object": "list", "data": found, "has_more": len(found) == query.limit})
 
-    @router.get(RECEIPTS + "/{request_id}")
+    @router.get(RECEIPTS + "/{request_id:path}")
     async def show_receipt(request_id: str) -> Response:
         return json_response(await deps.receipts.get(request_id))
 

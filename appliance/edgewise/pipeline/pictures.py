@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -20,9 +20,11 @@ from edgewise.engine.pictures.request import (
     PictureEngine,
     PictureStream,
 )
+from edgewise.engine.request import RequestStats
 from edgewise.pipeline.model import ServedPictures
 from edgewise.pipeline.plan import Decision, Demand, Errand, Place, Plan, Planner, PolicyName
-from edgewise.pipeline.receipts import Usage
+from edgewise.pipeline.receipt_store import Outcome
+from edgewise.pipeline.receipts import Costs, Usage, costs_of, show_plan
 from edgewise.pipeline.seeds import draw_seed, sequence_seed
 
 log = get_logger(__name__)
@@ -46,7 +48,7 @@ class PictureTask:
     key: str = ""
     priority: Priority = Priority.INTERACTIVE
     deadline_s: float | None = None
-    privacy: Privacy = Privacy.ANY
+    privacy: Privacy = Privacy.PRIVATE
     policy: PolicyName | None = None
     allowed: tuple[Place, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -82,6 +84,9 @@ class PictureReceipt:
     preemptions: int
     restarts: int
     retried: bool
+    plan: Mapping[str, Any]
+    total_ms: float
+    costs: Costs
     ignored: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -119,6 +124,9 @@ class PictureRun:
     _unfinished: int = 0
     _started_s: float = 0.0
     _first_s: float | None = None
+    _last_s: float = 0.0
+    _fault: str = "cancelled"
+    on_end: Callable[[Outcome], None] | None = None
 
     @property
     def done(self) -> bool:
@@ -143,7 +151,7 @@ class PictureRun:
 
     async def submit(self, seed: int) -> None:
         """Queue every picture or none."""
-        self._started_s = self.clock()
+        self._started_s = self._last_s = self.clock()
         try:
             for index in range(self.task.n):
                 own = picture_seed(seed, index)
@@ -155,7 +163,8 @@ class PictureRun:
                     deadline_s=self.task.deadline_s,
                 )
                 self._pictures.append(_Picture(index, own, await self.decision.engine.submit(request)))
-        except BaseException:
+        except BaseException as error:
+            self._fault = error.code if isinstance(error, EdgewiseError) else self._fault
             await self.aclose()
             raise
         self._unfinished = self.task.n
@@ -175,10 +184,13 @@ class PictureRun:
         finally:
             reading.cancel()
         if isinstance(news, EdgewiseError):
+            self._fault = news.code
             await self.aclose()
             raise news
         if news.chunk.finish is not None:
             self._unfinished -= 1
+            if self.done:
+                self._tell_end(None)
         return news
 
     async def news(self) -> AsyncIterator[Drawn]:
@@ -199,6 +211,27 @@ class PictureRun:
         for picture in self._pictures:
             await picture.stream.aclose()
         await asyncio.gather(*self._pumps, return_exceptions=True)
+        self._tell_end(self._fault)
+
+    def _tell_end(self, fault: str | None) -> None:
+        """Once, when the last picture was handed out or the run was closed before that."""
+        if self.on_end is None:
+            return
+        tell, self.on_end = self.on_end, None
+        receipt = self.receipt()
+        tell(
+            Outcome(
+                errand=_errand(self.task),
+                model=self.task.model.name,
+                plan=self.plan,
+                receipt=receipt.to_dict(),
+                costs=receipt.costs,
+                stats=tuple(None if one.stats is None else _account(one.stats) for one in self._pictures),
+                first_s=self.first_token_s,
+                total_s=self._last_s - self._started_s,
+                fault=fault,
+            )
+        )
 
     def receipt(self) -> PictureReceipt:
         """What was drawn, where and how."""
@@ -228,6 +261,9 @@ class PictureRun:
             preemptions=sum(one.preemptions for one in known),
             restarts=max((one.restarts for one in known), default=0),
             retried=any(one.retried for one in known),
+            plan=show_plan(self.plan),
+            total_ms=_ms(self._last_s - self._started_s),
+            costs=costs_of([_account(one) for one in known], self.plan.watts),
             ignored=task.ignored,
             warnings=task.warnings,
         )
@@ -236,8 +272,9 @@ class PictureRun:
         """Move one picture's progress from the engine to the caller."""
         try:
             async for chunk in picture.stream:
+                self._last_s = self.clock()
                 if self._first_s is None:
-                    self._first_s = self.clock()
+                    self._first_s = self._last_s
                 if chunk.stats is not None:
                     picture.stats = chunk.stats
                 if chunk.finish in ("error", "cancelled"):
@@ -256,7 +293,11 @@ class PictureRun:
 
 
 async def start_pictures(
-    task: PictureTask, planner: Planner, *, clock: Callable[[], float] = time.monotonic
+    task: PictureTask,
+    planner: Planner,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    on_end: Callable[[Outcome], None] | None = None,
 ) -> PictureRun:
     """Plan and queue a request.
 
@@ -266,13 +307,13 @@ async def start_pictures(
     """
     seed = draw_seed() if task.seed is None else task.seed
     plan = await planner.plan(_errand(task), [picture_demand(task)])
-    run = PictureRun(task, plan, clock)
+    run = PictureRun(task, plan, clock, on_end=on_end)
     await run.submit(seed)
     return run
 
 
 def picture_seed(seed: int, index: int) -> int:
-    """Seed of the picture `index` (from 0) of a request; small enough for every JSON reader, so that it can be asked for alone."""
+    """Seed of the picture `index` (from 0) of a request; small enough for every JSON reader, to be asked for alone."""
     return seed if index == 0 else sequence_seed(seed, index) & (2**53 - 1)
 
 
@@ -303,6 +344,21 @@ def _errand(task: PictureTask) -> Errand:
         privacy=task.privacy,
         deadline_s=task.deadline_s,
         policy=task.policy,
+    )
+
+
+def _account(stats: DiffuseStats) -> RequestStats:
+    """A picture in the words of an answer: it reads nothing, and all its steps are writing."""
+    return RequestStats(
+        prompt_tokens=0,
+        cached_tokens=0,
+        completion_tokens=stats.steps,
+        queued_s=stats.queued_s,
+        prefill_s=0.0,
+        decode_s=stats.denoise_s + stats.decode_s,
+        preemptions=stats.preemptions,
+        restarts=stats.restarts,
+        link=stats.link,
     )
 
 

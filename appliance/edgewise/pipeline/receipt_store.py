@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from edgewise.core.log import get_logger
 from edgewise.core.sqlite import Database
 from edgewise.engine.request import RequestStats
 from edgewise.pipeline.plan import Errand, Plan
-from edgewise.pipeline.receipts import Receipt, predicted_s, show_plan
+from edgewise.pipeline.receipts import Costs, predicted_s, show_plan
 
 log = get_logger(__name__)
 
@@ -46,15 +46,17 @@ class Outcome:
     """How a request ended, for the store and for whoever learns from it.
 
     Attributes:
-        stats: Of each answer, as far as the engines gave an account.
-        first_s, total_s: Seconds from the plan to the first and the last token; `first_s` is None where none came.
+        receipt: As it was told.
+        stats: Of each answer, as far as the engines gave an account; of a picture, decoding is all of its steps.
+        first_s, total_s: Seconds from the plan to the first and the last item; `first_s` is None where none came.
         fault: Code of the error or "cancelled"; None for a whole answer.
     """
 
     errand: Errand
     model: str
     plan: Plan
-    receipt: Receipt
+    receipt: Mapping[str, Any]
+    costs: Costs
     stats: tuple[RequestStats | None, ...]
     first_s: float | None
     total_s: float
@@ -116,7 +118,7 @@ class ReceiptStore:
 
     def ended(self, outcome: Outcome) -> None:
         """Keep a receipt, soon; tell the listeners now."""
-        costs = outcome.receipt.costs
+        costs = outcome.costs
         self._pending.append(
             self._row(outcome.errand, outcome.model, outcome.plan)
             | {
@@ -124,7 +126,7 @@ class ReceiptStore:
                 "real_s": outcome.total_s if outcome.fault is None else None,
                 "bytes": costs.up_bytes + costs.down_bytes,
                 "price": costs.price,
-                "receipt": json.dumps(outcome.receipt.to_dict()),
+                "receipt": json.dumps(outcome.receipt),
                 "fault": outcome.fault,
             }
         )

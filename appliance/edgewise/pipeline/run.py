@@ -231,12 +231,14 @@ class Run:
         if self._on_end is None:
             return
         tell, self._on_end = self._on_end, None
+        receipt = self.receipt()
         tell(
             Outcome(
                 errand=errand_of(self.task),
                 model=self.task.model.name,
                 plan=self.plan,
-                receipt=self.receipt(),
+                receipt=receipt.to_dict(),
+                costs=receipt.costs,
                 stats=tuple(sequence.stats for sequence in self._sequences),
                 first_s=self.first_token_s,
                 total_s=self._last_s - self._started_s,

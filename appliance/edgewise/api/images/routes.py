@@ -127,6 +127,6 @@ async def _begin(deps: ApiDependencies, context: RequestContext, asked: _Asked) 
     record = context.record
     assert record is not None
     record.stream, record.model = asked.form.stream, asked.task.model.name
-    run = await start_pictures(asked.task, deps.planner, clock=deps.clock.monotonic)
+    run = await start_pictures(asked.task, deps.planner, clock=deps.clock.monotonic, on_end=deps.receipts.ended)
     deps.requests.attach(record, run)
     return run

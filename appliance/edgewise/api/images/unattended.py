@@ -34,6 +34,6 @@ class PictureEndpoint:
         seed = asked.seed if wanted.task.seed is None else wanted.task.seed
         task = replace(wanted.task, key=asked.key, allowed=asked.allowed, seed=seed)
         record.model = task.model.name
-        run = await start_pictures(task, deps.planner, clock=deps.clock.monotonic)
+        run = await start_pictures(task, deps.planner, clock=deps.clock.monotonic, on_end=deps.receipts.ended)
         deps.requests.attach(record, run)
         return Answered(await whole_answer(run, wanted.form, int(deps.clock.time())), run.usage())

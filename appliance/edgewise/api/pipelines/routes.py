@@ -60,7 +60,7 @@ def stage_kinds(deps: ApiDependencies) -> Kinds:
     """The kinds of stages that this build has back ends for."""
 
     async def draw(task: PictureTask) -> PictureRun:
-        return await start_pictures(task, deps.planner, clock=deps.clock.monotonic)
+        return await start_pictures(task, deps.planner, clock=deps.clock.monotonic, on_end=deps.receipts.ended)
 
     return {
         "generate": Generate(deps.models, partial(start_task, deps), deps.labels),

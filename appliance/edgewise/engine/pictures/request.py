@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from edgewise.core.priority import Priority
 from edgewise.engine.api import EngineState
+from edgewise.engine.request import LinkUse
 
 DiffuseFinish = Literal["done", "cancelled", "error"]
 
@@ -66,7 +67,7 @@ class DiffuseStats:
     """Facts about a picture. Times in seconds on the engine's monotonic clock.
 
     `computed_steps` are those that were not predicted by the step cache; `retried` says that half precision overflowed and the
-    picture was drawn again in a wider type.
+    picture was drawn again in a wider type. `link` is set where it was drawn elsewhere.
     """
 
     queued_s: float
@@ -80,6 +81,7 @@ class DiffuseStats:
     retried: bool = False
     preemptions: int = 0
     restarts: int = 0
+    link: LinkUse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

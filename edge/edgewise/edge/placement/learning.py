@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from edgewise.core.clock import Clock
-from edgewise.edge.placement.cost import traffic_of
+from edgewise.edge.placement.cost import traffic_of, work_of
 from edgewise.edge.placement.measure import Expected, Lengths, LinkMeter, Paces, Track, Work
 from edgewise.engine.request import RequestStats
 from edgewise.pipeline.plan import Demand, Errand, Place, Plan
@@ -90,16 +90,15 @@ class Experience:
             return
         (stage,) = open
         digest, demand = stage.demand.digest, stage.demand
-        self._lengths.learn(digest, outcome.errand.key, demand.answer_tokens, stats)
+        if demand.stage == "generate":
+            self._lengths.learn(digest, outcome.errand.key, demand.answer_tokens, stats)
         if outcome.place != stage.where:
             return
         self._learn_traffic(demand, stage, stats)
         whole = _together(stats)
-        work = Work(
-            read=max(one.prompt_tokens - one.cached_tokens for one in stats),
-            write=whole.completion_tokens,
-            answers=len(stats),
-        )
+        work = replace(work_of(demand, whole.completion_tokens, 1.0), answers=len(stats))
+        if demand.stage == "generate":
+            work = replace(work, read=max(one.prompt_tokens - one.cached_tokens for one in stats))
         if not stage.ready:
             parts = whole.queued_s + whole.prefill_s + whole.decode_s
             self._loads.setdefault(digest, Track()).add(max(0.0, outcome.total_s - parts))
