@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgewise.core.errors import LinkLost, QueueFull
+from edgewise.edge.offload.follow import Road
 from edgewise.edge.offload.remote import RemoteEngine
 from edgewise.edge.offload.text import TextTokens
 from edgewise.engine.api import TokenStream
@@ -216,3 +217,23 @@ def test_what_it_says_of_itself_is_what_the_cloud_said() -> None:
     assert engine.info.numeric_class == CAPABILITY.numeric_class
     assert asyncio.run(engine.clear_cache()) == {}
     assert asyncio.run(engine.memory()).booked == {}
+
+
+def test_where_another_transport_serves_the_answer_goes_on_there_as_another_job() -> None:
+    async def change() -> tuple[list[TokenChunk], FakeTransport, FakeTransport]:
+        first, second = FakeTransport(cuts=[4] + [0] * 1000), FakeTransport(name="mqtt")
+        engine = remote(first)
+        now = [first]
+        engine.road = Road(lambda: now[0], engine.road.parting, "test", lambda name, error: now.__setitem__(0, second))
+        return await answer(engine, ask()), first, second
+
+    chunks, first, second = asyncio.run(change())
+    assert tokens(chunks) == expected(ask())
+    assert [control.op for control in first.said] == ["cancel"]
+    assert [control.op for control in second.said] == ["ack"]
+    work = second.jobs["r@4"].work
+    assert work.output == tuple(expected(ask())[:4])  # type: ignore[union-attr]
+    stats = chunks[-1].stats
+    assert stats is not None
+    assert stats.link is not None
+    assert stats.link.up_bytes == 200

@@ -72,6 +72,11 @@ class TokenBook:
         logprobs = None if chunk.logprobs is None else tuple(map(_logprobs, fresh, chunk.logprobs[known:]))
         return Fresh(have, fresh, logprobs)
 
+    def begin_again(self) -> tuple[int, ...]:
+        """Everything so far, from which another job goes on; its attempts are counted from the first."""
+        self._attempt = 0
+        return tuple(self._tokens)
+
     def check(self, final: Final) -> None:
         made = StreamHash()
         made.tokens(self._tokens)

@@ -63,26 +63,29 @@ class JobFollower:
         road: The way there.
         patience: How long a lost link is waited for.
         deadline_s: Seconds from now after which nobody needs the result; None for no limit.
+
+    Attributes:
+        again: Makes the job anew from where its reader is, for another transport: there the cloud knows this device by another
+            name, and not the job. None, or None of it, stays with the transport that knows it.
     """
 
     def __init__(self, road: Road, patience: Patience, deadline_s: float | None) -> None:
+        self.again: Callable[[], JobRequest | None] | None = None
         self._road = road
         self._patience = patience
         self._deadline = None if deadline_s is None else time.monotonic() + deadline_s
         self._job: JobRequest | None = None
         self._transport: Transport | None = None
+        self._before = Traffic()
         self._left = False
 
     @property
-    def accepted(self) -> bool:
-        return self._transport is not None
-
-    @property
     def traffic(self) -> Traffic:
-        """Bytes that the job has cost so far."""
+        """Bytes that the job has cost so far, on every transport."""
         if self._transport is None or self._job is None:
-            return Traffic()
-        return self._transport.traffic(self._job.key)
+            return self._before
+        now = self._transport.traffic(self._job.key)
+        return Traffic(self._before.up + now.up, self._before.down + now.down)
 
     async def submit(self, job: JobRequest) -> None:
         """Hand the job over.
@@ -127,8 +130,9 @@ class JobFollower:
         while True:
             transport = self._road.transport()
             try:
-                key = await self._handed(transport)
-                async with contextlib.aclosing(transport.events(key, place())) as events:
+                transport = await self._where(transport)
+                assert self._job is not None
+                async with contextlib.aclosing(transport.events(self._job.key, place())) as events:
                     async for event in events:
                         if waiting.progress():
                             self._road.back()
@@ -148,18 +152,28 @@ class JobFollower:
         if self._left:
             return
         self._left = True
-        if self._transport is not None and self._job is not None:
-            control = JobControl(key=self._job.key, op=op, after=str(place), done=True)
-            self._road.parting.say(self._transport, control)
+        self._say(op, place)
 
     async def _hand(self, transport: Transport) -> None:
         assert self._job is not None
         await transport.submit(self._job)
         self._transport = transport
 
-    async def _handed(self, transport: Transport) -> str:
-        """The job's key; where the road leads over another transport now, the job is handed over there too."""
-        assert self._job is not None
-        if transport is not self._transport:
+    async def _where(self, transport: Transport) -> Transport:
+        """The transport that knows the job. Where the road leads over another one now, it is begun there from where it is."""
+        if self._transport is None:
             await self._hand(transport)
-        return self._job.key
+        elif transport is not self._transport:
+            job = None if self.again is None else self.again()
+            if job is None:
+                return self._transport
+            self._before = self.traffic
+            self._say("cancel", Place(0, 0))
+            self._job, self._transport = job, None
+            await self._hand(transport)
+        return transport
+
+    def _say(self, op: Literal["ack", "cancel"], place: Place) -> None:
+        if self._transport is not None and self._job is not None:
+            control = JobControl(key=self._job.key, op=op, after=str(place), done=True)
+            self._road.parting.say(self._transport, control)

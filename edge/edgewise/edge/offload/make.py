@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 import socket
 
 from edgewise.api.deps import ApiDependencies
-from edgewise.core.files import read_secret
+from edgewise.core.errors import LinkLost
+from edgewise.core.files import atomic_write, read_secret, translate_os_errors
 from edgewise.core.settings import Settings
 from edgewise.core.settings_links import CloudSettings
 from edgewise.edge.offload.cloud import Cloud
@@ -13,7 +16,10 @@ from edgewise.edge.offload.faces import FaceStore
 from edgewise.edge.offload.health import Health
 from edgewise.edge.offload.http import HttpTransport
 from edgewise.edge.offload.models import ModelsWithCloud
+from edgewise.edge.offload.mqtt import MqttTransport
+from edgewise.edge.offload.transport import Transport
 from edgewise.edge.placement.protocol import Meter
+from edgewise.wire.mqtt.make import make_link
 
 
 def make_cloud(settings: Settings, deps: ApiDependencies, meter: Meter | None = None) -> Cloud | None:
@@ -23,25 +29,42 @@ def make_cloud(settings: Settings, deps: ApiDependencies, meter: Meter | None = 
         meter: Told of what crosses the link.
 
     Raises:
-        ConfigError: The key cannot be read; the message names the setting.
+        ConfigError: A key or password cannot be read, or a broker is missing; the message names the setting.
     """
-    if settings.cloud.url is None:
+    if settings.cloud.url is None and settings.cloud.transport != "mqtt":
         return None
-    http = http_transport(settings, meter)
-    health = Health((http,), emit=deps.events.emit, meter=meter)
+    device = device_name(settings)
+    http = None if settings.cloud.url is None else http_transport(settings, meter)
+    transports: list[Transport] = [http] if http is not None and settings.cloud.transport != "mqtt" else []
+    if settings.cloud.transport == "mqtt" or (settings.cloud.transport == "auto" and settings.mqtt.host is not None):
+        transports.append(MqttTransport(make_link(settings.mqtt, settings.home, device), meter=meter))
     cloud = Cloud(
         settings.cloud,
-        health,
-        device=device_name(settings),
+        Health(transports, emit=deps.events.emit, meter=meter),
+        device=device,
         tokenizer=lambda name: deps.models.get(name).tokenizer,
     )
-    deps.models = ModelsWithCloud(deps.models, cloud, FaceStore(settings.home / "faces", http.fetch))
+    faces = FaceStore(settings.home / "faces", no_faces if http is None else http.fetch)
+    deps.models = ModelsWithCloud(deps.models, cloud, faces)
     return cloud
 
 
 def device_name(settings: Settings) -> str:
-    """What the cloud calls this device."""
-    return settings.mqtt.uid or socket.gethostname()
+    """What cloud and broker call this device: `mqtt.uid`, or a name that is drawn once and kept in the state directory."""
+    if settings.mqtt.uid is not None:
+        return settings.mqtt.uid
+    path = settings.home / "device-name"
+    if not path.exists():
+        plain = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40].strip("-") or "device"
+        atomic_write(path, f"{plain}-{secrets.token_hex(4)}\n")
+    with translate_os_errors("read", path):
+        return path.read_text("ascii").strip()
+
+
+async def no_faces(path: str) -> bytes:
+    """Over a broker alone."""
+    del path
+    raise LinkLost("What is needed to tokenize for a model of the cloud comes over HTTP: set cloud.url.")
 
 
 def cloud_key(cloud: CloudSettings) -> str | None:

@@ -74,7 +74,10 @@ class RemotePictures:
         """
         follower = JobFollower(self.road, self.patience, request.deadline_s)
         image, mask = [await _up(follower, media) for media in (request.params.image, request.params.mask)]
-        await follower.submit(self._job(request, image, mask))
+        job = self._job(request, image, mask)
+        if image is None and mask is None:  # blobs are where they were sent
+            follower.again = lambda: job
+        await follower.submit(job)
         return RemotePictureStream(request, follower, self.patience.stream_s)
 
     def _job(self, request: DiffuseRequest, image: Blob | None, mask: Blob | None) -> JobRequest:

@@ -109,7 +109,7 @@ class RemoteEngine:
         follower = JobFollower(self.road, self.patience, request.deadline_s)
         await follower.submit(job)
         self._running += 1
-        return RemoteStream(self, request, job, follower)
+        return RemoteStream(self, request, job.key, follower)
 
     def closed(self) -> None:
         """A stream has ended; it tells so itself, because nothing here may keep one alive that its reader has dropped."""
@@ -132,11 +132,12 @@ class RemoteEngine:
 class RemoteStream:
     """Implements `engine.api.TokenStream`; as for the local one, a read that is cancelled cancels the request."""
 
-    def __init__(self, engine: RemoteEngine, request: GenerateRequest, job: JobRequest, follower: JobFollower) -> None:
+    def __init__(self, engine: RemoteEngine, request: GenerateRequest, key: str, follower: JobFollower) -> None:
         self._engine = engine
         self._request = request
-        self._job = job
+        self._key = key
         self._follower = follower
+        follower.again = self._again
         self._book: StreamBook = (
             TextBook(request.output, engine.text)
             if engine.capability.reads == "text" and engine.text is not None
@@ -212,8 +213,15 @@ class RemoteStream:
                 if held is None:
                     yield self._chunk(fresh)
         except EdgewiseError as error:
-            log.warning("cloud_stream_ended", job=self._job.key, place=str(self._book.place), code=error.code)
+            log.warning("cloud_stream_ended", job=self._key, place=str(self._book.place), code=error.code)
             yield self._failed(error.code, error.message)
+
+    def _again(self) -> JobRequest | None:
+        """The job from where the stream is. A text's offsets are those of one job: it stays where it is known."""
+        if not isinstance(self._book, TokenBook):
+            return None
+        request = replace(self._request, output=self._book.begin_again())
+        return generate_job(request, self._engine.capability, self._engine.road.device)
 
     def _take(self, event: Chunk | Final) -> Fresh | Final | None:
         self._told = told_stats(event.facts) or self._told
