@@ -21,6 +21,7 @@ from edgewise.engine.request import GenerateRequest
 from edgewise.pipeline.model import Models
 from edgewise.security.keys import KeyStore
 from edgewise.wire.http import BLOBS, JOBS
+from edgewise.wire.messages import Capability
 from tests.api.harness import Api
 from tests.fakes.engine import FakeEngine
 from tests.fakes.serving import fake_model
@@ -46,10 +47,12 @@ class Cloud(Api):
     Attributes:
         keys: Its key store.
         home: Its state directory.
+        part: What the service is extended with.
     """
 
     keys: KeyStore | None = None
     home: Path = Path()
+    part: CloudPart | None = None
 
     def as_tenant(self, name: str, scopes: Sequence[str] = ("inference",)) -> Cloud:
         """The same service, asked with a key of this name."""
@@ -62,7 +65,13 @@ class Cloud(Api):
             headers={"authorization": f"Bearer {token}"},
             keys=self.keys,
             home=self.home,
+            part=self.part,
         )
+
+    async def capabilities(self) -> Sequence[Capability]:
+        """What its back end says of itself now."""
+        assert self.part is not None
+        return await self.part.executor.capabilities()
 
     async def submit(self, job: dict[str, Any] | None = None) -> str:
         """Its id."""
@@ -107,16 +116,18 @@ class Cloud(Api):
 
 
 @asynccontextmanager
-async def cloud_engine(home: Path, engine: FakeEngine | None = None, **intake: Any) -> AsyncIterator[Cloud]:
+async def cloud_engine(
+    home: Path, engine: FakeEngine | None = None, *, models: Models | None = None, **intake: Any
+) -> AsyncIterator[Cloud]:
     """Its part of the service runs until the block is left; `intake` are settings."""
     fake = engine or FakeEngine(script=resumable)
     settings = Settings(home=home, intake=IntakeSettings(**intake))
     with KeyStore(settings.keys_file) as keys:
-        deps = ApiDependencies(models=Models([fake_model(fake)]), keys=keys)
+        deps = ApiDependencies(models=models or Models([fake_model(fake)]), keys=keys)
         part = CloudPart(settings, deps)
         app = create_app(deps, part.routers)
         part.start()
         try:
-            yield Cloud(engine=fake, deps=deps, app=app, keys=keys, home=home)
+            yield Cloud(engine=fake, deps=deps, app=app, keys=keys, home=home, part=part)
         finally:
             await part.stop()

@@ -253,6 +253,34 @@ async def test_what_was_acknowledged_is_still_there_for_the_next_attempt(table: 
     assert (await claimed(table)).tokens == (1, 2, 3)
 
 
+async def test_a_slow_reader_is_told_that_the_rest_is_gone(table: JobTable) -> None:
+    job, _ = await table.submit(ME, job_request())
+    claim = await claimed(table)
+    await write(table, claim, 1)
+    slow = table.events(ME, job.id)
+    assert isinstance(await anext(slow), Chunk)
+    await write(table, replace(claim, job=await table.get(ME, job.id)), 2)
+    await table.finish(claim.lease, DONE)
+    await table.ack(ME, job.id, Place(1, 2), done=True)
+    with pytest.raises(StreamGone):
+        await anext(slow)
+
+
+async def test_a_cancel_reaches_the_worker_that_has_the_job(table: JobTable, clock: FakeClock) -> None:
+    job, _ = await table.submit(ME, job_request())
+    told: list[str] = []
+    old = await table.claim("old", lambda _: told.append("old"))
+    assert old is not None
+    clock.advance(60)
+    await table.tick()
+    clock.advance(60)
+    await table.claim("new", lambda _: told.append("new"))
+    with pytest.raises(StaleFence):
+        await table.finish(old.lease, DONE)
+    await table.cancel(ME, job.id)
+    assert told == ["new"]
+
+
 # --- the end -----------------------------------------------------------------------------------------------------------------
 
 

@@ -88,7 +88,7 @@ class CloudPart:
         database = open_jobs(jobs_file(settings.home))
         self._deps = deps
         self._max_request_bytes = intake.max_request_bytes
-        self._executor = make_executor(settings, deps)
+        self.executor = make_executor(settings, deps)
         self._table = JobTable(
             database,
             lease_s=intake.lease_s,
@@ -109,7 +109,7 @@ class CloudPart:
         self._workers = Workers(
             self._table,
             blobs,
-            self._executor,
+            self.executor,
             tenants,
             metrics,
             count=intake.workers,
@@ -120,7 +120,7 @@ class CloudPart:
             blobs,
             tenants,
             self._workers,
-            self._executor,
+            self.executor,
             name=socket.gethostname(),
             residency=intake.residency,
             max_request_bytes=intake.max_request_bytes,
@@ -146,7 +146,7 @@ class CloudPart:
             self._main.cancel()
             await asyncio.gather(self._main, return_exceptions=True)
         await self._workers.stop()
-        await self._executor.stop()
+        await self.executor.stop()
         await self._table.close()
 
     async def _run(self) -> None:
@@ -159,7 +159,7 @@ class CloudPart:
                 log.error("jobs_not_opened", reason=error.message)
                 await asyncio.sleep(_AGAIN_S)
         log.info("jobs_opened", recovered=recovered)
-        self._executor.start()
+        self.executor.start()
         self._workers.start()
         await self._deps.requests.wait_drain()
         await self._workers.drain()

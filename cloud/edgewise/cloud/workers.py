@@ -37,7 +37,6 @@ _LOOK_S = 1.0  # leases and times to live are looked at this often, and jobs tha
 _SWEEP_S = 30.0
 _TIDY_S = 3600.0
 _WEIGHT = 0.2  # of the latest attempt in the mean
-_STORAGE_S = 2.0  # after a fault of the disk
 
 
 @dataclass(slots=True)
@@ -129,7 +128,7 @@ class Workers:
     # --- tasks ----------------------------------------------------------------------------------------------------------
 
     async def _claim(self) -> None:
-        """Keep as many attempts under way as there may be."""
+        """Keep as many attempts under way as there may be; after a fault it looks again with the next second."""
         while not self._draining:
             self._table.work.clear()
             claim = None
@@ -138,8 +137,8 @@ class Workers:
                     claim = await self._table.claim(self._owner, self._stop_of)
                 except EdgewiseError as error:
                     log.warning("claim_failed", reason=error.message)
-                    await self._clock.sleep(_STORAGE_S)
-                    continue
+                except Exception:  # outermost frame of a task that must not end
+                    log.exception("claim_broke")
             if claim is None:
                 await self._table.work.wait()
                 continue
@@ -176,6 +175,8 @@ class Workers:
                 self._metrics.queues(await self._table.queues())
             except EdgewiseError as error:
                 log.warning("leases_not_renewed", reason=error.message)
+            except Exception:  # outermost frame of a task that must not end
+                log.exception("leases_broke")
 
     async def _renew(self) -> None:
         leases = [attempt.claim.lease for attempt in self._attempts.values()]
@@ -194,6 +195,8 @@ class Workers:
                     await self._blobs.tidy()
             except EdgewiseError as error:
                 log.warning("tidying_failed", reason=error.message)
+            except Exception:  # outermost frame of a task that must not end
+                log.exception("tidying_broke")
             await self._clock.sleep(_SWEEP_S)
 
     # --- one attempt ----------------------------------------------------------------------------------------------------
@@ -214,6 +217,7 @@ class Workers:
             seconds = self._clock.monotonic() - attempt.began_s
             self._mean_s += _WEIGHT * (seconds - self._mean_s)
             self._metrics.busy.labels(job.kind).inc(seconds)
+            self._table.forget(lease)
             del self._attempts[job.id]
             self._table.work.set()
 
@@ -307,7 +311,7 @@ class Workers:
         count = produced.count - skipped
         if count == 0 and produced.facts is None:
             return
-        preview = None if produced.preview is None else await self._blobs.put(tenant, produced.preview, "image/jpeg")
+        preview = None if produced.preview is None else await self._blobs.put(tenant, produced.preview, "image/png")
         chunk = Chunk(
             attempt=attempt.claim.lease.attempt,
             offset=attempt.offset,

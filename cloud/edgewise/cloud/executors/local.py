@@ -79,9 +79,9 @@ class LocalExecutor:
         model = await self._models.open_pictures(await name_here(self._models, work))
         async with contextlib.aclosing(draw(model.engine, work, order)) as drawing:
             async for produced in drawing:
+                if model.engine.info is not None:
+                    self._drawing[model.name] = model.engine.info
                 yield produced
-        if model.engine.info is not None:
-            self._drawing[model.name] = model.engine.info
 
 
 def _drawing(card: ModelCard, info: PictureInfo | None) -> Capability:

@@ -129,6 +129,10 @@ class Intake:
             return job
         return await self._table.get(tenant, id)
 
+    def forget_catalog(self) -> None:
+        """Ask the back end again what can be had, at the next occasion."""
+        self._catalog_s = -_CATALOG_S
+
     async def queue_s(self, request: JobRequest) -> float:
         """Estimated wait of a new job."""
         return self._workers.wait_s(await self._table.queues(), priority_of(request.priority))

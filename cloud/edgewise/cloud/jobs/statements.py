@@ -176,6 +176,10 @@ def append(db: sqlite3.Connection, lease: Lease, chunks: Sequence[Chunk]) -> lis
     query = "UPDATE jobs SET count = ? WHERE id = ? AND attempt = ? AND state = 'running' AND count = ?"
     if not db.execute(query, (stop, lease.job, lease.attempt, start)).rowcount:
         return []
+    previews = [chunk.preview.sha256 for chunk in chunks if chunk.preview is not None]
+    if previews:
+        tenant = db.execute("SELECT tenant FROM jobs WHERE id = ?", (lease.job,)).fetchone()["tenant"]
+        use_blobs(db, tenant, lease.job, previews)
     last = int(db.execute("SELECT coalesce(max(seq), 0) FROM chunks WHERE job = ?", (lease.job,)).fetchone()[0])
     entries = [*enumerate(chunks, last + 1)]
     db.executemany(

@@ -71,7 +71,7 @@ class JobTable:
         self._ageing_s = ageing_s
         self._tails = Tails()
         self._log = GroupCommit(database, self._tails.written)
-        self._cancels: dict[str, Callable[[str], None]] = {}
+        self._stops: dict[Lease, Callable[[str], None]] = {}
         self.work = asyncio.Event()
         """Set whenever a job may have become claimable."""
 
@@ -166,9 +166,9 @@ class JobTable:
 
         job = await self._run(work)
         self._tails.changed(id)
-        stop = self._cancels.get(id)
-        if stop is not None:
-            stop(id)
+        for lease, stop in self._stops.items():
+            if (lease.job, lease.attempt) == (id, job.attempt):
+                stop(id)
         return job
 
     async def ack(self, tenant: str, id: str, after: Place, *, done: bool = False) -> Job:
@@ -203,11 +203,12 @@ class JobTable:
         """
         tail = self._tails.open(id)
         try:
-            version = tail.version
+            version, offset = tail.version, after.offset
             job, seq, entries = await self._run(lambda db: _read_from(db, tenant, id, after))
             while True:
                 for _, chunk in entries:
                     yield _cut(chunk, after.offset)
+                    offset = chunk.offset + chunk.count
                 seq = entries[-1][0] if entries else seq
                 turn = tail.turn
                 known = None if len(entries) == _READ or tail.version != version else tail.after(seq)
@@ -219,6 +220,8 @@ class JobTable:
                 if entries:
                     continue
                 if job.final is not None:
+                    if not job.kept and offset < job.count:
+                        raise _dropped(job)
                     yield job.final
                     return
                 await turn.wait()
@@ -240,7 +243,7 @@ class JobTable:
 
         claim = await self._run(work)
         if claim is not None:
-            self._cancels[claim.job.id] = stop
+            self._stops[claim.lease] = stop
             self._tails.changed(claim.job.id)
         return claim
 
@@ -293,9 +296,13 @@ class JobTable:
         try:
             return await self._run(work)
         finally:
-            self._log.forget(lease)
-            self._cancels.pop(lease.job, None)
+            self.forget(lease)
             self._tails.changed(lease.job)
+
+    def forget(self, lease: Lease) -> None:
+        """Its worker is done with it, whatever became of it."""
+        self._log.forget(lease)
+        self._stops.pop(lease, None)
 
     # --- time ---------------------------------------------------------------------------------------------------------------
 
@@ -382,11 +389,15 @@ def _lost(row: sqlite3.Row) -> EdgewiseError:
     return EngineUnavailable(f"The worker of attempt {row['attempt']} is gone.")
 
 
+def _dropped(job: Job) -> StreamGone:
+    return StreamGone(
+        f"The stream of job {job.id} was dropped after its result had been acknowledged or kept long enough."
+    )
+
+
 def _check_place(job: Job, place: Place) -> None:
     if not job.kept:
-        raise StreamGone(
-            f"The stream of job {job.id} was dropped after its result had been acknowledged or kept long enough."
-        )
+        raise _dropped(job)
     if place.offset > job.count or place.attempt > job.attempt:
         raise RangeNotThere(f"'{place}' is behind the end of the stream, which is {job.place}.", param="from")
 
