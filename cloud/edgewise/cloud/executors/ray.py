@@ -7,6 +7,7 @@ that the log holds, and any replica goes on at the same offset. Dead replicas ar
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -120,6 +121,7 @@ class RayExecutor:
         # Ray's processes die with the thread that started them, and starting them blocks for seconds.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray")
         self._groups: dict[str, _Group] = {}
+        self._tickets = itertools.count(1)
         self._started: asyncio.Task[None] | None = None
         published = metrics or Metrics(process=False)
         self._deaths = published.counter("cloud_replica_deaths", "Replicas that died and were replaced.")
@@ -193,9 +195,9 @@ class RayExecutor:
         actor, opened = place.actor, place.opened
         assert opened is not None
         place.streams += 1
-        made, done = 0, False
+        ticket, made, done = next(self._tickets), 0, False
         try:
-            async for ref in actor.generate.options(num_returns="streaming").remote(request):
+            async for ref in actor.generate.options(num_returns="streaming").remote(ticket, request):
                 chunk = await ref
                 if isinstance(chunk, Refusal):
                     done = True
@@ -216,7 +218,7 @@ class RayExecutor:
         finally:
             place.streams -= 1
             if not done:
-                actor.cancel.remote(request.id)
+                actor.cancel.remote(ticket)
 
     async def _group(self, model: str) -> _Group:
         """The replicas of a model, which are started if it is asked for the first time."""

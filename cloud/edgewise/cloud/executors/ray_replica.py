@@ -55,7 +55,7 @@ class Replica:
         self._config = config
         self._factory = factory
         self._engine: EngineClient | None = None
-        self._streams: dict[str, TokenStream | None] = {}
+        self._streams: dict[int, TokenStream | None] = {}
 
     async def open(self, timeout_s: float) -> Opened | Refusal:
         """Load the model; returns once the engine can work, or why it cannot."""
@@ -68,29 +68,29 @@ class Replica:
             return Refusal.of(error)
         return Opened(info=info, pid=os.getpid())
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk | Refusal]:
-        """The chunks of a request; a refusal instead of them, if it is refused."""
+    async def generate(self, ticket: int, request: GenerateRequest) -> AsyncIterator[TokenChunk | Refusal]:
+        """The chunks of a request; a refusal instead of them, if it is refused. `ticket` names this call for `cancel`."""
         assert self._engine is not None
-        self._streams[request.id] = None
+        self._streams[ticket] = None
         try:
             stream = await self._engine.submit(request)
         except EdgewiseError as error:
-            self._streams.pop(request.id, None)
+            self._streams.pop(ticket, None)
             yield Refusal.of(error)
             return
         try:
-            if request.id not in self._streams:  # cancelled meanwhile
+            if ticket not in self._streams:  # cancelled meanwhile
                 return
-            self._streams[request.id] = stream
+            self._streams[ticket] = stream
             async for chunk in stream:
                 yield chunk
         finally:
-            self._streams.pop(request.id, None)
+            self._streams.pop(ticket, None)
             await stream.aclose()
 
-    async def cancel(self, request_id: str) -> None:
-        """End a request; unknown ids are ignored."""
-        stream = self._streams.pop(request_id, None)
+    async def cancel(self, ticket: int) -> None:
+        """End a call of `generate`; one that has ended is ignored."""
+        stream = self._streams.pop(ticket, None)
         if stream is not None:
             await stream.aclose()
 
