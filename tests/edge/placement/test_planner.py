@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from edgewise.core.clock import FakeClock
-from edgewise.core.errors import NoPlace, NotPermitted
+from edgewise.core.errors import NoPlace, NotPermitted, StorageError
 from edgewise.core.privacy import Clearance, Privacy
 from edgewise.core.settings_links import PlacementSettings
 from edgewise.edge.placement.measure import LinkMeter
@@ -273,3 +274,24 @@ async def test_policies_of_models_classes_and_requests(device: Device) -> None:
     assert (await device.decide(planner, policy="local-only")).where == "local"
     with pytest.raises(NotPermitted, match="local-only"):
         await device.decide(planner, policy="fastest")
+
+
+async def test_requests_at_the_same_time_do_not_spend_the_same_budget(device: Device) -> None:
+    device.cloud.info = CloudInfo(name="c", tenant="t", models=(TINY.model_copy(update={"price_out": 5.0}),))
+    planner = device.planner(policy="prefer-cloud", daily_price=1.2)  # each is expected to cost 0.5
+    places = [one.where for one in await asyncio.gather(*(device.decide(planner) for _ in range(5)))]
+    assert sorted(places) == ["cloud", "cloud", "local", "local", "local"]
+
+
+async def test_a_full_disk_stops_spending_and_nothing_else(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(_: Any) -> None:
+        raise StorageError("The disk is full.")
+
+    free, limited = device.planner(policy="prefer-cloud"), device.planner(policy="prefer-cloud", daily_price=9.0)
+    for store in device.stores:
+        monkeypatch.setattr(store._database, "run", full)
+    assert (await device.decide(free)).where == "cloud"
+    decision = await device.decide(limited)
+    assert decision.where == "local"
+    assert "daily_bytes" in decision.reason
+    monkeypatch.undo()

@@ -6,8 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgewise.core.clock import Clock
+from edgewise.core.errors import StorageError
+from edgewise.core.log import get_logger
 from edgewise.pipeline.plan import Prediction
 from edgewise.pipeline.receipt_store import DAY_S, ReceiptStore
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Left:
 
 
 NOTHING_LIMITED = Left()
+NOTHING_LEFT = Left(-1, -1.0)
 
 
 class Budget:
@@ -43,11 +48,20 @@ class Budget:
         self._price = daily_price
         self._clock = clock
 
+    @property
+    def limited(self) -> bool:
+        return self._bytes is not None or self._price is not None
+
     async def left(self) -> Left:
-        if self._bytes is None and self._price is None:
-            return Left()
+        """Nothing, where it is not known what was spent: a budget is kept in doubt too."""
+        if not self.limited:
+            return NOTHING_LIMITED
         now = self._clock.time()
-        spent = await self._store.spent(now - now % DAY_S)
+        try:
+            spent = await self._store.spent(now - now % DAY_S)
+        except StorageError as error:
+            log.warning("budget_unknown", reason=error.message)
+            return NOTHING_LEFT
         return Left(
             None if self._bytes is None else self._bytes - spent.bytes,
             None if self._price is None else self._price - spent.price,

@@ -5,12 +5,14 @@ A plan is stored before anything is sent, and learned from when its request has 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from edgewise.core.clock import Clock, SystemClock
-from edgewise.core.errors import NoPlace
+from edgewise.core.errors import NoPlace, StorageError
+from edgewise.core.log import get_logger
 from edgewise.core.privacy import clearance_of
 from edgewise.core.settings_links import PlacementSettings
 from edgewise.edge.placement.budget import Budget, Left
@@ -33,6 +35,8 @@ from edgewise.edge.placement.policy import policies_by_name
 from edgewise.edge.placement.protocol import Elsewhere, Power
 from edgewise.pipeline.plan import Decision, Demand, Errand, Place, Plan
 from edgewise.pipeline.receipt_store import ReceiptStore
+
+log = get_logger(__name__)
 
 _HOT_MARGIN_C = 3.0
 
@@ -67,13 +71,30 @@ class PlacementPlanner:
         self._budget = Budget(
             store, daily_bytes=settings.daily_bytes, daily_price=settings.daily_price, clock=self._clock
         )
+        self._spending = asyncio.Lock()
         self._stays = Stays()
         self.experience = Experience(meter, self._clock)
         store.listeners.append(self.experience.ended)
 
     async def plan(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
+        """See `pipeline.plan.Planner.plan`.
+
+        Raises:
+            StorageError: The plan cannot be stored and would spend of a budget; any other one is followed all the same.
+        """
+        if not self._budget.limited:
+            return await self._plan_and_store(errand, demands)
+        async with self._spending:  # what one plan takes, the next one must see
+            return await self._plan_and_store(errand, demands)
+
+    async def _plan_and_store(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
         plan = self._plan(errand, demands, await self._budget.left(), take=True)
-        await self._store.planned(errand, ", ".join(dict.fromkeys(demand.model for demand in demands)), plan)
+        try:
+            await self._store.planned(errand, ", ".join(dict.fromkeys(demand.model for demand in demands)), plan)
+        except StorageError as error:
+            if self._budget.limited and any(decision.where != "local" for decision in plan.decisions):
+                raise
+            log.warning("plan_not_stored", request_id=errand.id, reason=error.message)
         self.experience.began(errand, demands, plan)
         return plan
 
