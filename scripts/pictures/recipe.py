@@ -25,6 +25,7 @@ class Recipe:
         style: Of naming the style, and `clip_art` of naming that one: prompts that name none shall get the tidier emoji.
         colour: Of naming a picture's own main colour; `recolour` of turning it.
         ground, pair: Of a coloured ground, and of a second picture beside the first.
+        flip: Of the mirror picture where it deserves the same captions.
         unnamed: Of no caption at all, which guidance needs.
         shift: Not a probability: how far a picture may move, as a share of its size.
     """
@@ -35,6 +36,7 @@ class Recipe:
     recolour: float = 0.25
     ground: float = 0.12
     pair: float = 0.06
+    flip: float = 0.5
     unnamed: float = 0.1
     shift: float = 0.04
 
@@ -62,7 +64,7 @@ class Dish:
 def prepare(pictures: Pictures, place: int, recipe: Recipe, chance: random.Random) -> Dish:
     """Decides everything about one showing of the picture at `place`."""
     record = pictures.records[place]
-    flip = record.flip and chance.random() < 0.5
+    flip = record.flip and chance.random() < recipe.flip
     if chance.random() < recipe.pair:
         other = chance.randrange(len(pictures.records))
         left, right = article(record.concept), article(pictures.records[other].concept)

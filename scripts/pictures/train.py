@@ -168,19 +168,16 @@ def held_out_loss(trainer: Trainer, pictures: Pictures, most: int = 512) -> floa
     places = [i for i, record in enumerate(pictures.records) if record.held_out][:most]
     if not places:
         return math.nan
-    state = torch.get_rng_state()
-    torch.manual_seed(1)
     chance = random.Random(1)  # noqa: S311 - no secret
-    plain = Recipe(recolour=0, ground=0, pair=0, unnamed=0, shift=0)
+    plain = Recipe(recolour=0, ground=0, pair=0, flip=0, unnamed=0, shift=0)
     held = pictures.chosen(places)
     dishes = [prepare(held, place, plain, chance) for place in range(len(places))]
     shown = serve(held.pixels, torch.zeros(len(places)), dishes, plain).to(trainer.device)
     text = trainer.captions.encode([dish.caption for dish in dishes], torch.ones(len(places), dtype=torch.bool))
     times = ((torch.arange(len(places)) + 0.5) / len(places) * 0.95).to(trainer.device)
-    with torch.autocast(trainer.device, torch.bfloat16, enabled=trainer.narrow):
-        loss = float(flow_loss(trainer.average, shown, times, text))
-    torch.set_rng_state(state)
-    return loss
+    with torch.random.fork_rng(), torch.autocast(trainer.device, torch.bfloat16, enabled=trainer.narrow):
+        torch.manual_seed(1)
+        return float(flow_loss(trainer.average, shown, times, text))
 
 
 def train(trainer: Trainer, pictures: Pictures, out: Path, *, seconds: float, total: float, every: float) -> None:

@@ -189,7 +189,7 @@ def test_what_is_shown_is_what_the_caption_says(tmp_path: Path) -> None:
         [encode(disc((220, 30, 30), 64))] * 2,
     )
     pictures = read_pictures(tmp_path / "p.npz", 64)
-    recipe, chance = Recipe(recolour=0.5, ground=0.5, pair=0.2, unnamed=0.2), random.Random(2)
+    recipe, chance = Recipe(recolour=0.5, ground=0.5, pair=0.2, unnamed=0.2, shift=0), random.Random(2)
     dishes = [prepare(pictures, place % 2, recipe, chance) for place in range(200)]
     shown = serve(pictures.pixels, torch.tensor([0.0, 0.0]), dishes, recipe)
     assert shown.shape == (200, 3, 64, 64)
