@@ -27,12 +27,12 @@ class Pull:
     """
 
     def __init__(
-        self, blob: Blob, offset: int, send: Callable[[BlobGet], Awaitable[None]], *, silence_s: float = SILENCE_S
+        self, blob: Blob, offset: int, send: Callable[[BlobGet], Awaitable[None]], *, silence_s: float | None = None
     ) -> None:
         self.blob = blob
         self._offset = offset
         self._send = send
-        self._silence_s = silence_s
+        self._silence_s = SILENCE_S if silence_s is None else silence_s
         self._blocks: deque[BlobBlock] = deque()
         self._wake = asyncio.Event()
         self._error: EdgewiseError | None = None

@@ -120,7 +120,7 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        return self._up.is_set()
+        return self._up.is_set() and self._connection is not None and not self._connection.ended.done()
 
     @property
     def connection(self) -> Connection:
@@ -129,7 +129,7 @@ class Link:
         Raises:
             LinkLost: There is none.
         """
-        if self._connection is None or not self._up.is_set():
+        if self._connection is None or not self.connected:
             raise LinkLost(
                 self.stopped_because or f"The broker {self._broker.host}:{self._broker.port} is not connected."
             )
@@ -146,9 +146,16 @@ class Link:
         Raises:
             LinkLost: It does not within so many seconds, or never will.
         """
-        if self.stopped_because is None and not self._up.is_set():
-            await within(self._up.wait(), seconds, lambda: LinkLost(f"The broker {self._broker.host} is not reached."))
+        if self.stopped_because is None and not self.connected:
+            await within(
+                self._connecting(), seconds, lambda: LinkLost(f"The broker {self._broker.host} is not reached.")
+            )
         _ = self.connection
+
+    async def _connecting(self) -> None:
+        while not self.connected and self.stopped_because is None:
+            await asyncio.sleep(0)  # let the task that keeps the link see that it is lost
+            await self._up.wait()
 
     # --- messages --------------------------------------------------------------------------------------------------------
 
@@ -259,6 +266,7 @@ class Link:
                 "own (mqtt.uid) and restart."
             )
             self._tell("clone", self.stopped_because)
+            self._up.set()  # whoever waits for the link hears that it will not come
             if self._connection is not None:
                 self._connection.end("clone")
         self._taken.append(now)

@@ -13,9 +13,7 @@ from edgewise.wire.mqtt.link import Link, LinkEvent
 from edgewise.wire.mqtt.session import SessionCounter
 
 
-def make_link(
-    mqtt: MqttSettings, home: Path, uid: str, *, on_event: Callable[[LinkEvent], None] | None = None
-) -> Link:
+def make_link(mqtt: MqttSettings, home: Path, uid: str, *, on_event: Callable[[LinkEvent], None] | None = None) -> Link:
     """Not yet started.
 
     Args:

@@ -1,0 +1,344 @@
+"""The device's transport and the cloud's intake over real brokers; the cloud's engine alone is a double."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgewise.api.deps import ApiDependencies
+from edgewise.cloud.app import CloudPart
+from edgewise.cloud.mqtt_intake import MqttIntake
+from edgewise.core.errors import DigestMismatch, LinkLost, ModelNotFound, NotFound, PayloadTooLarge, RangeNotThere
+from edgewise.core.settings_links import IntakeSettings
+from edgewise.core.settings_schema import Settings
+from edgewise.edge.offload import mqtt as transport_module
+from edgewise.edge.offload.mqtt import MqttTransport
+from edgewise.pipeline.model import Models
+from edgewise.security.keys import KeyStore
+from edgewise.wire import topics
+from edgewise.wire.asking import BLOCK, CREDIT, block_at
+from edgewise.wire.codec import encode_json
+from edgewise.wire.envelope import encode, new_ulid
+from edgewise.wire.messages import Blob, Chunk, Final, JobControl, JobRequest
+from edgewise.wire.mqtt.connection import Broker
+from edgewise.wire.mqtt.link import Link
+from edgewise.wire.mqtt.session import SessionCounter
+from edgewise.wire.stream_log import START, Place, StreamHash
+from tests.cloud.service import body
+from tests.e2e.broker import BrokerProcess, iotcore_broker, mosquitto_broker
+from tests.fakes.engine import FakeEngine
+from tests.fakes.serving import fake_model
+
+LONG = tuple(number % 500 for number in range(300))
+
+
+class Hasty(random.Random):
+    def uniform(self, a: float, b: float) -> float:
+        return 0.1
+
+
+@dataclass
+class World:
+    """A broker, a cloud behind it, and a device before it."""
+
+    broker: BrokerProcess
+    engine: FakeEngine
+    intake: MqttIntake
+    device: MqttTransport
+    link: Link
+    cloud_link: Link
+    events: list[tuple[str, str]] = field(default_factory=list)
+
+
+@pytest.fixture(params=["iotcore", "mosquitto"])
+def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    with iotcore_broker() if request.param == "iotcore" else mosquitto_broker(users=("dev",)) as started:
+        yield started
+
+
+def new_link(broker: BrokerProcess, uid: str, home: Path) -> Link:
+    where = Broker(host=broker.host, port=broker.port, uid=uid, password=broker.passwords.get(uid))
+    return Link(where, SessionCounter(home / f"{uid}-session"), rng=Hasty())
+
+
+@asynccontextmanager
+async def cloud_behind(broker: BrokerProcess, home: Path, engine: FakeEngine) -> AsyncIterator[tuple[MqttIntake, Link]]:
+    settings = Settings(home=home, intake=IntakeSettings(max_blob_bytes=4 * 1024**2))
+    with KeyStore(settings.keys_file) as keys:
+        deps = ApiDependencies(models=Models([fake_model(engine)]), keys=keys)
+        part = CloudPart(settings, deps)
+        link = new_link(broker, "edgewise-cloud", home)
+        intake = MqttIntake(part.intake, link, emit=deps.events.emit)
+        part.start()
+        intake.start()
+        try:
+            await link.wait_connected(30)
+            yield intake, link
+        finally:
+            await intake.stop()
+            await part.stop()
+
+
+@pytest.fixture
+async def world(broker: BrokerProcess, tmp_path: Path) -> AsyncIterator[World]:
+    engine = FakeEngine(script=lambda request: LONG[len(request.output) :])
+    async with AsyncExitStack() as stack:
+        intake, cloud_link = await stack.enter_async_context(cloud_behind(broker, tmp_path / "cloud", engine))
+        link = new_link(broker, "dev", tmp_path)
+        device = MqttTransport(link)
+        stack.push_async_callback(device.close)
+        yield World(broker, engine, intake, device, link, cloud_link)
+
+
+def job(key: str = "k", max_tokens: int = 40, **fields: Any) -> JobRequest:
+    return JobRequest.model_validate(body(key, max_tokens=max_tokens, **fields))
+
+
+async def read(device: MqttTransport, key: str, after: Place = START) -> tuple[list[int], Final]:
+    tokens: list[int] = []
+    async for event in device.events(key, after):
+        if isinstance(event, Final):
+            return tokens, event
+        assert event.offset == after.offset + len(tokens)  # nothing twice, nothing missing
+        tokens += event.tokens or ()
+    raise AssertionError("a stream ended without its final record")
+
+
+def sha256(tokens: list[int]) -> str:
+    hashed = StreamHash()
+    hashed.tokens(tokens)
+    return hashed.hexdigest()
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    for _ in range(1500):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"did not happen: {what}")
+
+
+# --- jobs -----------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_its_stream_and_its_acknowledgement(world: World) -> None:
+    device = world.device
+    info = await device.info()
+    assert [(one.model, info.tenant) for one in info.models] == [("tiny", "dev")]
+    accepted = await device.submit(job(max_tokens=300))
+    assert (await device.submit(job(max_tokens=300))).id == accepted.id
+    tokens, final = await read(device, "k")
+    assert tokens == [*LONG]  # more than one grant of credit
+    assert (final.state, final.count, final.sha256) == ("succeeded", 300, sha256(tokens))
+    assert (await read(device, "k", Place(1, 250)))[0] == [*LONG[250:]]
+    traffic = device.traffic("k")
+    assert 0 < traffic.up < device.sent_bytes
+    assert 0 < traffic.down < device.received_bytes
+    await device.control(JobControl(key="k", op="ack", after="1.300", done=True))
+    assert device.traffic("k") == (0, 0)
+    assert len(world.engine.requests) == 1
+
+
+async def test_refusals_come_back_as_the_errors_that_they_are(world: World) -> None:
+    device = world.device
+    with pytest.raises(ModelNotFound, match="'nothing' is not here"):
+        await device.submit(job(work={"model": "nothing"}))
+    with pytest.raises(NotFound):
+        await read(device, "never-submitted")
+    await device.submit(job())
+    with pytest.raises(RangeNotThere):
+        await read(device, "k", Place(1, 500))
+    with pytest.raises(PayloadTooLarge):
+        await device.submit(job("large", work={"prompt": [2**30] * 250_000}))
+
+
+async def test_a_cancel_reaches_the_engine(world: World) -> None:
+    world.engine.delay_s = 0.05
+    await world.device.submit(job(max_tokens=300))
+    stream = world.device.events("k", START)
+    await anext(stream)
+    await world.device.control(JobControl(key="k", op="cancel"))
+    async for event in stream:
+        if isinstance(event, Final):
+            assert event.state == "cancelled"
+    assert world.engine.aborted == 1
+
+
+async def test_a_consumer_that_stands_still_is_not_flooded(world: World) -> None:
+    world.engine.delay_s = 0.005
+    await world.device.submit(job(max_tokens=300))
+    stream = world.device.events("k", START)
+    await anext(stream)
+    flow = world.intake._flows.get("dev", "k")
+    assert flow is not None
+    await until(lambda: flow._credit == 0, "the credit is used up")
+    (inbox,) = world.device._streams.values()
+    await until(lambda: len(inbox._events) == CREDIT - 1, "what was granted arrives")
+    await asyncio.sleep(0.5)
+    assert len(inbox._events) == CREDIT - 1
+    grant = world.link.sealer.seal(JobControl(key="k", op="grant", credit=5))
+    for _ in range(3):  # a broker may deliver it more than once
+        await world.link.send(topics.job_control("dev", topics.job_id("k")), grant)
+    await until(lambda: len(inbox._events) == CREDIT - 1 + 5, "five more")
+    await asyncio.sleep(0.3)
+    assert len(inbox._events) == CREDIT - 1 + 5
+    tokens = [1] + [token async for event in stream if isinstance(event, Chunk) for token in event.tokens or ()]
+    assert len(tokens) == 300
+
+
+@pytest.mark.parametrize("kill_at", [3, 130, 290])
+async def test_a_broker_that_is_killed_in_a_stream_costs_nothing(world: World, kill_at: int) -> None:
+    world.engine.delay_s = 0.005
+    await world.device.submit(job(max_tokens=300))
+    tokens: list[int] = []
+    final: Final | None = None
+    losses, killed = 0, False
+    while final is None:
+        try:
+            async for event in world.device.events("k", Place(1, len(tokens))):
+                if isinstance(event, Final):
+                    final = event
+                    break
+                assert event.offset == len(tokens)
+                tokens += event.tokens or ()
+                if not killed and len(tokens) >= kill_at:
+                    killed = True
+                    world.broker.kill()
+                    world.broker.start()
+        except LinkLost:
+            losses += 1
+            assert losses < 20
+    assert killed
+    assert tokens == [*LONG]
+    assert final.sha256 == sha256(tokens)
+    assert len(world.engine.requests) == 1
+
+
+async def test_messages_lost_on_the_way_are_asked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "SILENCE_S", 0.5)
+    rng = random.Random(7)
+    arrived = world.device._arrived
+
+    def lossy(incoming: Any) -> None:
+        if rng.random() > 0.1:
+            arrived(incoming)
+
+    world.link._handlers[0] = (world.link._handlers[0][0], lossy)
+    monkeypatch.setattr(transport_module, "ANSWER_S", (0.3,) * 20)
+    await world.device.submit(job(max_tokens=300))
+    tokens, final = await read(world.device, "k")
+    assert tokens == [*LONG]
+    assert final.sha256 == sha256(tokens)
+
+
+async def test_without_a_cloud_behind_the_broker_the_link_counts_as_lost(
+    broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_module, "ANSWER_S", (0.2, 0.2))
+    device = MqttTransport(new_link(broker, "dev", tmp_path))
+    try:
+        with pytest.raises(LinkLost, match="no cloud answers"):
+            await device.info()
+        broker.kill()
+        monkeypatch.setattr(transport_module, "CONNECT_S", 0.5)
+        with pytest.raises(LinkLost):
+            await device.submit(job())
+    finally:
+        await device.close()
+
+
+# --- what nobody should send ---------------------------------------------------------------------------------------------
+
+
+async def test_hostile_messages_are_dropped_counted_and_told(world: World) -> None:
+    await world.device.info()
+    link, dropped = world.link, world.intake.dropped
+    topic = topics.job_request("bulk", "dev")
+    oversize = encode_json({"id": new_ulid(), "body": {"x": "y" * 1_048_500}})
+    for payload in (b"", b"noise", b"\xa1\x61a\x9b\x00\x00\x00\xff\xff\xff\xff\xff", oversize, b'{"body":{}}'):
+        await link.publish(topic, payload)
+    await link.publish(topic, encode_json({"v": 9, "id": new_ulid(), "body": {}}))
+    await link.publish(topic, encode_json({"id": new_ulid(), "body": {"key": "k", "work": {"kind": "dance"}}}))
+    await link.publish("f/1/d/dev/up/job/x", encode(link.sealer.seal(JobControl(key="k", op="ack"))) + b"}")
+    await link.publish("f/1/d/dev/up/blob/x/blk", b"\xa0")
+    await until(lambda: dropped.total() == 9, "all nine are counted")
+    assert dropped == {"bad_message": 8, "version": 1}
+    assert (await world.device.info()).name  # it lives
+
+
+async def test_a_device_speaks_for_itself_only(world: World) -> None:
+    await world.device.submit(job(device="somebody else"))
+    found = await world.intake._desk.find("dev", "dev", "k")
+    assert found.device == "dev"
+
+
+# --- blobs ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_blobs_go_up_and_down_in_blocks(world: World) -> None:
+    content = random.Random(1).randbytes(10 * BLOCK + 17)
+    blob = await world.device.put_blob(content, "image/png")
+    assert blob == Blob(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content), media="image/png")
+    assert await world.device.put_blob(content, "image/png") == blob  # it is there
+    assert await world.device.get_blob(blob) == content
+    assert (await world.intake._desk.blobs.find("dev", blob.sha256)).media == "image/png"
+    empty = await world.device.put_blob(b"", "text/plain")
+    assert await world.device.get_blob(empty) == b""
+
+
+async def test_a_blob_too_large_or_unknown_is_refused(world: World) -> None:
+    with pytest.raises(PayloadTooLarge):
+        await world.device.put_blob(bytes(4 * 1024**2 + 1), "image/png")
+    with pytest.raises(NotFound):
+        await world.device.get_blob(Blob(sha256="0" * 64, bytes=5))
+
+
+async def test_blobs_survive_a_broker_that_is_killed(world: World) -> None:
+    content = random.Random(2).randbytes(24 * BLOCK)
+
+    async def kill_soon() -> None:
+        await until(lambda: world.device.sent_bytes > 5 * BLOCK, "part of it went up")
+        world.broker.kill()
+        world.broker.start()
+
+    killing = asyncio.create_task(kill_soon())
+    blob = None
+    for _ in range(10):
+        try:
+            blob = await world.device.put_blob(content, "image/png")
+            break
+        except LinkLost:
+            continue
+    await killing
+    assert blob is not None
+    assert await world.device.get_blob(blob) == content
+
+
+async def test_a_block_that_was_changed_is_not_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = random.Random(3).randbytes(3 * BLOCK)
+    blob = await world.device.put_blob(content, "image/png")
+    damaged: list[int] = []
+
+    def damage(blob: Blob, data: bytes, offset: int) -> Any:
+        block = block_at(blob, data, offset)
+        if offset == BLOCK and not damaged:
+            damaged.append(offset)
+            return block.model_copy(update={"data": b"x" + block.data[1:]})
+        return block
+
+    monkeypatch.setattr("edgewise.cloud.mqtt_intake.block_at", damage)
+    monkeypatch.setattr("edgewise.wire.mqtt.blobs.SILENCE_S", 0.5)
+    assert await world.device.get_blob(blob) == content
+    assert damaged
+    always = "edgewise.cloud.mqtt_intake.block_at"
+    monkeypatch.setattr(always, lambda blob, data, offset: block_at(blob, b"x" + data[1:], offset))
+    with pytest.raises(DigestMismatch):
+        await world.device.get_blob(blob)
