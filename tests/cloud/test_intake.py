@@ -215,7 +215,7 @@ async def test_what_the_cloud_says_of_itself(tmp_path: Path) -> None:
     async with cloud_engine(tmp_path, residency="eu", prices=("tiny=1,2.5",)) as cloud:
         await cloud.tokens(await cloud.submit(body(work={"prompt": [1] * 20})))
         assert cloud.part is not None
-        cloud.part.intake.forget_catalog()
+        cloud.part.intake.catalog.forget()
         info = CloudInfo.model_validate((await cloud.as_tenant("one").get(CLOUD)).json())
         (model,) = info.models
         assert (info.tenant, info.residency) == ("one", "eu")
@@ -224,6 +224,14 @@ async def test_what_the_cloud_says_of_itself(tmp_path: Path) -> None:
         assert model.speed == pytest.approx(40 / 0.003)
         assert model.prefill == pytest.approx(20 / 0.002)
         assert info.queue_s["interactive"] == 0
+
+
+async def test_a_model_of_another_name_is_found_by_digest_and_billed_as_what_it_is(tmp_path: Path) -> None:
+    async with cloud_engine(tmp_path, prices=("tiny=1,2.5",)) as cloud:
+        id = await cloud.submit(body(work={"model": "gratis", "digest": DIGEST}, max_tokens=10))
+        _, final = await cloud.tokens(id)
+        assert final["usage"]["price"] == pytest.approx(3 / 1000 + 10 * 2.5 / 1000)
+        assert (await cloud.show(id))["model"] == "tiny"
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------------------
@@ -236,6 +244,8 @@ async def test_what_the_cloud_says_of_itself(tmp_path: Path) -> None:
         ({"work": {"model": "other"}}, 404, "model_not_found"),
         ({"work": {"digest": "sha256:" + "0" * 64}}, 404, "model_not_found"),
         ({"work": {"prompt": []}}, 400, "invalid_value"),
+        ({"work": {"prompt": [], "text": "hello"}}, 400, "invalid_value"),
+        ({"work": {"prompt": [1] * 4096}}, 400, "context_length_exceeded"),
         ({"work": {"sampling": {"max_tokens": 4, "top_z": 1}}}, 400, "unknown_parameter"),
         ({"work": {"sampling": {}}}, 400, "invalid_value"),
         ({"work": {"prompt": [-1]}}, 400, "invalid_value"),

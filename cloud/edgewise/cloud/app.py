@@ -21,6 +21,7 @@ from edgewise.cloud.executors.ray import RayExecutor
 from edgewise.cloud.executors.ray_models import installed_config
 from edgewise.cloud.faces import Faces, faces_router
 from edgewise.cloud.intake.blob_routes import blobs_router
+from edgewise.cloud.intake.catalog import Catalog
 from edgewise.cloud.intake.intake import Intake
 from edgewise.cloud.intake.routes import jobs_router
 from edgewise.cloud.jobs.schema import jobs_file, open_jobs
@@ -120,7 +121,7 @@ class CloudPart:
             blobs,
             tenants,
             self._workers,
-            self.executor,
+            Catalog(self.executor, tenants),
             name=socket.gethostname(),
             residency=intake.residency,
             max_request_bytes=intake.max_request_bytes,

@@ -329,7 +329,7 @@ class Workers:
     def _ending(self, attempt: _Attempt, state: State, finish: Finish, error: EdgewiseError | None = None) -> Ending:
         claim, last = attempt.claim, attempt.last
         work = claim.request.work
-        price = self._tenants.price(work.model)
+        price = self._tenants.price(claim.job.model)
         return Ending(
             state=state,
             finish=finish,

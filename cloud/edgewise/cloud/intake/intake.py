@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 
 from edgewise.cloud.blobs import BlobStore
-from edgewise.cloud.executors.protocol import Executor
+from edgewise.cloud.intake.catalog import Catalog
 from edgewise.cloud.jobs.records import Job
 from edgewise.cloud.jobs.table import JobTable
 from edgewise.cloud.tenants import Tenants
 from edgewise.cloud.work import check_work
 from edgewise.cloud.workers import Workers
 from edgewise.core.clock import Clock, SystemClock
-from edgewise.core.errors import KeyReused, ModelNotFound, NotFound, NotPermitted, ShuttingDown
+from edgewise.core.errors import KeyReused, NotFound, NotPermitted, ShuttingDown
 from edgewise.core.priority import Priority, priority_of
-from edgewise.wire.messages import Accepted, Capability, Chunk, CloudInfo, Final, JobControl, JobRequest, Work
+from edgewise.wire.messages import Accepted, Chunk, CloudInfo, Final, JobControl, JobRequest, Work
 from edgewise.wire.stream_log import START, Place, parse_place
-
-_CATALOG_S = 2.0  # what can be had is asked of the back end this often at most
 
 
 class Intake:
@@ -35,7 +32,7 @@ class Intake:
         blobs: BlobStore,
         tenants: Tenants,
         workers: Workers,
-        executor: Executor,
+        catalog: Catalog,
         *,
         name: str,
         residency: str = "",
@@ -44,18 +41,15 @@ class Intake:
         clock: Clock | None = None,
     ) -> None:
         self.blobs = blobs
+        self.catalog = catalog
         self._table = table
         self._tenants = tenants
         self._workers = workers
-        self._executor = executor
         self._residency = residency
         self._max_request_bytes = max_request_bytes
         self._name = name
         self._draining = draining
         self._clock = clock or SystemClock()
-        self._catalog: Sequence[Capability] = ()
-        self._catalog_s = -_CATALOG_S
-        self._asking = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"Intake({self._name})"
@@ -67,7 +61,7 @@ class Intake:
             name=self._name,
             tenant=tenant,
             residency=self._residency,
-            models=tuple(self._priced(one) for one in await self._models()),
+            models=await self.catalog.models(),
             queue_s={one.label: round(self._workers.wait_s(queues, one), 3) for one in Priority},
             max_request_bytes=self._max_request_bytes,
             max_blob_bytes=self.blobs.max_bytes,
@@ -93,13 +87,13 @@ class Intake:
                 "Work labelled 'private' stays on its device: a cloud does not take it.", param="privacy"
             )
         check_work(request.work)
-        await self._check_model(request.work)
+        model = (await self.catalog.find(request.work)).model
         queue_s = await self.queue_s(request)
 
         def admit(db: sqlite3.Connection) -> None:
             self._tenants.admit(db, tenant, self._clock.time(), queue_s)
 
-        job, _ = await self._table.submit(tenant, request, admit=admit)
+        job, _ = await self._table.submit(tenant, request, model=model, admit=admit)
         return _accepted(job, queue_s)
 
     async def get(self, tenant: str, id: str) -> Job:
@@ -129,10 +123,6 @@ class Intake:
             return job
         return await self._table.get(tenant, id)
 
-    def forget_catalog(self) -> None:
-        """Ask the back end again what can be had, at the next occasion."""
-        self._catalog_s = -_CATALOG_S
-
     async def queue_s(self, request: JobRequest) -> float:
         """Estimated wait of a new job."""
         return self._workers.wait_s(await self._table.queues(), priority_of(request.priority))
@@ -143,31 +133,6 @@ class Intake:
         if before is not None and _same(before) != _same(request.work):
             raise KeyReused(f"The key '{request.key}' belongs to a job with other work: draw a new key.", param="key")
         return _accepted(job, 0.0 if job.state != "queued" else await self.queue_s(request))
-
-    async def _check_model(self, work: Work) -> None:
-        models = [one for one in await self._models() if one.kind == work.kind]
-        named = [one for one in models if one.model == work.model]
-        fits = [one for one in models if work.digest is not None and one.digest == work.digest]
-        if fits or (named and (work.digest is None or all(one.digest is None for one in named))):
-            return
-        if named:
-            raise ModelNotFound(
-                f"The model '{work.model}' is here with the digest {named[0].digest}, not {work.digest}.",
-                param="work.digest",
-            )
-        names = ", ".join(f"'{one.model}'" for one in models) or "none"
-        raise ModelNotFound(f"The model '{work.model}' is not here. Models: {names}.", param="work.model")
-
-    async def _models(self) -> Sequence[Capability]:
-        async with self._asking:
-            now = self._clock.monotonic()
-            if now - self._catalog_s >= _CATALOG_S:
-                self._catalog, self._catalog_s = await self._executor.capabilities(), now
-            return self._catalog
-
-    def _priced(self, capability: Capability) -> Capability:
-        price = self._tenants.price(capability.model)
-        return capability.model_copy(update={"price_in": price.prompt, "price_out": price.answer})
 
 
 def _accepted(job: Job, queue_s: float) -> Accepted:

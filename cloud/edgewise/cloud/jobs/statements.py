@@ -31,7 +31,7 @@ INSERT INTO jobs (
 # --- in --------------------------------------------------------------------------------------------------------------------
 
 
-def insert(db: sqlite3.Connection, tenant: str, request: JobRequest, now: float, mono: float) -> Job:
+def insert(db: sqlite3.Connection, tenant: str, request: JobRequest, model: str | None, now: float, mono: float) -> Job:
     """A new job, queued. The caller has looked that its key is new."""
     work = request.work
     priority = priority_of(request.priority)
@@ -40,7 +40,7 @@ def insert(db: sqlite3.Connection, tenant: str, request: JobRequest, now: float,
         "tenant": tenant,
         "device": request.device,
         "key": request.key,
-        "model": work.model,
+        "model": model or work.model,
         "kind": work.kind,
         "priority": max(priority, Priority.BACKGROUND) if request.deferrable else priority,
         "request": request.model_dump_json(exclude_none=True),

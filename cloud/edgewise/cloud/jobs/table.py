@@ -94,11 +94,13 @@ class JobTable:
         tenant: str,
         request: JobRequest,
         *,
+        model: str | None = None,
         admit: Callable[[sqlite3.Connection], None] = lambda _: None,
     ) -> tuple[Job, bool]:
         """The job of this request, and whether it is new: the same key of the same device is the same job, whatever it holds.
 
         Args:
+            model: What its model is called here, for bills; by default as the device calls it.
             admit: Called for a new job inside the transaction; raises an `EdgewiseError` to refuse it.
 
         Raises:
@@ -110,7 +112,7 @@ class JobTable:
             if known is not None:
                 return known, False
             admit(db)
-            job = statements.insert(db, tenant, request, self._clock.time(), self._clock.monotonic())
+            job = statements.insert(db, tenant, request, model, self._clock.time(), self._clock.monotonic())
             if isinstance(request.work, DiffuseWork):
                 blobs = [blob.sha256 for blob in (request.work.image, request.work.mask) if blob is not None]
                 statements.use_blobs(db, tenant, job.id, blobs, param="work")

@@ -1,0 +1,84 @@
+"""What can be had here, and whether a job's model is among it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from edgewise.cloud.executors.protocol import Executor
+from edgewise.cloud.tenants import Tenants
+from edgewise.core.clock import Clock, SystemClock
+from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound
+from edgewise.wire.messages import Capability, GenerateWork, Work
+
+_FRESH_S = 2.0  # the back end is asked this often at most
+
+
+class Catalog:
+    """The back end's models with the tenants' prices."""
+
+    def __init__(self, executor: Executor, tenants: Tenants, *, clock: Clock | None = None) -> None:
+        self._executor = executor
+        self._tenants = tenants
+        self._clock = clock or SystemClock()
+        self._models: tuple[Capability, ...] = ()
+        self._asked_s = -_FRESH_S
+        self._asking = asyncio.Lock()
+
+    async def models(self) -> tuple[Capability, ...]:
+        async with self._asking:
+            now = self._clock.monotonic()
+            if now - self._asked_s >= _FRESH_S:
+                self._models = tuple(map(self._priced, await self._executor.capabilities()))
+                self._asked_s = now
+            return self._models
+
+    def forget(self) -> None:
+        """Ask the back end again at the next occasion."""
+        self._asked_s = -_FRESH_S
+
+    async def find(self, work: Work) -> Capability:
+        """The model that a job means: by digest where it names one, whatever the device calls it.
+
+        Raises:
+            ModelNotFound: It is not here, or another one has its name.
+            InvalidRequest: It cannot read this work.
+        """
+        models = [one for one in await self.models() if one.kind == work.kind]
+        found = _pick(models, work)
+        if isinstance(work, GenerateWork):
+            _check_prompt(work, found)
+        return found
+
+    def _priced(self, capability: Capability) -> Capability:
+        price = self._tenants.price(capability.model)
+        return capability.model_copy(update={"price_in": price.prompt, "price_out": price.answer})
+
+
+def _pick(models: Sequence[Capability], work: Work) -> Capability:
+    named = [one for one in models if one.model == work.model]
+    if work.digest is not None:
+        same = [one for one in models if one.digest == work.digest]
+        for one in (*(one for one in same if one in named), *same, *(one for one in named if one.digest is None)):
+            return one
+    elif named:
+        return named[0]
+    if named:
+        raise ModelNotFound(
+            f"The model '{work.model}' is here with the digest {named[0].digest}, not {work.digest}.",
+            param="work.digest",
+        )
+    names = ", ".join(f"'{one.model}'" for one in models) or "none"
+    raise ModelNotFound(f"The model '{work.model}' is not here. Models: {names}.", param="work.model")
+
+
+def _check_prompt(work: GenerateWork, model: Capability) -> None:
+    if model.reads == "text" and not work.text:
+        raise InvalidRequest(f"The model '{model.model}' reads text here: send 'text'.", param="work.text")
+    if model.reads == "tokens" and not work.prompt:
+        raise InvalidRequest(f"The model '{model.model}' reads token ids here: send 'prompt'.", param="work.prompt")
+    if model.reads == "tokens" and model.context is not None and len(work.prompt) >= model.context:
+        raise ContextLengthExceeded(
+            f"The prompt has {len(work.prompt)} tokens: '{model.model}' takes {model.context} with the answer.",
+            param="work.prompt",
+        )
