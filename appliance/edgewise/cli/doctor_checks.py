@@ -24,6 +24,7 @@ from edgewise.core.clock import SystemClock
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.settings import LoadedSettings, Settings, load_settings
 from edgewise.core.sizes import gib
+from edgewise.edge.offload.doctor import check_broker, check_cloud
 from edgewise.models.store import Store
 from edgewise.security.tls import check_tls
 
@@ -48,6 +49,8 @@ def run_checks(config: Path | None) -> Iterator[Check]:
     yield check_port(settings.host, settings.port, tls=settings.tls.cert is not None)
     yield check_certificate(settings)
     yield check_model(settings)
+    yield from check_cloud(settings)
+    yield from check_broker(settings)
     yield from check_torch(probe_torch())
     yield check_systemd(UNIT)
 

@@ -6,13 +6,14 @@ it names. Proxies of the environment are not used: where texts go is what the co
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -41,7 +42,6 @@ CONNECT_S = 4.0
 _IDLE_S = 25.0  # shorter than the cloud closes idle connections (30 s), so that none breaks under a request
 _HEAD_BYTES = 200  # about what request line and headers add
 _MAX_LINE = 64 * 1024**2
-_BLOB_PIECE = 256 * 1024
 _BY_STATUS: Mapping[int, type[EdgewiseError]] = {
     401: NotAuthenticated,
     403: NotPermitted,
@@ -85,6 +85,9 @@ class HttpTransport:
         ca_file: PEM file of the authority that signed its certificate; None trusts those of the system.
         silence_s: Seconds without a byte after which a connection counts as lost.
         meter: Told of what larger messages take.
+
+    Attributes:
+        ahead_s: By how many seconds the cloud's clock was ahead at its last answer, to the second; None before one told.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class HttpTransport:
         self._url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._tls = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+        self.ahead_s: float | None = None
         self._meter = meter
         self._timeout = httpx.Timeout(silence_s, connect=CONNECT_S)
         self._pool = _Pool(self._client())
@@ -203,7 +207,7 @@ class HttpTransport:
                 self._meter.sent(len(content), time.monotonic() - started)
             return await self._whole(response)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def _open(
         self,
         method: str,
@@ -220,6 +224,7 @@ class HttpTransport:
         headers = {**(asking or {}), **({} if content is None else {"content-type": media})}
         try:
             async with pool.client.stream(method, path, content=content, headers=headers) as response:
+                self._compare_clocks(response)
                 if response.is_error:
                     raise _refusal(response, await self._whole(response))
                 yield response
@@ -230,6 +235,10 @@ class HttpTransport:
         finally:
             pool.users -= 1
             await pool.settle()
+
+    def _compare_clocks(self, response: httpx.Response) -> None:
+        with contextlib.suppress(KeyError, ValueError):  # no date, or one of another form
+            self.ahead_s = parsedate_to_datetime(response.headers["date"]).timestamp() - time.time()
 
     def _renew(self, pool: _Pool) -> None:
         """Where one connection fell silent, the idle ones beside it are as dead: the next request makes a new one."""
@@ -260,7 +269,7 @@ class HttpTransport:
         async with self._open("GET", blob_path(blob.sha256), asking=asked) as response:
             if have and response.status_code != 206:
                 have.clear()
-            async for piece in response.aiter_raw(_BLOB_PIECE):
+            async for piece in response.aiter_raw():
                 self._received += len(piece)
                 have += piece
                 if len(have) > blob.bytes:

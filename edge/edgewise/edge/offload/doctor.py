@@ -1,0 +1,101 @@
+"""What `edgewise doctor` says of cloud and broker: are they reached, do they take the key, what do both machines have."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+from edgewise.core.checks import Check
+from edgewise.core.errors import EdgewiseError, EngineFault, LinkLost, NotAuthenticated, NotPermitted
+from edgewise.core.settings import Settings
+from edgewise.edge.offload.http import HttpTransport
+from edgewise.edge.offload.make import device_name, http_transport
+from edgewise.models.store import Store
+from edgewise.wire.messages import CloudInfo
+from edgewise.wire.mqtt.make import broker_of
+from edgewise.wire.mqtt.probe import probe_broker
+
+_CLOCK_S = 120.0
+"""Certificates and logs suffer from clocks that differ by more; no decision of ours compares them."""
+
+
+def check_cloud(settings: Settings) -> Iterator[Check]:
+    """One check where no cloud is configured; else of the link, the clock and the models."""
+    if settings.cloud.url is None:
+        yield Check("cloud", "ok", "not configured: everything runs on this device")
+        return
+    try:
+        transport = http_transport(settings)
+    except EdgewiseError as error:
+        yield Check("cloud", "fail", error.message, "put the key that `edgewise cloud keys new` printed into that file")
+        return
+    started = time.monotonic()
+    try:
+        info = asyncio.run(_ask(transport))
+    except EdgewiseError as error:
+        yield _failed(settings.cloud.url, error)
+        return
+    spent_ms = 1000 * (time.monotonic() - started)
+    detail = f"{settings.cloud.url}: {info.name} takes the key of '{info.tenant}', {spent_ms:.0f} ms"
+    yield Check("cloud", "ok", detail)
+    yield _clock(transport.ahead_s)
+    yield _models(settings, info)
+
+
+def check_broker(settings: Settings) -> Iterator[Check]:
+    """Whether the configured broker can be used, where there is one."""
+    if settings.mqtt.host is None:
+        return
+    where = f"{settings.mqtt.host}:{settings.mqtt.port}"
+    try:
+        probe = asyncio.run(probe_broker(broker_of(settings.mqtt, device_name(settings))))
+        probe.check()
+    except LinkLost as error:
+        yield Check("broker", "warn", error.message, "check mqtt.host, mqtt.port and the network")
+    except EdgewiseError as error:
+        yield Check("broker", "fail", error.message, "see docs/wire.md for what a broker needs")
+    else:
+        lacks = f", without {' and '.join(probe.weak)}" if probe.weak else ""
+        yield Check("broker", "ok", f"{where} can be used{lacks}")
+
+
+async def _ask(transport: HttpTransport) -> CloudInfo:
+    try:
+        return await transport.info()
+    finally:
+        await transport.close()
+
+
+def _failed(url: str, error: EdgewiseError) -> Check:
+    detail = f"{url}: {error.message}"
+    if isinstance(error, (NotAuthenticated, NotPermitted)):
+        remedy = "`edgewise cloud keys new` on the cloud makes a key; set it as cloud.key or in cloud.key_file"
+        return Check("cloud", "fail", f"{url} refuses the key: {error.message}", remedy)
+    if isinstance(error, LinkLost):
+        remedy = "check cloud.url, the network and that `edgewise cloud` runs there; until then everything runs here"
+        return Check("cloud", "warn", detail, remedy)
+    if isinstance(error, EngineFault):
+        return Check("cloud", "fail", detail, "let cloud.url name an Edgewise cloud engine of the same version")
+    return Check("cloud", "fail", detail)
+
+
+def _clock(ahead_s: float | None) -> Check:
+    if ahead_s is None:
+        return Check("cloud clock", "warn", "the cloud does not tell its time")
+    detail = f"the cloud's clock is {abs(ahead_s):.0f} s {'ahead' if ahead_s > 0 else 'behind'}"
+    if abs(ahead_s) > _CLOCK_S:
+        return Check("cloud clock", "warn", detail, "set the clock of whichever is wrong: certificates depend on it")
+    return Check("cloud clock", "ok", detail)
+
+
+def _models(settings: Settings, info: CloudInfo) -> Check:
+    """Work moves between both for models with the same files only."""
+    here = {manifest.digest: manifest.name for manifest in Store(settings.home / "models").manifests()}
+    by_name = set(here.values())
+    common = [one.model for one in info.models if one.digest in here or (one.digest is None and one.model in by_name)]
+    only = [one.model for one in info.models if one.model not in common]
+    listed = f"in common: {', '.join(common) or 'none'}; only there: {', '.join(only) or 'none'}"
+    if common or only:
+        return Check("cloud models", "ok", listed)
+    return Check("cloud models", "warn", "the cloud has no model", "`edgewise models pull NAME` on the cloud")

@@ -1,0 +1,90 @@
+"""What the doctor says of a cloud: the right thing, and the command that mends it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgewise.core.checks import Check
+from edgewise.core.settings import Settings
+from edgewise.edge.offload.doctor import check_broker, check_cloud
+from tests.edge.offload.raw import Reply, raw_server, whole
+
+
+@contextmanager
+def serving(reply: Reply) -> Iterator[str]:
+    """A server on a thread of its own: the doctor brings its own event loop."""
+    loop, url, ready = asyncio.new_event_loop(), [""], threading.Event()
+    stop = asyncio.Event()
+
+    async def run() -> None:
+        async with raw_server(reply) as server:
+            url[0] = server.url
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(run()))
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield url[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        loop.close()
+
+
+def checks(home: Path, **cloud: Any) -> list[Check]:
+    return list(check_cloud(Settings.model_validate({"home": home, "cloud": cloud})))
+
+
+def says(status: str, body: object, **headers: str) -> Reply:
+    return lambda method, path, asked: [whole(json.dumps(body).encode(), status, **headers)]
+
+
+def test_without_a_cloud_there_is_nothing_to_check(tmp_path: Path) -> None:
+    assert [(one.name, one.status) for one in checks(tmp_path)] == [("cloud", "ok")]
+    assert list(check_broker(Settings.model_validate({"home": tmp_path}))) == []
+
+
+def test_a_cloud_that_answers(tmp_path: Path) -> None:
+    info = {"name": "rack", "tenant": "shop", "models": [{"model": "big", "digest": "sha256:" + "0" * 64}]}
+    with serving(says("200 OK", info, date="Thu, 01 Jan 2026 00:00:00 GMT")) as url:
+        link, clock, models = checks(tmp_path, url=url, key="k")
+    assert (link.status, clock.status, models.status) == ("ok", "warn", "ok")
+    assert "rack takes the key of 'shop'" in link.detail
+    assert "behind" in clock.detail
+    assert "in common: none; only there: big" in models.detail
+
+
+@pytest.mark.parametrize(
+    ("reply", "status", "word"),
+    [
+        (says("401 No", {"error": {"code": "invalid_api_key", "message": "Unknown."}}), "fail", "keys new"),
+        (says("200 OK", {"something": "else"}), "fail", "same version"),
+        (lambda method, path, body: [None], "warn", "everything runs here"),
+    ],
+)
+def test_a_cloud_that_does_not(tmp_path: Path, reply: Reply, status: str, word: str) -> None:
+    with serving(reply) as url:
+        (check,) = checks(tmp_path, url=url, key="k")
+    assert check.status == status
+    assert word in check.remedy
+
+
+def test_a_key_file_that_is_not_there(tmp_path: Path) -> None:
+    (check,) = checks(tmp_path, url="http://127.0.0.1:9", key_file=tmp_path / "none")
+    assert check.status == "fail"
+    assert "cloud.key_file" in check.detail
+
+
+def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"home": tmp_path, "mqtt": {"host": "127.0.0.1", "port": 9}})
+    assert [(one.name, one.status) for one in check_broker(settings)] == [("broker", "warn")]
