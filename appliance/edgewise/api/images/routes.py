@@ -93,7 +93,6 @@ async def prepare(deps: ApiDependencies, body: ImageBody, caller: Caller, kind: 
             height=height,
             steps=body.steps,
             guidance=body.guidance,
-            cache=body.cache or 0.0,
             previews=body.partial_images or 0,
         ),
         n=body.n or 1,

@@ -36,7 +36,7 @@ REFUSED: Mapping[str, Refusal] = {
     "svg": Refusal("pictures here are made of pixels", empty),
 }
 
-EXTENSIONS = ("cache", "guidance", "keep_alive", "negative_prompt", "seed", "steps", "timeout")
+EXTENSIONS = ("guidance", "keep_alive", "negative_prompt", "seed", "steps", "timeout")
 EDIT_EXTENSIONS = (*EXTENSIONS, "strength")
 
 
@@ -57,7 +57,6 @@ class ImageBody(BaseModel):
     steps: Annotated[int, Field(ge=1)] | None = None
     guidance: Annotated[float, Field(ge=1)] | None = None
     negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
-    cache: Annotated[float, Field(ge=0, le=1)] | None = None
     timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
     keep_alive: KeepAlive = None
     background: Any = None
