@@ -12,14 +12,20 @@ from fastapi.responses import Response
 from edgewise.api.context import context_of
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.generate import Prepare, caller, read_body
+from edgewise.api.images.routes import prepare as prepare_pictures
+from edgewise.api.images.schemas import ImageBody
+from edgewise.api.parse import Caller
 from edgewise.api.privacy import asked_policy, asked_privacy
 from edgewise.api.responses import json_response
 from edgewise.api.responses_api.routes import prepare_response
 from edgewise.api.routes_v1 import prepare_chat, prepare_completion
+from edgewise.api.schemas import validate
 from edgewise.core.errors import InvalidRequest, UnknownField
+from edgewise.pipeline.pictures import PictureTask, explain_pictures
 from edgewise.pipeline.receipt_store import MAX_FOUND, Query
 from edgewise.pipeline.receipts import show_plan
 from edgewise.pipeline.run import explain
+from edgewise.pipeline.task import Task
 
 RECEIPTS = "/edgewise/v1/receipts"
 PLAN = "/edgewise/v1/plan"
@@ -47,24 +53,37 @@ def receipts_router(deps: ApiDependencies) -> APIRouter:
 
     @router.post(PLAN)
     async def plan_request(request: Request) -> Response:
-        """Where a request would run and why, with every candidate; the body is what the text routes take. Nothing is run."""
+        """Where a request would run and why, with every candidate; the body is what the text routes and
+        /v1/images/generations take. Nothing is run."""
         context = context_of(request.scope)
         context.privacy = asked_privacy(request.headers)
         context.policy = asked_policy(request.headers)
         body = await read_body(request, deps)
-        prepared = await _prepare_of(body)(deps, body, caller(context, deps))
-        task = prepared.task
-        plan = await deps.requests.until_cut(explain(task, deps.planner))
-        return json_response(
-            {
-                "model": task.model.name,
-                "privacy": task.privacy.label,
-                "priority": task.priority.label,
-                **show_plan(plan),
-            }
-        )
+        return json_response(await deps.requests.until_cut(_explain(deps, body, caller(context, deps))))
 
     return router
+
+
+async def _explain(deps: ApiDependencies, body: dict[str, Any], asker: Caller) -> dict[str, Any]:
+    task: Task | PictureTask
+    if await _draws(deps, body):
+        task = (await prepare_pictures(deps, validate(ImageBody, body), asker, "generation")).task
+        plan = await explain_pictures(task, deps.planner)
+    else:
+        task = (await _prepare_of(body)(deps, body, asker)).task
+        plan = await explain(task, deps.planner)
+    return {
+        "model": task.model.name,
+        "privacy": task.privacy.label,
+        "priority": task.priority.label,
+        **show_plan(plan),
+    }
+
+
+async def _draws(deps: ApiDependencies, body: Mapping[str, Any]) -> bool:
+    """Whether a body asks a picture model; a text completion's has the same fields."""
+    cards = await deps.models.cards()
+    return any(card.role == "diffusion" and body.get("model") in (card.name, *card.aliases) for card in cards)
 
 
 def _prepare_of(body: Mapping[str, Any]) -> Prepare:

@@ -312,6 +312,11 @@ async def start_pictures(
     return run
 
 
+async def explain_pictures(task: PictureTask, planner: Planner) -> Plan:
+    """Where a request would be drawn and why, without drawing it."""
+    return await planner.explain(_errand(task), [picture_demand(task)])
+
+
 def picture_seed(seed: int, index: int) -> int:
     """Seed of the picture `index` (from 0) of a request; small enough for every JSON reader, to be asked for alone."""
     return seed if index == 0 else sequence_seed(seed, index) & (2**53 - 1)

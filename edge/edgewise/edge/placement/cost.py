@@ -45,12 +45,13 @@ def traffic_of(demand: Demand, answer_tokens: int) -> tuple[int, int]:
     return up, demand.answers * (_MESSAGE_BYTES + _TOKEN_DOWN_BYTES * answer_tokens)
 
 
-def told_pace(capability: Capability, work: Work, queue_s: float, transfer_s: float) -> Expected | None:
-    """What a cloud's own figures promise, before anything was measured from here; None where it gives none."""
+def told_pace(capability: Capability, demand: Demand, work: Work, queue_s: float, transfer_s: float) -> Expected | None:
+    """What a cloud's own figures (tokens or steps a second) promise before anything was measured from here; None without."""
     if not capability.speed or (work.read and not capability.prefill):
         return None
+    written = demand.steps * demand.answers if demand.stage == "diffuse" else work.write
     read_s = work.read / capability.prefill if capability.prefill else 0.0
-    return Expected(queue_s=queue_s, read_s=read_s, write_s=work.write / capability.speed, rest_s=transfer_s)
+    return Expected(queue_s=queue_s, read_s=read_s, write_s=written / capability.speed, rest_s=transfer_s)
 
 
 def local_prediction(expected: Expected | None, watts: float | None) -> Prediction:

@@ -150,7 +150,7 @@ class PlacementPlanner:
         queue_s = 0.0 if info is None else info.queue_s.get(errand.priority.label, 0.0)
         expected = self.experience.expect(demand, "cloud", work, transfer_s)
         if expected is None and capability is not None:
-            expected = told_pace(capability, work, queue_s, transfer_s)
+            expected = told_pace(capability, demand, work, queue_s, transfer_s)
         predicted = replace(
             cloud_prediction(expected, demand, capability, tokens, powered=self._watts is not None),
             up_bytes=up,
