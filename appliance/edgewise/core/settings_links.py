@@ -42,8 +42,9 @@ class CloudSettings(Section):
         description="Begin an answer on the other side too if no token came within so many seconds; the first wins, both are "
         "paid. 0 never.",
     )
-    allow_private_address: bool = Field(
-        default=True, description="Whether `url` may lead to an address of a private network or this machine."
+    ca_file: ExpandedPath | None = Field(
+        default=None,
+        description="PEM file of the authority that signed the cloud's certificate; unset trusts those of the system.",
     )
 
     @model_validator(mode="after")

@@ -21,6 +21,7 @@ import httpx
 from pydantic import ValidationError
 
 from edgewise.core.errors import (
+    ConfigError,
     DigestMismatch,
     EdgewiseError,
     EngineFault,
@@ -86,6 +87,9 @@ class HttpTransport:
         silence_s: Seconds without a byte after which a connection counts as lost.
         meter: Told of what larger messages take.
 
+    Raises:
+        ConfigError: `ca_file` cannot be used.
+
     Attributes:
         ahead_s: By how many seconds the cloud's clock was ahead at its last answer, to the second; None before one told.
     """
@@ -101,7 +105,7 @@ class HttpTransport:
     ) -> None:
         self._url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._tls = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+        self._tls = _trust(ca_file)
         self.ahead_s: float | None = None
         self._meter = meter
         self._timeout = httpx.Timeout(silence_s, connect=CONNECT_S)
@@ -278,6 +282,13 @@ class HttpTransport:
             self._meter.received(len(have) - before, time.monotonic() - started)
         if len(have) < blob.bytes:
             raise LinkLost(f"{self._url} ended a blob after {len(have)} of {blob.bytes} bytes.")
+
+
+def _trust(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"`cloud.ca_file`: {ca_file} cannot be used ({error}).", param="cloud.ca_file") from error
 
 
 def _body(message: Message) -> bytes:

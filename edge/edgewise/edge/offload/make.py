@@ -77,7 +77,7 @@ def cloud_key(cloud: CloudSettings) -> str | None:
 
 
 def http_transport(settings: Settings, meter: Meter | None = None) -> HttpTransport:
-    """The way to the cloud over HTTP; raises `ConfigError` as `cloud_key` does."""
+    """The way to the cloud over HTTP; raises `ConfigError` where key or certificate cannot be read."""
     cloud = settings.cloud
     assert cloud.url is not None
-    return HttpTransport(cloud.url, cloud_key(cloud), meter=meter)
+    return HttpTransport(cloud.url, cloud_key(cloud), ca_file=cloud.ca_file, meter=meter)
