@@ -295,3 +295,20 @@ async def test_a_full_disk_stops_spending_and_nothing_else(device: Device, monke
     assert decision.where == "local"
     assert "daily_bytes" in decision.reason
     monkeypatch.undo()
+
+
+async def test_places_that_were_never_measured_get_a_request_and_not_for_ever(device: Device) -> None:
+    """A fresh device and a fresh cloud, which tells nothing of its pace: both are measured by the first requests."""
+    device.cloud.info = CloudInfo(name="c", tenant="t", models=(TINY.model_copy(update={"speed": None}),))
+    planner = device.planner()
+    plans = [await run(device, planner, total_s=1.0) for _ in range(3)]
+    assert {plan.decisions[0].where for plan in plans[:2]} == {"local", "cloud"}
+    assert "never measured" in plans[0].decisions[0].reason
+    assert plans[2].decisions[0].reason.startswith("Policy 'balanced': expected 1.00 s")
+    broken = device.planner()
+    for _ in range(10):  # no answer comes from there, so there is nothing to learn
+        asked = device.errand(policy="fastest")
+        plan = await broken.plan(asked, [device.demand()])
+        where = plan.decisions[0].where
+        device.stores[-1].ended(told(plan, asked, total_s=1.0, fault="link_lost" if where == "cloud" else None))
+    assert where == "local"

@@ -20,11 +20,15 @@ _NAMES: Mapping[Place, str] = {"local": "here", "cloud": "in the cloud", "peer":
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One place: what is known of it, why it cannot be taken, or what it costs in seconds."""
+    """One place: what is known of it, why it cannot be taken, or what it costs in seconds.
+
+    A place that is `new` was never measured and shall be: its cost is what it would be if it took no time.
+    """
 
     sight: Sight
     why: str | None
     cost: float | None
+    new: bool = False
 
     @property
     def where(self) -> Place:
@@ -62,18 +66,24 @@ def decide(
     taken = possible if hopeless else [one for one in possible if one.where not in late]
     scores: dict[Place, float] = {one.where: one.cost for one in taken if one.cost is not None}
     lane = (demand.stage, demand.digest, weighed.policy, errand.privacy, demand.allowed, _size(demand))
-    where = choose(lane, scores, now, PREFERRED.get(weighed.policy)).where
-    chosen = weighed.option(where)
+    chosen = _untried(weighed, scores) or weighed.option(choose(lane, scores, now, PREFERRED.get(weighed.policy)).where)
     candidates = tuple(_candidate(one, chosen, None if hopeless else late.get(one.where)) for one in weighed.options)
     decision: Decision[Any] = Decision(
         stage=demand.stage,
-        where=where,
-        reason=_reason(weighed, chosen, candidates, late.get(where)),
+        where=chosen.where,
+        reason=_reason(weighed, chosen, candidates, late.get(chosen.where)),
         engine=None,
         predicted=chosen.sight.predicted,
         candidates=candidates,
     )
     return chosen, decision
+
+
+def _untried(weighed: Weighed, scores: Mapping[Place, float]) -> Option | None:
+    """A new place that would be the best one if it took no time: one request finds out. It changes nothing for the others."""
+    best = min(scores, key=lambda where: (scores[where], where))
+    option = weighed.option(best)
+    return option if option.new and len(scores) > 1 else None
 
 
 def _candidate(option: Option, chosen: Option, late: str | None) -> Candidate:
@@ -100,6 +110,8 @@ def _reason(weighed: Weighed, chosen: Option, candidates: tuple[Candidate, ...],
     hurry = f" {late} No other place is sooner." if late else ""
     if not any(one.allowed for one in others):
         return (" ".join(f"Not {_NAMES[one.where]}: {one.why}" for one in others) or "There is no other place.") + hurry
+    if chosen.new:
+        return f"It was never measured {_NAMES[chosen.where]}: this request does that.{hurry}"
     told = [
         f"{_seconds(one.predicted)} {_NAMES[one.where]}"
         for one in sorted(candidates, key=lambda one: one.where != chosen.where)

@@ -28,6 +28,9 @@ class Strain:
     battery: bool = False
 
 
+CALM = Strain()
+
+
 def work_of(demand: Demand, answer_tokens: int, fresh: float) -> Work:
     """The size of a demand: `answer_tokens` are expected of each answer, `fresh` is the share of the prompt to be read."""
     if demand.stage == "diffuse":
@@ -81,11 +84,22 @@ def cloud_prediction(
 
 
 def score(
-    policy: PolicyName, where: Place, predicted: Prediction, margin_s: float = 0.0, strain: Strain = Strain()
+    policy: PolicyName,
+    where: Place,
+    predicted: Prediction,
+    margin_s: float = 0.0,
+    *,
+    strain: Strain = CALM,
+    unknown_s: float = UNKNOWN_S,
 ) -> float:
-    """The cost of a place in seconds. `margin_s` is what transfers at the 90th percentile add to those that are expected."""
+    """The cost of a place in seconds.
+
+    Args:
+        margin_s: What transfers at the 90th percentile add to those that are expected.
+        unknown_s: What an unknown latency counts as.
+    """
     rates = RATES[policy]
-    latency = UNKNOWN_S if predicted.total_s is None else predicted.total_s + margin_s
+    latency = unknown_s if predicted.total_s is None else predicted.total_s + margin_s
     here = where == "local"
     if here and strain.hot:
         latency *= 1.25

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from edgewise.engine.request import RequestStats
 from edgewise.pipeline.plan import Demand, Errand, Place, Plan
 from edgewise.pipeline.receipt_store import Outcome
 
+_TRIES = 3
 _FORGOTTEN_S = 3600.0  # a request of which no end was told no longer counts as running
 
 
@@ -40,6 +42,7 @@ class Experience:
         self._up: dict[str, Track] = {}
         self._down: dict[str, Track] = {}
         self._loads: dict[str, Track] = {}
+        self._tries: Counter[tuple[str, Place]] = Counter()
 
     def __repr__(self) -> str:
         return f"Experience(open={len(self._open)})"
@@ -58,6 +61,10 @@ class Experience:
         """Bytes over the link, mended by what such requests really cost."""
         return _mended(up, self._up.get(demand.digest)), _mended(down, self._down.get(demand.digest))
 
+    def curious(self, demand: Demand, where: Place) -> bool:
+        """Whether a place that was never measured is worth a request: a few are, also where they bring no measurement."""
+        return self._tries[demand.digest, where] < _TRIES
+
     def expect(self, demand: Demand, where: Place, work: Work, transfer_s: float) -> Expected | None:
         """None before this model has answered there."""
         busy = self._busy(demand.digest, where) + demand.answers
@@ -71,6 +78,8 @@ class Experience:
 
     def began(self, errand: Errand, demands: Sequence[Demand], plan: Plan) -> None:
         now = self._clock.monotonic()
+        for decision, demand in zip(plan.decisions, demands, strict=True):
+            self._tries[demand.digest, decision.where] += 1
         self._open[errand.id] = tuple(
             _Open(
                 demand,

@@ -18,6 +18,7 @@ from edgewise.core.settings_links import PlacementSettings
 from edgewise.edge.placement.budget import Budget, Left
 from edgewise.edge.placement.choice import Option, Weighed, decide
 from edgewise.edge.placement.cost import (
+    UNKNOWN_S,
     Strain,
     cloud_prediction,
     local_prediction,
@@ -122,8 +123,10 @@ class PlacementPlanner:
         for sight, margin_s in (self._here(errand, demand), self._there(errand, demand, left)):
             why = ruled_out(errand, demand, policy, sight)
             assert sight.predicted is not None
-            cost = None if why else score(policy, sight.where, sight.predicted, margin_s, strain)
-            options.append(Option(sight, why, cost))
+            new = sight.predicted.total_s is None and self.experience.curious(demand, sight.where)
+            unknown_s = 0.0 if new else UNKNOWN_S
+            cost = score(policy, sight.where, sight.predicted, margin_s, strain=strain, unknown_s=unknown_s)
+            options.append(Option(sight, why, None if why else cost, new))
         return Weighed(policy, tuple(options))
 
     def _decide(self, errand: Errand, demand: Demand, weighed: Weighed, *, take: bool) -> Decision[Any]:
