@@ -1,0 +1,144 @@
+"""A picture of 20 steps beside 8 chat streams on one device service: the streams keep their pace.
+
+What is compared: the time between two tokens of a stream, as its client sees it, (a) while nothing is drawn, (b) from the moment
+a picture was asked for until it has come. Blocks of (a) and (b) take turns in one run; the requests are the same. The picture
+model has the starter's architecture and 23 M random parameters, at 64x64 pixels; the text model is random too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import httpx
+
+from edgewise.models.diffusion.starter.tiny import STARTER_SIZED, make_tiny_pictures
+from tests.accept.line import Line, Verdict, main, progress
+from tests.e2e.service import edgewise, import_tiny, new_home, running
+
+STREAMS = 8
+TOKENS = 250
+STEPS = 20
+BAR = 1.5
+CHAT = "chat"
+PICTURES = "pictures-23m"
+
+
+@dataclass
+class Block:
+    """What one block saw: gaps between tokens in seconds with the moment of the later one, and the picture."""
+
+    gaps: list[tuple[float, float]] = field(default_factory=list)
+    tokens: list[list[int]] = field(default_factory=list)
+    picture_s: float | None = None
+    ended: float = float("inf")
+    computed: int = 0
+
+
+def chat(url: str, number: int) -> tuple[list[float], list[int]]:
+    """One stream: when each token came, and the tokens."""
+    body = {
+        "model": CHAT,
+        "messages": [{"role": "user", "content": f"Count slowly from {number} on."}],
+        "max_tokens": TOKENS,
+        "seed": number,
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "stream": True,
+    }
+    times: list[float] = []
+    tokens: list[int] = []
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=600) as response:
+        response.raise_for_status()
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                for choice in json.loads(line[6:])["choices"]:
+                    fresh = choice.get("token_ids") or []
+                    tokens += fresh
+                    times += [time.perf_counter()] * bool(fresh)
+    return times, tokens
+
+
+def draw(url: str, seed: int, block: Block) -> None:
+    began = time.perf_counter()
+    body = {"model": PICTURES, "prompt": "a red house", "steps": STEPS, "seed": seed}
+    answer = httpx.post(f"{url}/v1/images/generations", json=body, timeout=600)
+    answer.raise_for_status()
+    block.ended = time.perf_counter()
+    block.picture_s = block.ended - began
+    block.computed = answer.json()["edgewise"]["computed_steps"]
+
+
+def run_block(url: str, *, picture: int | None) -> Block:
+    """8 streams to their end, and a picture that is asked for when they are under way."""
+    block = Block()
+    drawing = None
+    with ThreadPoolExecutor(STREAMS) as pool:
+        answers = [pool.submit(chat, url, number) for number in range(STREAMS)]
+        if picture is not None:
+            drawing = threading.Thread(target=draw, args=(url, picture, block))
+            time.sleep(1.0)
+            drawing.start()
+        began = time.perf_counter()
+        for answer in answers:
+            times, tokens = answer.result()
+            block.gaps += [(after - before, after) for before, after in itertools.pairwise(times)]
+            block.tokens.append(tokens)
+    if drawing is not None:
+        drawing.join()
+    block.gaps = [(gap, at) for gap, at in block.gaps if at >= began]
+    return block
+
+
+def p95(gaps: list[float]) -> float:
+    return sorted(gaps)[min(len(gaps) - 1, int(0.95 * len(gaps)))]
+
+
+def measure(count: int) -> Verdict:
+    """`count` pairs of blocks."""
+    alone: list[float] = []
+    beside: list[float] = []
+    pictures: list[float] = []
+    wrong = 0
+    with new_home(starter=False) as home:
+        import_tiny(home, CHAT, hidden=256, layers=4, context=1024)
+        folder = make_tiny_pictures(home / "source", config=replace(STARTER_SIZED, size=64))
+        edgewise(home, "models", "import", str(folder), "--name", PICTURES, "--role", "diffusion")
+        with running(model=CHAT, home=home) as service:
+            run_block(service.url, picture=0)  # load both models, learn their costs
+            for number in range(count):
+                quiet = run_block(service.url, picture=None)
+                busy = run_block(service.url, picture=number)
+                alone += [gap for gap, _ in quiet.gaps]
+                beside += [gap for gap, at in busy.gaps if at <= busy.ended]
+                pictures.append(busy.picture_s or 0.0)
+                wrong += quiet.tokens != busy.tokens or busy.computed != STEPS
+                progress(f"{number + 1} of {count}: picture {pictures[-1]:.1f} s")
+    ratio = p95(beside) / p95(alone)
+    figure = (
+        f"p95 between tokens {p95(beside) * 1e3:.1f} ms beside a picture, {p95(alone) * 1e3:.1f} ms without: {ratio:.2f}x; "
+        f"a picture of {STEPS} steps took {sorted(pictures)[len(pictures) // 2]:.1f} s; {wrong} blocks with other answers"
+    )
+    return Verdict(
+        figure=figure,
+        passed=ratio <= BAR and wrong == 0,
+        correct=wrong == 0,
+        details={"picture_s": [round(seconds, 2) for seconds in pictures], "gaps_beside": len(beside)},
+    )
+
+
+LINE = Line(
+    number=6,
+    title=f"A picture of {STEPS} steps and {STREAMS} chat streams on one device service: the streams keep their pace",
+    bar=f"p95 between tokens <= {BAR}x that without the picture, every answer the same",
+    count=5,
+    small=1,
+    measure=measure,
+)
+
+if __name__ == "__main__":
+    main(LINE, "tests.accept.cloud_6")
