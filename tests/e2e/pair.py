@@ -13,6 +13,7 @@ import httpx
 
 from edgewise.bench.link import Link
 from scripts.service import CloudService, DeviceService
+from tests.e2e.broker import BrokerProcess
 from tests.e2e.service import import_tiny, new_home, running
 
 ONE_THREAD = {"EDGEWISE_ENGINE__THREADS": "1"}  # one numeric class on both sides, and no fight for the cores
@@ -54,11 +55,12 @@ def segments(answer: Any) -> list[tuple[str, int]]:
 
 
 @contextmanager
-def paired(*, only_cloud: str | None = None, **settings: str) -> Iterator[Pair]:
+def paired(*, only_cloud: str | None = None, broker: BrokerProcess | None = None, **settings: str) -> Iterator[Pair]:
     """Both on the tiny model; `settings` are environment settings of the device without their prefix.
 
     Args:
         only_cloud: Name of a second model, which the device does not have.
+        broker: Both are clients of it, and the link is the device's to the broker; there is none to the cloud itself.
     """
     with ExitStack() as stack:
         cloud_home, device_home = (stack.enter_context(new_home(starter=False)) for _ in range(2))
@@ -66,10 +68,15 @@ def paired(*, only_cloud: str | None = None, **settings: str) -> Iterator[Pair]:
         import_tiny(device_home)
         if only_cloud is not None:
             import_tiny(cloud_home, only_cloud, seed=1)
-        cloud = stack.enter_context(CloudService(cloud_home, ["--model", "tiny"], environment=ONE_THREAD))
-        link = stack.enter_context(Link(cloud.host, cloud.port))
+        cloud_settings = dict(ONE_THREAD)
+        if broker is not None:
+            cloud_settings |= {"EDGEWISE_MQTT__HOST": broker.host, "EDGEWISE_MQTT__PORT": str(broker.port)}
+        cloud = stack.enter_context(CloudService(cloud_home, ["--model", "tiny"], environment=cloud_settings))
+        near: BrokerProcess | DeviceService = cloud if broker is None else broker
+        link = stack.enter_context(Link(near.host, near.port))
+        over_broker = {"CLOUD__TRANSPORT": "mqtt", "MQTT__HOST": "127.0.0.1", "MQTT__PORT": str(link.port)}
         chosen = {
-            "CLOUD__URL": link.url,
+            **({"CLOUD__URL": link.url} if broker is None else over_broker),
             "CLOUD__PATIENCE_S": "8",
             "PLACEMENT__POLICY": "prefer-cloud",
             **settings,

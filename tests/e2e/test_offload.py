@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import httpx
 import pytest
 
+from tests.e2e.broker import BrokerProcess, iotcore_broker, mosquitto_broker
 from tests.e2e.pair import Pair, paired, segments
 from tests.e2e.service import running
 
+Brokers = Callable[[], AbstractContextManager[BrokerProcess]]
 EVENT = b"id: 1."  # every chunk of a first attempt
 
 
@@ -142,6 +145,26 @@ def test_a_cloud_that_is_killed_for_good_is_followed_by_the_local_engine() -> No
         answer = pair.complete()
         assert answer["edgewise"]["stages"][0]["where"] == "local"
         assert text(answer) == undisturbed
+
+
+@pytest.mark.parametrize("make", [iotcore_broker, mosquitto_broker])
+def test_over_a_broker_a_link_that_breaks_changes_nothing_either(make: Brokers) -> None:
+    with make() as broker, paired(broker=broker, CLOUD__PATIENCE_S="20") as pair:
+        private = text(pair.complete(headers={"x-edgewise-privacy": "private"}))
+        answer = pair.complete()
+        assert (text(answer), segments(answer)) == (private, [("cloud", 0)])
+        assert answer["edgewise"]["costs"]["down_bytes"] > 1000
+        reset = pair.link.act_after(2500, "reset")
+        answer = pair.complete()
+        assert reset.wait(1)
+        assert (text(answer), segments(answer)) == (private, [("cloud", 0)])
+
+
+def test_where_http_is_gone_a_broker_serves() -> None:
+    with iotcore_broker() as broker:
+        ports = {"MQTT__HOST": broker.host, "MQTT__PORT": str(broker.port)}
+        with paired(broker=broker, CLOUD__TRANSPORT="auto", CLOUD__URL="http://127.0.0.1:9", **ports) as pair:
+            assert segments(pair.complete()) == [("cloud", 0)]
 
 
 def test_a_model_that_only_the_cloud_has_is_listed_and_asked_and_offline_it_says_why_not() -> None:

@@ -43,6 +43,7 @@ class Health:
         self._emit = emit
         self._meter = meter
         self._state = LinkState(False, "The cloud has not been asked yet.")
+        self._told: bool | None = None
         self._info: CloudInfo | None = None
         self._wake = asyncio.Event()
         self._asked = asyncio.Event()
@@ -72,9 +73,10 @@ class Health:
             await transport.close()
 
     def lost(self, name: str, error: LinkLost) -> None:
-        """A request met a broken link: look at once, and do not plan with it until it answers."""
+        """A request met a broken link: look at once, and do not plan with it until it answers. Nobody is told before that: a
+        connection may break while the cloud is well."""
         if self._state.up and name == self._current.name:
-            self._down(error.message)
+            self._state = LinkState(False, error.message)
         self._wake.set()
 
     def back(self) -> None:
@@ -128,15 +130,15 @@ class Health:
         return False
 
     def _up(self, transport: Transport, info: CloudInfo) -> None:
-        changed = not self._state.up or transport is not self._current
-        self._current, self._info, self._state = transport, info, LinkState(True)
+        changed = self._told is not True or transport is not self._current
+        self._current, self._info, self._state, self._told = transport, info, LinkState(True), True
         if changed:
             log.info("cloud_up", cloud=info.name, transport=transport.name, models=len(info.models))
             self._emit("cloud_up", f"The cloud {info.name} answers over {transport.name}.", transport=transport.name)
 
     def _down(self, why: str) -> None:
-        changed = self._state.up or not self._asked.is_set()
-        self._state = LinkState(False, why)
+        changed = self._told is not False
+        self._state, self._told = LinkState(False, why), False
         if changed:
             log.warning("cloud_down", reason=why)
             self._emit("cloud_down", f"The cloud cannot be used: {why}")

@@ -21,6 +21,9 @@ from edgewise.pipeline.model import (
 )
 from edgewise.wire.messages import Capability
 
+_FIRST_S = 3.0
+"""How long the first words of a cloud are waited for after the start, before its models count as unknown."""
+
 
 class ModelsWithCloud(Models):
     """See `pipeline.model.Models`; what concerns memory and engines is asked of the models that are here.
@@ -130,6 +133,7 @@ class ModelsWithCloud(Models):
         return wide
 
     async def _open_there(self, name: str) -> ServedModel:
+        await self._cloud.health.wait_asked(_FIRST_S)
         capability = self._offered().get(name)
         known = (await self._faces.known()).get(name)
         digest = _digest(capability) if capability is not None else None if known is None else known.digest
