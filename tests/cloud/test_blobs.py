@@ -99,8 +99,14 @@ async def test_limits(tmp_path: Path) -> None:
         large = await cloud.put(SHA, CONTENT)
         assert large.status_code == 413
         contents = [bytes([number]) * 900 for number in range(2)]
-        statuses = [(await cloud.put(hashlib.sha256(one).hexdigest(), one)).status_code for one in contents]
-        assert statuses == [201, 429]
+        half = await cloud.put(
+            hashlib.sha256(contents[0]).hexdigest(), contents[0][:800], content_range="bytes 0-799/900"
+        )
+        assert half.status_code == 202
+        second = await cloud.put(hashlib.sha256(contents[1]).hexdigest(), contents[1])
+        assert (second.status_code, error_of(second)["param"]) == (429, "bytes")
+        assert cloud.part is not None
+        assert cloud.part.intake.blobs._locks == {}
 
 
 async def test_blobs_are_their_tenants(cloud: Cloud) -> None:

@@ -10,6 +10,7 @@ import cbor2
 import pytest
 
 from edgewise.core.errors import EngineUnavailable
+from edgewise.pipeline.model import Models
 from edgewise.wire.http import CLOUD, JOBS
 from edgewise.wire.messages import Accepted, CloudInfo
 from tests.api.harness import error_of, until
@@ -279,6 +280,12 @@ async def test_malformed_bodies(tmp_path: Path, payload: bytes, media: str, stat
 
 async def test_fields_of_later_versions_are_ignored(cloud: Cloud) -> None:
     assert (await cloud.tokens(await cloud.submit(body(max_tokens=2, tomorrow=1))))[1]["count"] == 2
+
+
+async def test_a_back_end_without_models_is_no_lasting_refusal(tmp_path: Path) -> None:
+    async with cloud_engine(tmp_path, models=Models()) as cloud:
+        response = await cloud.post(JOBS, body())
+        assert (response.status_code, response.headers["retry-after"]) == (503, "5")
 
 
 async def test_quotas(tmp_path: Path) -> None:

@@ -1,20 +1,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import sqlite3
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from edgewise.cloud.jobs.records import Claim, Ending
+from edgewise.cloud.jobs.schema import MIGRATIONS
 from edgewise.cloud.jobs.table import JobTable
 from edgewise.core.clock import FakeClock
-from edgewise.core.errors import EngineUnavailable, NotFound, RangeNotThere, StaleFence, StreamGone
+from edgewise.core.errors import EngineUnavailable, NotFound, RangeNotThere, StaleFence, StorageError, StreamGone
+from edgewise.core.sqlite import Database
 from edgewise.wire.messages import Chunk
 from edgewise.wire.stream_log import Place, StreamHash
 from tests.cloud.tables import DONE, ME, job_request, open_table, read, write
 
+Result = TypeVar("Result")
 BROKEN = EngineUnavailable("The engine is gone.")
 
 
@@ -168,6 +173,46 @@ async def test_a_failed_attempt_is_followed_after_a_pause(table: JobTable, clock
     assert await table.claim("worker") is None
     clock.advance(0.2)
     assert await table.claim("worker") is not None
+
+
+class FullDisk(Database):
+    """A database whose disk can be full: a test double of the disk alone."""
+
+    full = False
+
+    async def run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+        if self.full:
+            raise StorageError("the disk is full")
+        return await super().run(work)
+
+
+async def test_a_full_disk_ends_the_attempt_and_nobody_has_seen_what_was_not_written(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    database = FullDisk(tmp_path / "cloud.db", MIGRATIONS)
+    table = JobTable(database, clock=clock)
+    await table.recover()
+    job, _ = await table.submit(ME, job_request())
+    claim = await claimed(table)
+    await write(table, claim, 1, 2)
+    reader = asyncio.create_task(read(table, job.id))
+    await asyncio.sleep(0)
+    database.full = True
+    with pytest.raises(StorageError):
+        await write(table, replace(claim, job=replace(claim.job, count=2)), 3)
+    with pytest.raises(StorageError):
+        await table.fail(claim.lease, StorageError("the disk is full"))
+    database.full = False
+    clock.advance(60)
+    await table.tick()
+    clock.advance(60)
+    second = await claimed(table)
+    assert second.tokens == (1, 2)
+    await write(table, second, 4)
+    await table.finish(second.lease, DONE)
+    tokens, final = await reader
+    assert (tokens, final.sha256) == ([1, 2, 4], digest(1, 2, 4))
+    await table.close()
 
 
 # --- order -------------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import sqlite3
-from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import BinaryIO
@@ -50,7 +49,7 @@ class BlobStore:
         self.max_bytes = max_bytes
         self._tenant_bytes = tenant_bytes
         self._clock = clock or SystemClock()
-        self._locks: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: dict[Path, tuple[asyncio.Lock, list[None]]] = {}
 
     def __repr__(self) -> str:
         return f"BlobStore({str(self._folder)!r})"
@@ -111,10 +110,10 @@ class BlobStore:
             StorageError: The disk refuses.
         """
         path = self.path(tenant, sha256)
-        async with self._locks[path]:
+        async with self._alone(path):
             with contextlib.suppress(NotFound):
                 return await self.find(tenant, sha256)
-            await self._check_room(tenant, start if total is None else total)
+            await self._check_room(tenant, path, start if total is None else total)
             size = await self._take(path, content, start, total)
             if total is not None and size < total:
                 return None
@@ -143,18 +142,31 @@ class BlobStore:
 
     async def _drop(self, tenant: str, sha256: str, now: float) -> None:
         path = self.path(tenant, sha256)
-        async with self._locks[path]:
+        async with self._alone(path):
             query = "DELETE FROM blobs WHERE tenant = ? AND sha256 = ? AND expires_at <= ?"
             gone = await self._database.run(lambda db: db.execute(query, (tenant, sha256, now)).rowcount)
             if gone:
                 await asyncio.to_thread(path.unlink, missing_ok=True)
-        self._locks.pop(path, None)
 
-    async def _check_room(self, tenant: str, size: int) -> None:
+    @contextlib.asynccontextmanager
+    async def _alone(self, path: Path) -> AsyncIterator[None]:
+        """Nobody else writes or deletes this blob meanwhile. The lock is kept as long as somebody has or wants it."""
+        lock, users = self._locks.setdefault(path, (asyncio.Lock(), []))
+        users.append(None)
+        try:
+            async with lock:
+                yield
+        finally:
+            users.pop()
+            if not users:
+                del self._locks[path]
+
+    async def _check_room(self, tenant: str, path: Path, size: int) -> None:
         if size > self.max_bytes:
             raise self._too_large()
         query = "SELECT coalesce(sum(bytes), 0) FROM blobs WHERE tenant = ?"
         used = await self._database.run(lambda db: int(db.execute(query, (tenant,)).fetchone()[0]))
+        used += await asyncio.to_thread(_unfinished, path)
         if used + size > self._tenant_bytes:
             raise QueueFull(
                 f"The blobs of '{tenant}' have {used} of {self._tenant_bytes} bytes: acknowledge results first.",
@@ -207,6 +219,12 @@ def _enter(path: Path, sha256: str) -> None:
         raise DigestMismatch(f"The blob has the SHA-256 {found}, not {sha256}: it was deleted.", param="sha256")
     part.rename(path)
     fsync_dir(path.parent)
+
+
+def _unfinished(path: Path) -> int:
+    """Bytes of the other uploads of the same tenant that are not finished."""
+    parts = path.parent.glob("*.part")
+    return sum(part.stat().st_size for part in parts if part != _part(path))
 
 
 def _tidy(folder: Path, known: set[Path], before: float) -> int:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from edgewise.cloud.executors.protocol import Executor
 from edgewise.cloud.tenants import Tenants
 from edgewise.core.clock import Clock, SystemClock
-from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound
+from edgewise.core.errors import ContextLengthExceeded, EngineUnavailable, InvalidRequest, ModelNotFound
 from edgewise.wire.messages import Capability, GenerateWork, Work
 
+_AGAIN_S = 5.0
 _FRESH_S = 2.0  # the back end is asked this often at most
 
 
@@ -41,10 +42,16 @@ class Catalog:
         """The model that a job means: by digest where it names one, whatever the device calls it.
 
         Raises:
+            EngineUnavailable: The back end has no models at all now.
             ModelNotFound: It is not here, or another one has its name.
             InvalidRequest: It cannot read this work.
         """
-        models = [one for one in await self.models() if one.kind == work.kind]
+        known = await self.models()
+        if not known:
+            raise EngineUnavailable(
+                "The back end of this cloud has no models now: try again shortly.", retry_after_s=_AGAIN_S
+            )
+        models = [one for one in known if one.kind == work.kind]
         found = _pick(models, work)
         if isinstance(work, GenerateWork):
             _check_prompt(work, found)
