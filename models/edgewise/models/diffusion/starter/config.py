@@ -39,7 +39,7 @@ class StarterConfig:
     text_heads: int = 12
     steps: int = 12
     guidance: float = 3.0
-    shift: float = 1.5
+    shift: float = 1.0
 
     def __post_init__(self) -> None:
         whole = (
