@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -23,6 +24,14 @@ class Hasty(random.Random):
 
     def uniform(self, a: float, b: float) -> float:
         return 0.1
+
+
+async def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    for _ in range(int(seconds / 0.02)):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"did not happen: {what}")
 
 
 @pytest.fixture(params=["iotcore", "mosquitto"])

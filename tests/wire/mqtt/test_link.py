@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,17 +21,9 @@ from edgewise.wire.mqtt.connection import Broker, Connection, Incoming, Will
 from edgewise.wire.mqtt.link import Link, LinkEvent, matches
 from edgewise.wire.mqtt.session import SessionCounter
 from tests.e2e.broker import CLOUD_USER, BrokerProcess, free_port, mosquitto_broker
-from tests.wire.mqtt.conftest import LinkFactory
+from tests.wire.mqtt.conftest import LinkFactory, until
 
 CONNECT_S = 30.0
-
-
-async def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    for _ in range(int(seconds / 0.02)):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"did not happen: {what}")
 
 
 def keep(got: list[bytes], incoming: Incoming) -> None:

@@ -4,9 +4,11 @@ import pytest
 
 from edgewise.core.errors import ConfigError, LinkLost
 from edgewise.wire.mqtt.connection import Broker
+from edgewise.wire.mqtt.link import LinkEvent
 from edgewise.wire.mqtt.local_broker import MAX_PAYLOAD, LocalBroker
 from edgewise.wire.mqtt.probe import BrokerProbe, probe_broker
 from tests.e2e.broker import BrokerProcess, free_port, iotcore_broker, mosquitto_broker
+from tests.wire.mqtt.conftest import LinkFactory, until
 
 
 def at(broker: BrokerProcess, uid: str = "probing") -> Broker:
@@ -35,6 +37,31 @@ async def test_a_broker_with_a_low_limit_is_refused_by_reason() -> None:
     assert found.shared
     with pytest.raises(ConfigError, match=r"262144 bytes does not arrive; raise its limit"):
         found.check()
+
+
+async def test_a_link_finds_out_what_its_broker_can_do(broker: BrokerProcess, new_link: LinkFactory) -> None:
+    link = new_link(broker, "a", probe=True)
+    link.start()
+    await until(lambda: link.found is not None, "the probe")
+    assert link.found is not None
+    assert link.found.lacking == ()
+    assert link.connects == 1
+
+
+async def test_a_link_does_not_use_an_unfit_broker_and_says_why(new_link: LinkFactory) -> None:
+    events: list[LinkEvent] = []
+    with iotcore_broker() as broker:
+        path = broker.folder / "broker.toml"
+        path.write_text(path.read_text().replace(str(MAX_PAYLOAD), "20480"))
+        broker.kill()
+        broker.start()
+        link = new_link(broker, "a", probe=True, on_event=events.append)
+        link.start()
+        await until(lambda: link.stopped_because is not None, "it gives up")
+        with pytest.raises(LinkLost, match="does not arrive; raise its limit"):
+            await link.wait_connected(1)
+    assert events[-1].kind in ("unfit", "down")
+    assert "unfit" in {event.kind for event in events}
 
 
 async def test_a_broker_without_mqtt_5_is_refused() -> None:

@@ -22,6 +22,7 @@ from edgewise.core.patience import within
 from edgewise.wire import topics
 from edgewise.wire.envelope import Envelope, Sealer, encode
 from edgewise.wire.mqtt.connection import Broker, Connection, Ended, Incoming, Subscription, Will
+from edgewise.wire.mqtt.probe import BrokerProbe, probe_connection, probe_topics
 from edgewise.wire.mqtt.session import SessionCounter
 
 log = get_logger(__name__)
@@ -35,14 +36,15 @@ _CLONE_S = 60.0
 _FAREWELL_S = 2.0
 
 Handler = Callable[[Incoming], None]
+EventKind = Literal["up", "down", "refused", "clone", "unfit"]
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEvent:
-    """What befell a link: "up", "down", "refused" (by the broker, with its reason), or "clone": another client uses the same
-    name, and this one has stopped."""
+    """What befell a link: "up", "down" or "refused" (by the broker, with its reason); and after which it has stopped: "clone"
+    (another client uses the same name) and "unfit" (the broker lacks what is needed)."""
 
-    kind: Literal["up", "down", "refused", "clone"]
+    kind: EventKind
     message: str
 
 
@@ -53,6 +55,7 @@ class Link:
         broker: Where, and as whom.
         sessions: Numbers the sessions; each connection is one.
         will: Makes the last will of the session with a number.
+        probe: Whether to find out, after the first connect, what the broker can do; one that lacks what is needed is not used.
         birth: Called after each connect, when all subscriptions stand; publish what the other side must know then.
         on_event: Told what befalls the link; it must not raise.
     """
@@ -65,6 +68,7 @@ class Link:
         will: Callable[[int], Will] | None = None,
         birth: Callable[[], Awaitable[None]] | None = None,
         on_event: Callable[[LinkEvent], None] | None = None,
+        probe: bool = False,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -81,10 +85,17 @@ class Link:
         self._stopping = False
         self._sealer = Sealer(0)
         self._note = topics.own(self.uid, "session")
+        self._probe_filter = probe_topics(self.uid)
         self._name = uuid.uuid4().hex  # of this object, in the note
         self._taken: deque[float] = deque(maxlen=2)
         self._connects = 0
         self._noted = False
+        self._probe = probe
+        self._probing: asyncio.Task[None] | None = None
+        self._probed: asyncio.Queue[Incoming] = asyncio.Queue(maxsize=100)
+        self._unfit = 0
+        self.found: BrokerProbe | None = None
+        """What the broker was found to be able to do."""
         self.stopped_because: str | None = None
 
     # --- life ------------------------------------------------------------------------------------------------------------
@@ -112,6 +123,8 @@ class Link:
                 await within(told, _FAREWELL_S, lambda: LinkLost("The broker did not take the last message."))
             except EdgewiseError as error:
                 log.warning("mqtt_farewell_failed", error=error.message)
+        if self._probing is not None:
+            self._probing.cancel()
         if connection is not None:
             await connection.close()
         if self._task is not None:
@@ -222,6 +235,8 @@ class Link:
             self._connects += 1
             self._up.set()
             self._tell("up", f"connected to {self._broker.host}:{self._broker.port}")
+            if self._probe and self.found is None:
+                self._probing = asyncio.create_task(self._try_broker(connection), name="mqtt-probe")
             if self._birth is not None:
                 await self._birth()
             ended = await connection.ended
@@ -236,11 +251,35 @@ class Link:
             self._connection = None
             if connection is not None:
                 await connection.close()
+            if self._probing is not None:
+                await asyncio.gather(self._probing, return_exceptions=True)
         return ended
+
+    async def _try_broker(self, connection: Connection) -> None:
+        """A broker that was found unfit twice is given up: once may have been a connection that broke by itself."""
+        try:
+            found = await probe_connection(connection, self.uid, self._probed)
+        except EdgewiseError as error:
+            log.info("mqtt_probe_failed", reason=error.message)
+            return
+        if found.lacking:
+            self._unfit += 1
+            if self._unfit == 2:
+                self._give_up("unfit", f"The broker cannot be used: {'; '.join(found.lacking)}.")
+            else:
+                connection.end("the broker seems unfit")
+            return
+        self.found = found
+        if found.weak:
+            log.info("mqtt_broker_weak", lacks=", ".join(found.weak))
 
     def _arrived(self, incoming: Incoming) -> None:
         if incoming.topic == self._note:
             self._read_note(incoming.payload)
+            return
+        if matches(self._probe_filter, incoming.topic):
+            if not self._probed.full():
+                self._probed.put_nowait(incoming)
             return
         for subscription, handler in self._handlers:
             if matches(subscription.filter, incoming.topic):
@@ -261,17 +300,21 @@ class Link:
     def _count_takeover(self) -> None:
         now = self._clock.monotonic()
         if self._taken and now - self._taken[-1] <= _CLONE_S:
-            self.stopped_because = (
+            self._give_up(
+                "clone",
                 f"Another client uses the name {self.uid!r} at the broker; this one has stopped. Give each device a name of its "
-                "own (mqtt.uid) and restart."
+                "own (mqtt.uid) and restart.",
             )
-            self._tell("clone", self.stopped_because)
-            self._up.set()  # whoever waits for the link hears that it will not come
-            if self._connection is not None:
-                self._connection.end("clone")
         self._taken.append(now)
 
-    def _tell(self, kind: Literal["up", "down", "refused", "clone"], message: str) -> None:
+    def _give_up(self, kind: EventKind, reason: str) -> None:
+        self.stopped_because = reason
+        self._tell(kind, reason)
+        self._up.set()  # whoever waits for the link hears that it will not come
+        if self._connection is not None:
+            self._connection.end(kind)
+
+    def _tell(self, kind: EventKind, message: str) -> None:
         (log.info if kind in ("up", "down") else log.error)(f"mqtt_{kind}", message=message)
         if self._on_event is not None:
             self._on_event(LinkEvent(kind, message))

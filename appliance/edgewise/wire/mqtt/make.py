@@ -24,7 +24,7 @@ def make_link(mqtt: MqttSettings, home: Path, uid: str, *, on_event: Callable[[L
         ConfigError: No broker is named, or the password cannot be read.
         InvalidRequest: `uid` cannot be a name at the broker.
     """
-    return Link(broker_of(mqtt, uid), SessionCounter(home / "mqtt-session"), on_event=on_event)
+    return Link(broker_of(mqtt, uid), SessionCounter(home / "mqtt-session"), on_event=on_event, probe=True)
 
 
 def broker_of(mqtt: MqttSettings, uid: str) -> Broker:

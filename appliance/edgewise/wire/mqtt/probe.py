@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from edgewise.core.errors import ConfigError, EdgewiseError, LinkLost
 from edgewise.core.patience import within
@@ -68,10 +69,10 @@ class BrokerProbe:
 
 
 async def probe_broker(broker: Broker) -> BrokerProbe:
-    """Connect as `broker.uid` and try.
+    """Connect as `broker.uid` and try. A service that runs under this name is disconnected meanwhile, or disturbs the probe.
 
     Raises:
-        LinkLost: It cannot be reached, or speaks no MQTT 5.
+        LinkLost: It cannot be reached, speaks no MQTT 5, or the connection broke.
         NotAuthenticated, NotPermitted: It refuses this client, or the topics of the probe.
     """
     arrived: asyncio.Queue[Incoming] = asyncio.Queue(maxsize=100)
@@ -83,9 +84,24 @@ async def probe_broker(broker: Broker) -> BrokerProbe:
     connection = Connection(broker, receive)
     await connection.open()
     try:
-        return await _Trial(connection, broker.uid, arrived).run()
+        return await probe_connection(connection, broker.uid, arrived)
     finally:
         await connection.close()
+
+
+def probe_topics(uid: str) -> str:
+    """Filter of what the probe receives."""
+    return f"{topics.own(uid, 'probe')}/#"
+
+
+async def probe_connection(connection: Connection, uid: str, arrived: asyncio.Queue[Incoming]) -> BrokerProbe:
+    """Try over a connection that stands; what it receives on `probe_topics` must be put into `arrived`.
+
+    Raises:
+        LinkLost: The connection broke before the last trial. In the last one, of a large message, that is a finding: brokers
+            answer a packet beyond their limit so.
+    """
+    return await _Trial(connection, uid, arrived).run()
 
 
 class _Trial:
@@ -98,12 +114,14 @@ class _Trial:
         expiring = f"{self._base}/expiry"
         await self._connection.publish(expiring, b"old", retain=True, expiry_s=_EXPIRY_S)
         shared = await self._delivered(f"$share/probe/{self._base}/shared", "shared", b"shared")
+        self._check_connected()
         flag = await self._retain_flag()
         await asyncio.sleep(_AFTER_EXPIRY_S)
         await self._connection.subscribe([Subscription(expiring)])
         expired = await self._next(expiring, _SILENCE_S) is None
         await self._connection.publish(expiring, b"", retain=True)
         self._connection.unsubscribe(expiring)
+        self._check_connected()
         packet = await self._delivered(f"{self._base}/packet", "packet", bytes(NEEDED_PACKET))
         return BrokerProbe(shared, packet, expired, flag)
 
@@ -119,6 +137,13 @@ class _Trial:
             return False
         return arrived is not None
 
+    def _check_connected(self) -> None:
+        if self._connection.ended.done():
+            raise LinkLost(
+                "The connection to the broker broke during the probe; another client of the same name, such as the running "
+                "service, may have taken it."
+            )
+
     async def _retain_flag(self) -> bool:
         topic = f"{self._base}/retain"
         await self._connection.subscribe([Subscription(topic, as_published=True)])
@@ -133,7 +158,7 @@ class _Trial:
     ) -> Incoming | None:
         async def look() -> Incoming:
             while True:
-                incoming = await self._arrived.get()
+                incoming = await self._arrival()
                 if incoming.topic == topic and wanted(incoming):
                     return incoming
 
@@ -141,3 +166,15 @@ class _Trial:
             return await within(look(), seconds, lambda: LinkLost("nothing arrived"))
         except LinkLost:
             return None
+
+    async def _arrival(self) -> Incoming:
+        """The next message; raises `LinkLost` if the connection ends."""
+        arrival = asyncio.ensure_future(self._arrived.get())
+        both: set[asyncio.Future[Any]] = {arrival, self._connection.ended}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if arrival.done():
+                return arrival.result()
+        finally:
+            arrival.cancel()
+        raise LinkLost("The connection ended.")
