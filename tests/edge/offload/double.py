@@ -14,7 +14,7 @@ from edgewise.core.errors import EdgewiseError, LinkLost, NotFound
 from edgewise.edge.offload.follow import Patience, Road
 from edgewise.edge.offload.parting import Parting
 from edgewise.edge.offload.remote import RemoteEngine
-from edgewise.edge.offload.transport import Traffic
+from edgewise.edge.offload.transport import NotReached, Traffic
 from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats, SamplingParams, TokenChunk
 from edgewise.wire.messages import (
     Accepted,
@@ -68,6 +68,7 @@ class FakeTransport:
     width: Items per chunk on each connection, in turn.
     refuse: Raised by `submit`, once each.
     losses: How many further calls find no link.
+    lost_answers: How many further jobs are taken without that the device hears of it.
     """
 
     answer: Answer = plain
@@ -77,6 +78,7 @@ class FakeTransport:
     width: Sequence[int] = (1,)
     refuse: list[EdgewiseError] = field(default_factory=list)
     losses: int = 0
+    lost_answers: int = 0
     hang: bool = False
     as_text: Callable[[Sequence[int]], str] | None = None
     spoil: Callable[[Chunk | Final], Chunk | Final] = lambda event: event
@@ -103,6 +105,9 @@ class FakeTransport:
         if self.refuse:
             raise self.refuse.pop(0)
         self.jobs[request.key] = request
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise LinkLost("The answer was lost, as ordered.")
         return Accepted(id=f"job-{request.key}")
 
     async def events(self, key: str, after: Place) -> AsyncGenerator[Chunk | Final, None]:
@@ -166,7 +171,7 @@ class FakeTransport:
     def _link(self) -> None:
         if self.losses:
             self.losses -= 1
-            raise LinkLost("There is no link, as ordered.")
+            raise NotReached("There is no link, as ordered.")
 
     def _final(self, work: GenerateWork, attempt: int, items: Sequence[int] | str) -> Final:
         made = StreamHash()

@@ -102,6 +102,19 @@ def test_handing_over_waits_for_the_link_and_passes_on_what_the_cloud_refuses() 
     assert refused.value.retry_after_s == 3.0
 
 
+def test_a_job_that_the_cloud_may_have_taken_is_withdrawn() -> None:
+    async def lose(transport: FakeTransport) -> list[tuple[str, str]]:
+        engine = remote(transport, patience_s=0.1)
+        with pytest.raises(LinkLost):
+            await engine.submit(ask())
+        transport.lost_answers = transport.losses = 0
+        await engine.road.parting.close(5.0)
+        return [(control.op, control.key) for control in transport.said]
+
+    assert asyncio.run(lose(FakeTransport(lost_answers=10_000))) == [("cancel", "r")]
+    assert asyncio.run(lose(FakeTransport(losses=10_000))) == []
+
+
 def _other_token(event: Chunk | Final) -> Chunk | Final:
     """The second connection repeats a token as another one."""
     if isinstance(event, Chunk) and event.attempt == 2 and event.tokens:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -11,7 +12,7 @@ from typing import Literal, TypeVar
 from edgewise.core.errors import LinkLost, ShuttingDown
 from edgewise.core.log import get_logger
 from edgewise.edge.offload.parting import Parting
-from edgewise.edge.offload.transport import Traffic, Transport
+from edgewise.edge.offload.transport import NotReached, Traffic, Transport
 from edgewise.edge.offload.waiting import Waiting
 from edgewise.wire.messages import Chunk, Final, JobControl, JobRequest
 from edgewise.wire.stream_log import Place
@@ -95,7 +96,22 @@ class JobFollower:
             EdgewiseError: What the cloud answers.
         """
         self._job = job
-        await self.trying(self._hand)
+        tried: list[Transport] = []
+
+        async def hand(transport: Transport) -> None:
+            try:
+                await self._hand(transport)
+            except (LinkLost, asyncio.CancelledError) as error:
+                if not isinstance(error, NotReached):
+                    tried.append(transport)  # it may have the job, although nobody told
+                raise
+
+        try:
+            await self.trying(hand)
+        except BaseException:
+            if tried:
+                self._road.parting.withdraw(tried[-1], job)
+            raise
 
     async def trying(
         self, work: Callable[[Transport], Awaitable[Result]], *, patience_s: float | None = None

@@ -33,7 +33,7 @@ from edgewise.core.errors import (
     QueueFull,
     error_class,
 )
-from edgewise.edge.offload.transport import Traffic
+from edgewise.edge.offload.transport import NotReached, Traffic
 from edgewise.edge.placement.protocol import Meter
 from edgewise.wire.http import CLOUD, JOBS, JSON, SILENCE_S, blob_path, job_path
 from edgewise.wire.messages import Accepted, Blob, Chunk, CloudInfo, Final, JobControl, JobRequest, Message
@@ -235,7 +235,8 @@ class HttpTransport:
         except (httpx.TransportError, httpx.DecodingError) as error:
             if isinstance(error, httpx.TimeoutException):
                 self._renew(pool)
-            raise LinkLost(f"{self._url}: {_reason(error)}.") from error
+            unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
+            raise (NotReached if unsent else LinkLost)(f"{self._url}: {_reason(error)}.") from error
         finally:
             pool.users -= 1
             await pool.settle()

@@ -4,11 +4,13 @@ that no caller waits for a link, and repeated while it is down."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from edgewise.core.errors import EdgewiseError, LinkLost
 from edgewise.core.log import get_logger
 from edgewise.edge.offload.transport import Transport
-from edgewise.wire.messages import JobControl
+from edgewise.wire.messages import JobControl, JobRequest
 
 log = get_logger(__name__)
 
@@ -22,7 +24,21 @@ class Parting:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def say(self, transport: Transport, control: JobControl) -> None:
-        task = asyncio.get_running_loop().create_task(_say(transport, control), name=f"{control.op}-{control.key}")
+        """Tell the cloud of a job that it has taken."""
+        self._begin(_insist(lambda: transport.control(control), control), f"{control.op}-{control.key}")
+
+    def withdraw(self, transport: Transport, job: JobRequest) -> None:
+        """Cancel a job that the cloud may have taken or not: its answer was lost. Handing it over again tells."""
+        control = JobControl(key=job.key, op="cancel", done=True)
+
+        async def take_back() -> None:
+            await transport.submit(job)
+            await transport.control(control)
+
+        self._begin(_insist(take_back, control), f"withdraw-{job.key}")
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -35,11 +51,11 @@ class Parting:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _say(transport: Transport, control: JobControl) -> None:
+async def _insist(work: Callable[[], Awaitable[None]], control: JobControl) -> None:
     """A cloud that never hears it drops the job by its own limits, so that giving up is safe."""
     for pause in (*_PAUSES_S, None):
         try:
-            await transport.control(control)
+            await work()
             return
         except LinkLost:
             if pause is None:

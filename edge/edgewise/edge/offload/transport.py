@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Literal, NamedTuple, Protocol
 
+from edgewise.core.errors import LinkLost
 from edgewise.wire.messages import Accepted, Blob, Chunk, CloudInfo, Final, JobControl, JobRequest
 from edgewise.wire.stream_log import Place
 
@@ -14,6 +15,10 @@ class Traffic(NamedTuple):
 
     up: int = 0
     down: int = 0
+
+
+class NotReached(LinkLost):
+    """There was no connection: nothing of what was asked can have been done."""
 
 
 class Transport(Protocol):
