@@ -12,16 +12,14 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterable
-from functools import partial
 from typing import TypeVar
 
-from edgewise.cloud.jobs import statements
+from edgewise.cloud.jobs import endings, reading, statements
 from edgewise.cloud.jobs.group import GroupCommit
 from edgewise.cloud.jobs.records import Bill, Claim, Ending, Job, Lease, Queue
-from edgewise.cloud.jobs.statements import Entry
 from edgewise.cloud.jobs.tails import Tails
 from edgewise.core.clock import Clock, SystemClock
-from edgewise.core.errors import EdgewiseError, EngineUnavailable, NotFound, RangeNotThere, StreamGone
+from edgewise.core.errors import EdgewiseError, EngineUnavailable, NotFound
 from edgewise.core.sqlite import Database
 from edgewise.wire.messages import Chunk, DiffuseWork, Final, JobRequest, Work
 from edgewise.wire.stream_log import START, Place
@@ -149,7 +147,7 @@ class JobTable:
 
         def work(db: sqlite3.Connection) -> Job:
             job = statements.by_id(db, tenant, id)
-            _check_start(job, after)
+            reading.check_start(job, after)
             return job
 
         return await self._run(work)
@@ -161,7 +159,7 @@ class JobTable:
             job = statements.by_id(db, tenant, id)
             if job.state == "queued":
                 row = db.execute("SELECT * FROM jobs WHERE id = ?", (id,)).fetchone()
-                return statements.end(db, row, _CANCELLED, self._clock.time())
+                return endings.end(db, row, _CANCELLED, self._clock.time())
             if job.state == "running":
                 db.execute("UPDATE jobs SET cancel = 1 WHERE id = ?", (id,))
             return job
@@ -185,17 +183,17 @@ class JobTable:
             job = statements.by_id(db, tenant, id)
             if not job.kept:
                 return job
-            _check_place(job, after)
+            reading.check_place(job, after)
             db.execute("UPDATE jobs SET first = max(first, ?) WHERE id = ?", (after.offset, id))
             if done and job.ended:
                 db.execute("UPDATE jobs SET acked_at = coalesce(acked_at, ?) WHERE id = ?", (self._clock.time(), id))
                 if self._retain_s == 0:
-                    statements.drop_content(db, db.execute("SELECT * FROM jobs WHERE id = ?", (id,)).fetchall())
+                    endings.drop_content(db, db.execute("SELECT * FROM jobs WHERE id = ?", (id,)).fetchall())
             return statements.by_id(db, tenant, id)
 
         return await self._run(work)
 
-    async def events(self, tenant: str, id: str, after: Place = START) -> AsyncGenerator[Chunk | Final, None]:
+    def events(self, tenant: str, id: str, after: Place = START) -> AsyncGenerator[Chunk | Final, None]:
         """The stream from `after` on, waiting for what comes, up to the final record.
 
         Raises:
@@ -203,32 +201,7 @@ class JobTable:
             RangeNotThere: The place is behind what the log holds.
             StreamGone: Items at the place were acknowledged, or dropped.
         """
-        tail = self._tails.open(id)
-        try:
-            version, offset = tail.version, after.offset
-            job, seq, entries = await self._run(lambda db: _read_from(db, tenant, id, after))
-            while True:
-                for _, chunk in entries:
-                    yield _cut(chunk, after.offset)
-                    offset = chunk.offset + chunk.count
-                seq = entries[-1][0] if entries else seq
-                turn = tail.turn
-                known = None if len(entries) == _READ or tail.version != version else tail.after(seq)
-                if known is None:
-                    version = tail.version
-                    job, entries = await self._run(partial(_read_after, tenant=tenant, id=id, seq=seq))
-                else:
-                    entries = known
-                if entries:
-                    continue
-                if job.final is not None:
-                    if not job.kept and offset < job.count:
-                        raise _dropped(job)
-                    yield job.final
-                    return
-                await turn.wait()
-        finally:
-            self._tails.close(id)
+        return reading.follow(self._database, self._tails, tenant, id, after)
 
     # --- workers ------------------------------------------------------------------------------------------------------------
 
@@ -275,7 +248,7 @@ class JobTable:
         """
         await self._log.settle(lease)
         return await self._end_lease(
-            lease, lambda db: statements.end(db, statements.held(db, lease), ending, self._clock.time())
+            lease, lambda db: endings.end(db, statements.held(db, lease), ending, self._clock.time())
         )
 
     async def give_back(self, lease: Lease, *, busy_s: float = 0.0) -> Job:
@@ -315,7 +288,7 @@ class JobTable:
             mono, now = self._clock.monotonic(), self._clock.time()
             late = db.execute("SELECT * FROM jobs WHERE state = 'queued' AND expires_mono <= ?", (mono,)).fetchall()
             for row in late:
-                statements.end(db, row, _EXPIRED, now)
+                endings.end(db, row, _EXPIRED, now)
             void = db.execute("SELECT * FROM jobs WHERE state = 'running' AND lease_mono <= ?", (mono,)).fetchall()
             for row in void:
                 self._requeue(db, row, _lost(row), 0.0, 0.0)
@@ -333,8 +306,8 @@ class JobTable:
         def work(db: sqlite3.Connection) -> int:
             now = self._clock.time()
             bounds = (now - self._retain_s, now - self._unclaimed_s)
-            dropped = statements.drop_content(db, db.execute(_OVERDUE, bounds).fetchall())
-            statements.forget(db, now - _KEEP_JOBS_S, now - _KEEP_USAGE_S)
+            dropped = endings.drop_content(db, db.execute(_OVERDUE, bounds).fetchall())
+            endings.forget(db, now - _KEEP_JOBS_S, now - _KEEP_USAGE_S)
             return dropped
 
         return await self._run(work)
@@ -345,7 +318,7 @@ class JobTable:
 
     async def bills(self, since: float, tenant: str | None = None) -> list[Bill]:
         """Usage since a moment (seconds since the epoch), by tenant and model."""
-        return await self._run(lambda db: statements.bills(db, since, tenant))
+        return await self._run(lambda db: endings.bills(db, since, tenant))
 
     def _recover(self, db: sqlite3.Connection) -> int:
         db.execute("PRAGMA secure_delete = ON")  # what is dropped is overwritten
@@ -363,9 +336,9 @@ class JobTable:
         progress = statements.made_progress(db, row)
         failures = 0 if progress else row["failures"] + (error is not None)
         if row["cancel"]:
-            return statements.end(db, row, _CANCELLED, now)
+            return endings.end(db, row, _CANCELLED, now)
         if error is not None and failures >= self._max_attempts:
-            return statements.end(db, row, failed(error, busy_s), now)
+            return endings.end(db, row, failed(error, busy_s), now)
         pause = max(pause_s, min(2.0**failures / 10, _MAX_BACKOFF_S)) if failures else pause_s
         outcome = "given back" if error is None else error.code
         statements.requeue(db, row, now, outcome=outcome, failures=failures, busy_s=busy_s, not_before=mono + pause)
@@ -389,51 +362,3 @@ def failed(error: EdgewiseError, busy_s: float = 0.0) -> Ending:
 
 def _lost(row: sqlite3.Row) -> EdgewiseError:
     return EngineUnavailable(f"The worker of attempt {row['attempt']} is gone.")
-
-
-def _dropped(job: Job) -> StreamGone:
-    return StreamGone(
-        f"The stream of job {job.id} was dropped after its result had been acknowledged or kept long enough."
-    )
-
-
-def _check_place(job: Job, place: Place) -> None:
-    if not job.kept:
-        raise _dropped(job)
-    if place.offset > job.count or place.attempt > job.attempt:
-        raise RangeNotThere(f"'{place}' is behind the end of the stream, which is {job.place}.", param="from")
-
-
-def _check_start(job: Job, place: Place) -> None:
-    _check_place(job, place)
-    if place.offset < job.first and job.first > job.base:
-        raise StreamGone(
-            f"Items below {job.first} of job {job.id} were acknowledged and are gone: ask from {job.first} on."
-        )
-
-
-def _read_from(db: sqlite3.Connection, tenant: str, id: str, place: Place) -> tuple[Job, int, list[Entry]]:
-    job = statements.by_id(db, tenant, id)
-    _check_start(job, place)
-    seq = statements.number_before(db, id, place.offset)
-    return job, seq, statements.entries_after(db, id, seq, _READ)
-
-
-def _read_after(db: sqlite3.Connection, tenant: str, id: str, seq: int) -> tuple[Job, list[Entry]]:
-    return statements.by_id(db, tenant, id), statements.entries_after(db, id, seq, _READ)
-
-
-def _cut(chunk: Chunk, offset: int) -> Chunk:
-    """The chunk without its items below `offset`."""
-    skip = offset - chunk.offset
-    if skip <= 0 or chunk.count == 0:
-        return chunk
-    return chunk.model_copy(
-        update={
-            "offset": offset,
-            "count": chunk.count - skip,
-            "tokens": None if chunk.tokens is None else chunk.tokens[skip:],
-            "text": None if chunk.text is None else chunk.text[skip:],
-            "logprobs": None if chunk.logprobs is None else chunk.logprobs[skip:],
-        }
-    )
