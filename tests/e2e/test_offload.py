@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -126,6 +127,24 @@ def test_a_device_that_is_killed_in_a_stream_comes_back_and_answers() -> None:
             pair.device = again
             pair.wait_link()
             assert segments(pair.complete()) == [("cloud", 0)]
+
+
+def test_a_cloud_that_is_killed_and_comes_back_goes_on_with_the_stream() -> None:
+    with paired(CLOUD__PATIENCE_S="90") as pair:
+        undisturbed = text(pair.complete())
+        hold = pair.link.act_after(9, "hold", text=EVENT)
+        with httpx.stream(
+            "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
+        ) as response:
+            assert hold.wait(20)
+            for process in (pair.cloud.pid, *(child.pid for child in pair.cloud.children())):
+                os.kill(process, signal.SIGKILL)
+            pair.cloud.process.wait()
+            pair.link.restore()
+            pair.cloud.start()
+            pieces = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
+        assert "".join(choice["text"] for piece in pieces for choice in piece["choices"]) == undisturbed
+        assert segments(next(piece for piece in pieces if piece.get("edgewise"))) == [("cloud", 0)]
 
 
 def test_a_cloud_that_is_killed_for_good_is_followed_by_the_local_engine() -> None:
