@@ -274,6 +274,23 @@ async def test_hostile_messages_are_dropped_counted_and_told(world: World) -> No
     assert (await world.device.info()).name  # it lives
 
 
+async def test_a_retained_request_is_not_carried_out_when_the_cloud_starts(tmp_path: Path) -> None:
+    with mosquitto_broker(users=("dev",)) as broker:  # 2.0.11 hands what is retained to shared subscriptions
+        link = new_link(broker, "dev", tmp_path)
+        link.start()
+        try:
+            await link.wait_connected(30)
+            payload = encode(link.sealer.seal(job(), key="k"))
+            await link.publish(topics.job_request("interactive", "dev"), payload, retain=True)
+            engine = FakeEngine(script=lambda request: LONG)
+            async with cloud_behind(broker, tmp_path / "cloud", engine) as (intake, _):
+                await until(lambda: intake.dropped["retained"] == 1, "it is counted")
+                with pytest.raises(NotFound):
+                    await intake._desk.find("dev", "dev", "k")
+        finally:
+            await link.stop()
+
+
 async def test_a_device_speaks_for_itself_only(world: World) -> None:
     await world.device.submit(job(device="somebody else"))
     found = await world.intake._desk.find("dev", "dev", "k")
