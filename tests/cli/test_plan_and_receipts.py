@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgewise.cli.plan import rows
+from edgewise.cli.plan import measured, rows
 from edgewise.cli.receipts import row, summary
 from tests.api.harness import CHAT, Api, hello, listening, make_api
 
@@ -78,6 +78,10 @@ STAGE: dict[str, Any] = {
         {"where": "cloud", "allowed": True, "why": "It was chosen.", "predicted": PREDICTED, "score": 12.34567},
     ],
 }
+
+
+def test_what_is_unknown_is_said_to_be() -> None:
+    assert measured({"round_trip_ms": 20.5, "hottest_c": None}) == "measured: round_trip_ms 20.5, hottest_c unknown"
 
 
 def test_every_candidate_is_a_line_of_its_own() -> None:

@@ -42,6 +42,8 @@ def plan(
         return
     if explain:
         print_table(COLUMNS, [row for stage in report["stages"] for row in rows(stage)])
+        if report["measured"]:
+            say(measured(report["measured"]))
     for stage in report["stages"]:
         say(f"{stage['stage']} of '{report['model']}' ({report['privacy']}): {stage['where']}. {stage['why']}")
 
@@ -56,6 +58,12 @@ def read_task(name: str) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise InvalidRequest(f"--task {name}: a request body is a JSON object", param="task")
     return body
+
+
+def measured(facts: Mapping[str, Any]) -> str:
+    """What link and device were like, in one line; what nobody could measure is said to be unknown."""
+    told = (f"{name} {'unknown' if value is None else value}" for name, value in facts.items())
+    return f"measured: {', '.join(told)}"
 
 
 def rows(stage: Mapping[str, Any]) -> list[tuple[object, ...]]:

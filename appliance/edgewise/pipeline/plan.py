@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from edgewise.core.errors import NoPlace
@@ -116,12 +116,14 @@ class Plan:
         id: Names the stored plan; None where plans are not stored.
         policy: By which the places were compared; None where there was nothing to compare.
         watts: Power that this device draws for computing, beyond what it draws idle; None where it is unknown.
+        measured: What link and device were like, by name with its unit; None for what is unknown.
     """
 
     decisions: tuple[Decision[Any], ...]
     id: str | None = None
     policy: PolicyName | None = None
     watts: float | None = None
+    measured: Mapping[str, float | bool | str | None] = field(default_factory=dict)
 
     def decision(self, stage: StageName) -> Decision[Any]:
         return next(decision for decision in self.decisions if decision.stage == stage)

@@ -142,7 +142,7 @@ def stage_receipt(
         restored_tokens=sum(one.restored_tokens for one in known) if whole else None,
         restarts=max(one.restarts for one in known) if whole else None,
         preemptions=sum(one.preemptions for one in known) if whole else None,
-        segments=_segments(stats),
+        segments=segments_of(stats),
     )
 
 
@@ -168,6 +168,7 @@ def show_plan(plan: Plan) -> dict[str, Any]:
     return {
         "id": plan.id,
         "policy": plan.policy,
+        "measured": dict(plan.measured),
         "stages": [
             {
                 "stage": decision.stage,
@@ -209,7 +210,8 @@ def _predicted(prediction: Prediction | None) -> dict[str, Any] | None:
     }
 
 
-def _segments(stats: Sequence[RequestStats | None]) -> tuple[SegmentReceipt, ...]:
+def segments_of(stats: Sequence[RequestStats | None]) -> tuple[SegmentReceipt, ...]:
+    """Who made which part of which answer, as far as the local engine did not make it alone."""
     return tuple(
         SegmentReceipt(
             answer=answer,

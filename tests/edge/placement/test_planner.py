@@ -312,3 +312,10 @@ async def test_places_that_were_never_measured_get_a_request_and_not_for_ever(de
         where = plan.decisions[0].where
         device.stores[-1].ended(told(plan, asked, total_s=1.0, fault="link_lost" if where == "cloud" else None))
     assert where == "local"
+
+
+async def test_a_plan_holds_what_was_measured_and_says_what_is_unknown(device: Device) -> None:
+    planner = device.planner()
+    planner._meter.round_trip(0.02)
+    measured = (await planner.explain(device.errand(), [device.demand()])).measured
+    assert (measured["round_trip_ms"], measured["up_bits_per_s"], measured["hottest_c"]) == (20.0, None, None)

@@ -111,7 +111,7 @@ class PlacementPlanner:
             decision = self._decide(errand, demand, weighed, take=take)
             decisions.append(decision)
             left = left.less(decision.predicted) if decision.where != "local" else left
-        return Plan(tuple(decisions), id=errand.id, policy=policy, watts=self._watts)
+        return Plan(tuple(decisions), id=errand.id, policy=policy, watts=self._watts, measured=self._measured())
 
     # --- one stage -------------------------------------------------------------------------------------------------------
 
@@ -183,6 +183,21 @@ class PlacementPlanner:
             return self._elsewhere.backed(clearance, demand, capability)
         return self._elsewhere.engine(clearance, demand, capability)
 
+    def _measured(self) -> dict[str, float | bool | str | None]:
+        """What the link and the device are like, for whoever wants to understand a plan."""
+        link, power = self._meter.view(), self._power.read()
+        return {
+            "round_trip_ms": _rounded(link.round_trip_s, 1000.0),
+            "round_trip_p90_ms": _rounded(link.round_trip_p90_s, 1000.0),
+            "up_bits_per_s": _rate(link.up_s_per_byte),
+            "down_bits_per_s": _rate(link.down_s_per_byte),
+            "hottest_c": power.hottest_c,
+            "throttle_c": power.throttle_c,
+            "on_battery": power.on_battery,
+            "charge": power.charge,
+            "profile": power.profile,
+        }
+
     def _strain(self) -> Strain:
         state = self._power.read()
         hot = (
@@ -191,3 +206,11 @@ class PlacementPlanner:
             and state.hottest_c >= state.throttle_c - _HOT_MARGIN_C
         )
         return Strain(hot=hot, battery=bool(state.on_battery))
+
+
+def _rounded(value: float | None, unit: float) -> float | None:
+    return None if value is None else round(value * unit, 3)
+
+
+def _rate(seconds_per_byte: float | None) -> float | None:
+    return None if not seconds_per_byte else round(8.0 / seconds_per_byte)
