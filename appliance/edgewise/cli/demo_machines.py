@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from types import TracebackType
 import httpx
 
 from edgewise.core.errors import EngineUnavailable
+from edgewise.core.python import module_command
 
 _READY_S = 120.0
 _STOP_S = 60.0
@@ -43,7 +43,7 @@ class Machine:
     def __init__(self, command: list[str], home: Path, port: int, settings: Mapping[str, str]) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.log = home / f"demo-{command[0]}.log"
-        self._command = [sys.executable, "-m", "edgewise.cli.main", *command, "--port", str(port)]
+        self._command = [*module_command("edgewise.cli.main"), *command, "--port", str(port)]
         self._environment = {**os.environ, **settings, "EDGEWISE_HOME": str(home)}
         self._process: subprocess.Popen[bytes] | None = None
 

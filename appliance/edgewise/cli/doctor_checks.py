@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from edgewise.core.checks import (
 )
 from edgewise.core.clock import SystemClock
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.python import module_command
 from edgewise.core.settings import LoadedSettings, Settings, load_settings
 from edgewise.core.sizes import gib
 from edgewise.edge.offload.doctor import check_broker, check_cloud
@@ -87,7 +87,7 @@ def check_model(settings: Settings) -> Check:
 
 def probe_torch(module: str = "edgewise.cli.torch_probe") -> Mapping[str, Any]:
     """The probe's report, or {"failure": what happened to it}."""
-    command = [sys.executable, "-m", module]
+    command = module_command(module)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TORCH_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:

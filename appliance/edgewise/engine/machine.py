@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgewise.core.errors import EngineUnavailable
+from edgewise.core.python import module_command
 from edgewise.engine.ledger import available_memory
 
 PROBE = "edgewise.engine.machine_probe"
@@ -50,7 +50,7 @@ def _has_gpu(nodes: Path) -> bool:
 
 async def _ask() -> bytes:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", PROBE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *module_command(PROBE), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     try:
         out, err = await asyncio.wait_for(process.communicate(), PROBE_S)

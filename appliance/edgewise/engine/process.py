@@ -8,9 +8,9 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 
 from edgewise.core.log import logging_in_force
+from edgewise.core.python import module_command
 
 STDERR = 2
 _KILL_S = 5.0
@@ -42,7 +42,7 @@ class EngineProcess:
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
             level, form = logging_in_force()
-            command = [sys.executable, "-m", "edgewise.engine.worker", "--fd", str(theirs.fileno())]
+            command = [*module_command("edgewise.engine.worker"), "--fd", str(theirs.fileno())]
             command += ["--parent", str(os.getpid()), "--factory", factory]
             command += ["--log-level", level, "--log-format", form]
             popen = subprocess.Popen(

