@@ -24,7 +24,7 @@ from edgewise.engine.request import RequestStats
 from edgewise.pipeline.model import ServedPictures
 from edgewise.pipeline.plan import Decision, Demand, Errand, Place, Plan, Planner, PolicyName
 from edgewise.pipeline.receipt_store import Outcome
-from edgewise.pipeline.receipts import Costs, Usage, costs_of, show_plan
+from edgewise.pipeline.receipts import Costs, SegmentReceipt, Usage, costs_of, segments_of, show_plan
 from edgewise.pipeline.seeds import draw_seed, sequence_seed
 
 log = get_logger(__name__)
@@ -87,6 +87,7 @@ class PictureReceipt:
     plan: Mapping[str, Any]
     total_ms: float
     costs: Costs
+    segments: tuple[SegmentReceipt, ...]
     ignored: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -239,6 +240,9 @@ class PictureRun:
         info = decision.engine.info
         known = [picture.stats for picture in self._pictures if picture.stats is not None]
         size = known[0] if known else None
+        accounts = [_account(one) for one in known]
+        segments = segments_of(accounts)
+        told = segments[-1].numeric_class if segments else None if info is None else info.numeric_class
         return PictureReceipt(
             request_id=task.id,
             model=task.model.name,
@@ -248,7 +252,7 @@ class PictureRun:
             seeds=tuple(picture.seed for picture in self._pictures),
             where=decision.where,
             why=decision.reason,
-            numeric_class=None if info is None else info.numeric_class,
+            numeric_class=told,
             dtype=None if info is None else info.dtype,
             width=0 if size is None else size.width,
             height=0 if size is None else size.height,
@@ -263,7 +267,8 @@ class PictureRun:
             retried=any(one.retried for one in known),
             plan=show_plan(self.plan),
             total_ms=_ms(self._last_s - self._started_s),
-            costs=costs_of([_account(one) for one in known], self.plan.watts),
+            costs=costs_of(accounts, self.plan.watts),
+            segments=segments,
             ignored=task.ignored,
             warnings=task.warnings,
         )
@@ -364,6 +369,7 @@ def _account(stats: DiffuseStats) -> RequestStats:
         preemptions=stats.preemptions,
         restarts=stats.restarts,
         link=stats.link,
+        segments=stats.segments,
     )
 
 

@@ -166,7 +166,17 @@ class FakeTransport:
             preview = await self.put_blob(b"preview", "image/png") if step == 1 else None
             yield Chunk(attempt=attempt, offset=step, count=1, preview=preview, facts={"total": 4})
         picture = await self.put_blob(self.draw(work), "image/png")
-        yield Final(state="succeeded", attempt=attempt, count=4, unit="steps", finish="done", blobs=(picture,))
+        facts = {"queued_s": 0, "denoise_s": 1, "decode_s": 0, "steps": 4, "computed_steps": 4, "guidance": 1}
+        yield Final(
+            state="succeeded",
+            attempt=attempt,
+            count=4,
+            unit="steps",
+            finish="done",
+            blobs=(picture,),
+            facts={**facts, "width": 8, "height": 8, "total": 4},
+            numeric_class=CLASS,
+        )
 
     def _link(self) -> None:
         if self.losses:

@@ -13,7 +13,7 @@ from edgewise.edge.offload.parting import Parting
 from edgewise.edge.offload.pictures import BackedPictures, RemotePictures
 from edgewise.engine.pictures.request import DiffuseChunk, DiffuseParams, DiffuseRequest, PictureEngine
 from edgewise.wire.messages import Capability, DiffuseWork
-from tests.edge.offload.double import DIGEST, FakeTransport
+from tests.edge.offload.double import CLASS, DIGEST, FakeTransport
 
 CAPABILITY = Capability(model="painter", digest=DIGEST, kind="diffuse")
 
@@ -47,6 +47,11 @@ def test_steps_come_once_and_the_picture_whole(cuts: list[int]) -> None:
     assert b"preview" in [chunk.preview for chunk in chunks]
     assert (chunks[-1].finish, chunks[-1].picture, chunks[-1].latents) == ("done", b"picture", None)
     assert [control.op for control in transport.said] == ["ack"]
+    stats = chunks[-1].stats
+    assert stats is not None
+    assert stats.link is not None
+    assert [(one.where, one.numeric_class) for one in stats.segments] == [("cloud", CLASS)]
+    assert stats.link.down_bytes >= len(b"preview") + len(b"picture")
 
 
 def test_media_go_up_as_blobs_and_latents_come_down_where_they_are_wanted() -> None:
@@ -68,6 +73,10 @@ def test_a_picture_that_is_lost_is_drawn_by_the_other_engine() -> None:
     gone, here = pictures(FakeTransport(cuts=[2] + [0] * 1000), 0.1), pictures(FakeTransport(draw=lambda work: b"here"))
     chunks = asyncio.run(draw(BackedPictures(gone, "cloud", here), gone, here))
     assert (chunks[-1].finish, chunks[-1].picture) == ("done", b"here")
+    stats = chunks[-1].stats
+    assert stats is not None
+    assert [(one.where, one.numeric_class) for one in stats.segments] == [("local", CLASS)]
+    assert "link_lost" in stats.segments[0].why
     down = pictures(FakeTransport(losses=10_000), 0.05)
     chunks = asyncio.run(draw(BackedPictures(down, "cloud", here), here))
     assert chunks[-1].picture == b"here"

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from edgewise.core.priority import Priority
 from edgewise.engine.api import EngineState
-from edgewise.engine.request import LinkUse
+from edgewise.engine.request import LinkUse, Segment
 
 DiffuseFinish = Literal["done", "cancelled", "error"]
 
@@ -82,6 +82,7 @@ class DiffuseStats:
     preemptions: int = 0
     restarts: int = 0
     link: LinkUse | None = None
+    segments: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from edgewise.core.errors import Cancelled, DeadlineExceeded, EdgewiseError, EngineFault
 from edgewise.core.log import get_logger
 from edgewise.core.priority import Priority
-from edgewise.edge.offload.continuation import may_continue
+from edgewise.edge.offload.continuation import Side, may_continue
 from edgewise.edge.offload.follow import JobFollower, Patience, Road
 from edgewise.edge.offload.jobs import job_key, ttl_ms
 from edgewise.engine.api import EngineState
@@ -29,6 +29,7 @@ from edgewise.engine.pictures.request import (
     PictureInfo,
     PictureStream,
 )
+from edgewise.engine.request import LinkUse, Segment
 from edgewise.wire.messages import Blob, Capability, Chunk, DiffuseWork, Final, JobRequest
 from edgewise.wire.stream_log import Place
 
@@ -108,6 +109,7 @@ class RemotePictureStream:
         self._patience_s = patience_s
         self._place = Place(0, 0)
         self._total = request.params.steps or 0
+        self._came = 0
         self._loop = asyncio.get_running_loop()
         self._chunks = self._run()
         self._done = False
@@ -190,10 +192,24 @@ class RemotePictureStream:
             picture=None if latents else content,
             latents=content if latents else None,
             finish="done",
-            stats=_stats(final.facts),
+            stats=self._stats(final),
         )
 
+    def _stats(self, final: Final) -> DiffuseStats | None:
+        """The cloud's account, with where it ran and what crossed the link, media included."""
+        try:
+            stats = _STATS.validate_python({**(final.facts or {}), "segments": (), "link": None})
+        except ValidationError:
+            return None
+        up, down = self._follower.traffic
+        params = self._request.params
+        media = len(params.image or b"") + len(params.mask or b"")
+        link = LinkUse(up_bytes=up + media, down_bytes=down + self._came, price=final.usage.price)
+        segment = Segment(where="cloud", offset=0, numeric_class=final.numeric_class, why="The plan chose the cloud.")
+        return replace(stats, link=link, segments=(segment,))
+
     async def _down(self, blob: Blob) -> bytes:
+        self._came += blob.bytes
         return await self._follower.trying(lambda transport: transport.get_blob(blob), patience_s=self._patience_s)
 
     def _failed(self, code: str, message: str) -> DiffuseChunk:
@@ -217,9 +233,9 @@ class BackedPictures:
         second: Draws anew what `first` does not finish.
     """
 
-    def __init__(self, first: PictureEngine, side: Literal["local", "cloud"], second: PictureEngine) -> None:
+    def __init__(self, first: PictureEngine, side: Side, second: PictureEngine) -> None:
         self._first = first
-        self._side: Literal["local", "cloud"] = side
+        self._side = side
         self._second = second
 
     @property
@@ -232,42 +248,58 @@ class BackedPictures:
 
     async def submit(self, request: DiffuseRequest) -> PictureStream:
         try:
-            stream = await self._first.submit(request)
+            first = await self._first.submit(request)
         except EdgewiseError as error:
             if not may_continue(self._side, error.code):
                 raise
-            log.warning("picture_goes_elsewhere", request_id=request.id, lost=self._side, code=error.code)
-            return await self._second.submit(request)
-        return _BackedStream(self._side, stream, self._second, request)
+            stream = _BackedStream(self._side, None, self._second, request)
+            await stream.change(error.code, error.message)
+            return stream
+        return _BackedStream(self._side, first, self._second, request)
 
 
 class _BackedStream:
     """Implements `PictureStream`: progress begins again where the picture does."""
 
     def __init__(
-        self, side: Literal["local", "cloud"], stream: PictureStream, second: PictureEngine, request: DiffuseRequest
+        self, side: Side, stream: PictureStream | None, second: PictureEngine, request: DiffuseRequest
     ) -> None:
-        self._side: Literal["local", "cloud"] = side
+        self._side = side
         self._stream = stream
-        self._second: PictureEngine | None = second
+        self._second = second
         self._request = request
+        self._lost: str | None = None
 
     def __aiter__(self) -> AsyncIterator[DiffuseChunk]:
         return self
 
     async def __anext__(self) -> DiffuseChunk:
+        assert self._stream is not None
         chunk = await self._stream.__anext__()
         code = chunk.error_code or ""
-        if chunk.finish != "error" or self._second is None or not may_continue(self._side, code):
-            return chunk
-        log.warning("picture_goes_elsewhere", request_id=self._request.id, lost=self._side, code=code)
-        await self._stream.aclose()
-        second, self._second = self._second, None
-        self._stream = await second.submit(self._request)
-        return await self._stream.__anext__()
+        if chunk.finish == "error" and self._lost is None and may_continue(self._side, code):
+            await self._stream.aclose()
+            await self.change(code, chunk.error_message or "")
+            chunk = await self._stream.__anext__()
+        return chunk if chunk.stats is None or self._lost is None else replace(chunk, stats=self._told(chunk.stats))
 
     async def aclose(self) -> None:
-        await self._stream.aclose()
+        if self._stream is not None:
+            await self._stream.aclose()
+
+    async def change(self, code: str, message: str) -> None:
+        """Begin on the other side."""
+        log.warning("picture_goes_elsewhere", request_id=self._request.id, lost=self._side, code=code)
+        self._lost = f"The {self._side} engine was lost ({code}): {message}"
+        self._stream = await self._second.submit(self._request)
+
+    def _told(self, stats: DiffuseStats) -> DiffuseStats:
+        info, other = self._second.info, "local" if self._side == "cloud" else "cloud"
+        numeric_class = (
+            stats.segments[-1].numeric_class if stats.segments else None if info is None else info.numeric_class
+        )
+        segment = Segment(where=other, offset=0, numeric_class=numeric_class, why=self._lost or "")
+        return replace(stats, segments=(segment,))
 
 
 async def _up(follower: JobFollower, media: bytes | None) -> Blob | None:
@@ -281,10 +313,3 @@ def _told(params: DiffuseParams) -> dict[str, Any]:
     plain = asdict(DiffuseParams(prompt=params.prompt))
     fields = {name: value for name, value in asdict(params).items() if name not in _MEDIA}
     return {name: value for name, value in fields.items() if name == "prompt" or value != plain[name]}
-
-
-def _stats(facts: dict[str, Any] | None) -> DiffuseStats | None:
-    try:
-        return None if facts is None else _STATS.validate_python(facts)
-    except ValidationError:
-        return None
