@@ -34,8 +34,8 @@ CALM = Strain()
 def work_of(demand: Demand, answer_tokens: int, fresh: float) -> Work:
     """The size of a demand: `answer_tokens` are expected of each answer, `fresh` is the share of the prompt to be read."""
     if demand.stage == "diffuse":
-        return Work(read=0, write=demand.steps * demand.pixels / 1e6, answers=demand.answers)
-    return Work(read=demand.prompt_tokens * fresh, write=answer_tokens, answers=demand.answers)
+        return Work(read=0, write=demand.steps * demand.pixels / 1e6)
+    return Work(read=demand.prompt_tokens * fresh, write=answer_tokens)
 
 
 def traffic_of(demand: Demand, answer_tokens: int) -> tuple[int, int]:
@@ -68,11 +68,17 @@ def local_prediction(expected: Expected | None, watts: float | None) -> Predicti
 
 
 def cloud_prediction(
-    expected: Expected | None, demand: Demand, capability: Capability | None, answer_tokens: int, *, powered: bool
+    expected: Expected | None,
+    demand: Demand,
+    capability: Capability | None,
+    work: Work,
+    *,
+    traffic: tuple[int, int],
+    powered: bool,
 ) -> Prediction:
-    """`powered`: the power of this device is known, so that computing nothing is known to take nothing."""
-    up, down = traffic_of(demand, answer_tokens)
-    price = 0.0 if capability is None else _price(demand, capability, answer_tokens)
+    """`traffic` is bytes up and down; `powered`: the power of this device is known, so that computing nothing takes nothing."""
+    up, down = traffic
+    price = 0.0 if capability is None else _price(demand, capability, work.tokens)
     return Prediction(
         first_s=None if expected is None else expected.first_s,
         total_s=None if expected is None else expected.total_s,

@@ -105,7 +105,7 @@ class Experience:
             return
         self._learn_traffic(demand, stage, stats)
         whole = _together(stats)
-        work = replace(work_of(demand, whole.completion_tokens, 1.0), answers=len(stats))
+        work = work_of(demand, whole.completion_tokens, 1.0)
         if demand.stage == "generate":
             work = replace(work, read=max(one.prompt_tokens - one.cached_tokens for one in stats))
         if not stage.ready:

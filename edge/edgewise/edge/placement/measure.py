@@ -147,12 +147,15 @@ class LinkView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The size of a stage's work: tokens to read and to write (of pictures: megapixels to denoise, all steps together), and how
-    many answers are made side by side."""
+    """The size of a stage's work: tokens to read and to write (of pictures: megapixels to denoise, all steps together)."""
 
     read: float
     write: float
-    answers: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Of each answer."""
+        return round(self.write)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from edgewise.edge.placement.cost import (
 from edgewise.edge.placement.gates import Sight, matching, ruled_out
 from edgewise.edge.placement.hysteresis import Stays
 from edgewise.edge.placement.learning import Experience
-from edgewise.edge.placement.measure import LinkMeter
+from edgewise.edge.placement.measure import LinkMeter, Work
 from edgewise.edge.placement.policy import policies_by_name
 from edgewise.edge.placement.protocol import Elsewhere, Power
 from edgewise.pipeline.plan import Decision, Demand, Errand, Place, Plan
@@ -46,6 +46,7 @@ class PlacementPlanner:
     """`pipeline.plan.Planner` of a device with a cloud.
 
     Args:
+        placement: What is configured.
         elsewhere: The cloud.
         store: Keeps the plans, and tells what came of them.
         meter: Of the link; whoever sends feeds it.
@@ -54,7 +55,7 @@ class PlacementPlanner:
 
     def __init__(
         self,
-        settings: PlacementSettings,
+        placement: PlacementSettings,
         elsewhere: Elsewhere,
         store: ReceiptStore,
         *,
@@ -67,10 +68,10 @@ class PlacementPlanner:
         self._meter = meter
         self._power = power
         self._clock = clock or SystemClock()
-        self._policies = policies_by_name(settings.policy, settings.policies)
-        self._watts = max(0.0, settings.busy_watts - settings.idle_watts) if settings.busy_watts else None
+        self._policies = policies_by_name(placement.policy, placement.policies)
+        self._watts = max(0.0, placement.busy_watts - placement.idle_watts) if placement.busy_watts else None
         self._budget = Budget(
-            store, daily_bytes=settings.daily_bytes, daily_price=settings.daily_price, clock=self._clock
+            store, daily_bytes=placement.daily_bytes, daily_price=placement.daily_price, clock=self._clock
         )
         self._spending = asyncio.Lock()
         self._stays = Stays()
@@ -120,7 +121,9 @@ class PlacementPlanner:
         policy = self._policies.of(errand, demand)
         options = []
         strain = self._strain()
-        for sight, margin_s in (self._here(errand, demand), self._there(errand, demand, left)):
+        tokens = self.experience.answer_tokens(errand, demand)
+        work = work_of(demand, tokens, self.experience.fresh(errand, demand))
+        for sight, margin_s in (self._here(demand, work), self._there(errand, demand, work, left)):
             why = ruled_out(errand, demand, policy, sight)
             assert sight.predicted is not None
             new = sight.predicted.total_s is None and self.experience.curious(demand, sight.where)
@@ -135,29 +138,23 @@ class PlacementPlanner:
         engine = self._engine(errand, demand, chosen.where, weighed) if take else None
         return replace(decision, engine=engine)
 
-    def _here(self, errand: Errand, demand: Demand) -> tuple[Sight, float]:
-        tokens = self.experience.answer_tokens(errand, demand)
-        work = work_of(demand, tokens, self.experience.fresh(errand, demand))
+    def _here(self, demand: Demand, work: Work) -> tuple[Sight, float]:
         predicted = local_prediction(self.experience.expect(demand, "local", work, 0.0), self._watts)
         return Sight(where="local", predicted=predicted), 0.0
 
-    def _there(self, errand: Errand, demand: Demand, left: Left) -> tuple[Sight, float]:
+    def _there(self, errand: Errand, demand: Demand, work: Work, left: Left) -> tuple[Sight, float]:
         """The cloud, and by how much it may be later than expected."""
         info = self._elsewhere.info
         capability = matching(demand, info)
-        tokens = self.experience.answer_tokens(errand, demand)
-        work = work_of(demand, tokens, self.experience.fresh(errand, demand))
-        up, down = self.experience.traffic(demand, *traffic_of(demand, tokens))
+        up, down = self.experience.traffic(demand, *traffic_of(demand, work.tokens))
         link = self._meter.view()
         transfer_s = link.transfer_s(up, down)
         queue_s = 0.0 if info is None else info.queue_s.get(errand.priority.label, 0.0)
         expected = self.experience.expect(demand, "cloud", work, transfer_s)
         if expected is None and capability is not None:
             expected = told_pace(capability, demand, work, queue_s, transfer_s)
-        predicted = replace(
-            cloud_prediction(expected, demand, capability, tokens, powered=self._watts is not None),
-            up_bytes=up,
-            down_bytes=down,
+        predicted = cloud_prediction(
+            expected, demand, capability, work, traffic=(up, down), powered=self._watts is not None
         )
         unforeseen_s = 0.0 if expected is None else max(0.0, queue_s - expected.queue_s)
         sight = Sight(
