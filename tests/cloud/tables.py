@@ -9,11 +9,12 @@ from edgewise.cloud.jobs.records import Claim, Ending
 from edgewise.cloud.jobs.schema import open_jobs
 from edgewise.cloud.jobs.table import JobTable
 from edgewise.core.clock import FakeClock
-from edgewise.wire.messages import Chunk, Final, GenerateWork, JobRequest
+from edgewise.wire.messages import Capability, Chunk, Final, GenerateWork, JobRequest
 from edgewise.wire.stream_log import START, Place
 
 ME = "me"
-DONE = Ending(state="succeeded", finish="stop", prompt_tokens=3)
+TINY = Capability(model="tiny", price_in=1.0, price_out=10.0)
+DONE = Ending(state="succeeded", finish="stop")
 
 
 def job_request(key: str = "k", **fields: Any) -> JobRequest:

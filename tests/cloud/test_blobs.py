@@ -15,7 +15,7 @@ from edgewise.core.errors import NotFound
 from edgewise.wire.http import BLOBS
 from tests.api.harness import error_of
 from tests.cloud.service import Cloud, cloud_engine
-from tests.cloud.tables import DONE, ME, job_request, open_table
+from tests.cloud.tables import DONE, ME, TINY, job_request, open_table
 
 CONTENT = os.urandom(700_001)
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -126,7 +126,7 @@ async def test_a_job_keeps_its_blobs_until_it_is_acknowledged(tmp_path: Path) ->
     result = await store.put(ME, b"result", "text/plain")
     jobs = []
     for key in "ab":
-        await table.submit(ME, job_request(key))
+        await table.submit(ME, job_request(key), TINY)
         claim = await table.claim("worker")
         assert claim is not None
         jobs.append(await table.finish(claim.lease, replace(DONE, blobs=(result,))))

@@ -17,7 +17,7 @@ from edgewise.core.errors import EngineUnavailable, NotFound, RangeNotThere, Sta
 from edgewise.core.sqlite import Database
 from edgewise.wire.messages import Chunk
 from edgewise.wire.stream_log import Place, StreamHash
-from tests.cloud.tables import DONE, ME, job_request, open_table, read, write
+from tests.cloud.tables import DONE, ME, TINY, job_request, open_table, read, write
 
 Result = TypeVar("Result")
 BROKEN = EngineUnavailable("The engine is gone.")
@@ -51,13 +51,13 @@ def digest(*tokens: int) -> str:
 
 
 async def test_the_same_key_is_the_same_job_and_answers_from_the_table(table: JobTable) -> None:
-    job, new = await table.submit(ME, job_request())
-    again, new_again = await table.submit(ME, job_request())
+    job, new = await table.submit(ME, job_request(), TINY)
+    again, new_again = await table.submit(ME, job_request(), TINY)
     assert (new, new_again, again.id) == (True, False, job.id)
     claim = await claimed(table)
     await write(table, claim, 5, 6)
     await table.finish(claim.lease, DONE)
-    late, _ = await table.submit(ME, job_request())
+    late, _ = await table.submit(ME, job_request(), TINY)
     assert (late.id, late.state, late.count) == (job.id, "succeeded", 2)
     assert await table.claim("worker") is None
     assert [bill.jobs for bill in await table.bills(0)] == [1]
@@ -65,7 +65,7 @@ async def test_the_same_key_is_the_same_job_and_answers_from_the_table(table: Jo
 
 async def test_keys_are_those_of_a_tenant_and_a_device(table: JobTable) -> None:
     jobs = [
-        (await table.submit(tenant, job_request().model_copy(update={"device": device})))[0].id
+        (await table.submit(tenant, job_request().model_copy(update={"device": device}), TINY))[0].id
         for tenant in ("one", "two")
         for device in ("a", "b")
     ]
@@ -73,7 +73,7 @@ async def test_keys_are_those_of_a_tenant_and_a_device(table: JobTable) -> None:
 
 
 async def test_a_job_is_its_tenants(table: JobTable) -> None:
-    job, _ = await table.submit(ME, job_request())
+    job, _ = await table.submit(ME, job_request(), TINY)
     for ask in (table.get, table.cancel, lambda tenant, id: table.ack(tenant, id, Place(0, 0))):
         with pytest.raises(NotFound):
             await ask("other", job.id)
@@ -86,7 +86,7 @@ async def test_a_refused_job_leaves_nothing(table: JobTable) -> None:
         raise BROKEN
 
     with pytest.raises(EngineUnavailable):
-        await table.submit(ME, job_request(), admit=refuse)
+        await table.submit(ME, job_request(), TINY, admit=refuse)
     assert await table.latest(10) == []
 
 
@@ -94,7 +94,7 @@ async def test_a_refused_job_leaves_nothing(table: JobTable) -> None:
 
 
 async def test_a_stale_number_writes_nothing(table: JobTable, clock: FakeClock) -> None:
-    job, _ = await table.submit(ME, job_request())
+    job, _ = await table.submit(ME, job_request(), TINY)
     slow = await claimed(table)
     await write(table, slow, 5, 6)
     clock.advance(60)
@@ -118,7 +118,7 @@ async def test_a_stale_number_writes_nothing(table: JobTable, clock: FakeClock) 
 
 
 async def test_a_renewed_lease_holds(table: JobTable, clock: FakeClock) -> None:
-    await table.submit(ME, job_request())
+    await table.submit(ME, job_request(), TINY)
     claim = await claimed(table)
     for _ in range(10):
         clock.advance(10)
@@ -127,7 +127,7 @@ async def test_a_renewed_lease_holds(table: JobTable, clock: FakeClock) -> None:
 
 
 async def test_chunks_that_do_not_begin_at_the_logs_end_are_refused(table: JobTable) -> None:
-    await table.submit(ME, job_request())
+    await table.submit(ME, job_request(), TINY)
     claim = await claimed(table)
     await table.append(claim.lease, Chunk(attempt=1, offset=3, count=1, tokens=(1,)))
     with pytest.raises(StaleFence):
@@ -135,7 +135,7 @@ async def test_chunks_that_do_not_begin_at_the_logs_end_are_refused(table: JobTa
 
 
 async def test_a_given_back_job_goes_on_at_its_logs_end(table: JobTable) -> None:
-    job, _ = await table.submit(ME, job_request(output=(8, 9)))
+    job, _ = await table.submit(ME, job_request(output=(8, 9)), TINY)
     claim = await claimed(table)
     assert (claim.tokens, claim.job.count) == ((8, 9), 2)
     await write(table, claim, 5)
@@ -151,7 +151,7 @@ async def test_a_given_back_job_goes_on_at_its_logs_end(table: JobTable) -> None
 
 async def test_attempts_that_add_nothing_end_the_job(tmp_path: Path, clock: FakeClock) -> None:
     table = await open_table(tmp_path / "cloud.db", clock, max_attempts=3)
-    job, _ = await table.submit(ME, job_request())
+    job, _ = await table.submit(ME, job_request(), TINY)
     states = []
     for tokens in ((), (), (5,), (), (), ()):  # one that adds something begins the count anew
         clock.advance(60)
@@ -166,7 +166,7 @@ async def test_attempts_that_add_nothing_end_the_job(tmp_path: Path, clock: Fake
 
 
 async def test_a_failed_attempt_is_followed_after_a_pause(table: JobTable, clock: FakeClock) -> None:
-    await table.submit(ME, job_request())
+    await table.submit(ME, job_request(), TINY)
     claim = await claimed(table)
     await table.fail(claim.lease, EngineUnavailable("later", retry_after_s=7))
     clock.advance(6.9)
@@ -192,7 +192,7 @@ async def test_a_full_disk_ends_the_attempt_and_nobody_has_seen_what_was_not_wri
     database = FullDisk(tmp_path / "cloud.db", MIGRATIONS)
     table = JobTable(database, clock=clock)
     await table.recover()
-    job, _ = await table.submit(ME, job_request())
+    job, _ = await table.submit(ME, job_request(), TINY)
     claim = await claimed(table)
     await write(table, claim, 1, 2)
     reader = asyncio.create_task(read(table, job.id))
@@ -220,24 +220,24 @@ async def test_a_full_disk_ends_the_attempt_and_nobody_has_seen_what_was_not_wri
 
 async def test_classes_first_then_tenants_in_turn(table: JobTable) -> None:
     for number in range(3):
-        await table.submit("many", job_request(f"m{number}"))
-    await table.submit("few", job_request("f"))
-    await table.submit("many", job_request("now", priority="realtime"))
-    await table.submit("many", job_request("later", priority="bulk"))
+        await table.submit("many", job_request(f"m{number}"), TINY)
+    await table.submit("few", job_request("f"), TINY)
+    await table.submit("many", job_request("now", priority="realtime"), TINY)
+    await table.submit("many", job_request("later", priority="bulk"), TINY)
     order = [(await claimed(table)).job.key for _ in range(6)]
     assert order == ["now", "f", "m0", "m1", "m2", "later"]
 
 
 async def test_waiting_makes_urgent_but_never_realtime(table: JobTable, clock: FakeClock) -> None:
-    await table.submit(ME, job_request("old", priority="bulk"))
+    await table.submit(ME, job_request("old", priority="bulk"), TINY)
     clock.advance(600)
-    await table.submit(ME, job_request("new"))
-    await table.submit(ME, job_request("now", priority="realtime"))
+    await table.submit(ME, job_request("new"), TINY)
+    await table.submit(ME, job_request("now", priority="realtime"), TINY)
     assert [(await claimed(table)).job.key for _ in range(3)] == ["now", "old", "new"]
 
 
 async def test_deferrable_work_is_never_urgent(table: JobTable) -> None:
-    job, _ = await table.submit(ME, job_request(deferrable=True))
+    job, _ = await table.submit(ME, job_request(deferrable=True), TINY)
     assert job.priority.label == "background"
 
 
@@ -245,7 +245,7 @@ async def test_deferrable_work_is_never_urgent(table: JobTable) -> None:
 
 
 async def test_readers_follow_a_stream_from_any_place(table: JobTable) -> None:
-    job, _ = await table.submit(ME, job_request())
+    job, _ = await table.submit(ME, job_request(), TINY)
     claim = await claimed(table)
     readers = [asyncio.create_task(read(table, job.id, Place(0, 0))) for _ in range(3)]
     await asyncio.sleep(0)
@@ -262,7 +262,7 @@ async def test_readers_follow_a_stream_from_any_place(table: JobTable) -> None:
 
 
 async def test_a_chunk_is_cut_at_the_place_that_was_asked(table: JobTable) -> None:
-    job, _ = await table.submit(ME, job_request())
+    job, _ = await table.submit(ME, job_request(), TINY)
     claim = await claimed(table)
     logprobs = tuple([-float(n), []] for n in range(5))
     await table.append(claim.lease, Chunk(attempt=1, offset=0, count=5, tokens=(1, 2, 3, 4, 5), logprobs=logprobs))
@@ -273,7 +273,7 @@ async def test_a_chunk_is_cut_at_the_place_that_was_asked(table: JobTable) -> No
 
 
 async def test_places_behind_the_end_and_below_the_beginning(table: JobTable) -> None:
-    job, _ = await table.submit(ME, job_request())
+    job, _ = await table.submit(ME, job_request(), TINY)
     claim = await claimed(table)
     await write(table, claim, 1, 2, 3)
     for place in (Place(1, 4), Place(2, 0)):
@@ -290,7 +290,7 @@ async def test_places_behind_the_end_and_below_the_beginning(table: JobTable) ->
 
 
 async def test_what_was_acknowledged_is_still_there_for_the_next_attempt(table: JobTable) -> None:
-    job, _ = await table.submit(ME, job_request())
+    job, _ = await table.submit(ME, job_request(), TINY)
     claim = await claimed(table)
     await write(table, claim, 1, 2, 3)
     await table.ack(ME, job.id, Place(1, 3))
@@ -299,7 +299,7 @@ async def test_what_was_acknowledged_is_still_there_for_the_next_attempt(table: 
 
 
 async def test_a_slow_reader_is_told_that_the_rest_is_gone(table: JobTable) -> None:
-    job, _ = await table.submit(ME, job_request())
+    job, _ = await table.submit(ME, job_request(), TINY)
     claim = await claimed(table)
     await write(table, claim, 1)
     slow = table.events(ME, job.id)
@@ -312,7 +312,7 @@ async def test_a_slow_reader_is_told_that_the_rest_is_gone(table: JobTable) -> N
 
 
 async def test_a_cancel_reaches_the_worker_that_has_the_job(table: JobTable, clock: FakeClock) -> None:
-    job, _ = await table.submit(ME, job_request())
+    job, _ = await table.submit(ME, job_request(), TINY)
     told: list[str] = []
     old = await table.claim("old", lambda _: told.append("old"))
     assert old is not None
@@ -332,7 +332,7 @@ async def test_a_cancel_reaches_the_worker_that_has_the_job(table: JobTable, clo
 async def test_content_goes_with_the_acknowledgement(tmp_path: Path, clock: FakeClock) -> None:
     table = await open_table(tmp_path / "cloud.db", clock)
     marker = tuple(range(70_001, 70_031))
-    job, _ = await table.submit(ME, job_request(prompt=marker))
+    job, _ = await table.submit(ME, job_request(prompt=marker), TINY)
     claim = await claimed(table)
     await write(table, claim, 81_234)
     await table.finish(claim.lease, replace(DONE, facts={"prompt_tokens": 3}))
@@ -356,8 +356,8 @@ async def test_content_goes_with_the_acknowledgement(tmp_path: Path, clock: Fake
 
 async def test_content_is_kept_as_long_as_the_setting_says(tmp_path: Path, clock: FakeClock) -> None:
     table = await open_table(tmp_path / "cloud.db", clock, retain_s=100.0, unclaimed_s=1000.0)
-    acked, _ = await table.submit(ME, job_request("acked"))
-    left, _ = await table.submit(ME, job_request("left"))
+    acked, _ = await table.submit(ME, job_request("acked"), TINY)
+    left, _ = await table.submit(ME, job_request("left"), TINY)
     for _ in range(2):
         claim = await claimed(table)
         await table.finish(claim.lease, DONE)
@@ -377,9 +377,9 @@ async def test_content_is_kept_as_long_as_the_setting_says(tmp_path: Path, clock
 
 
 async def test_cancel(table: JobTable) -> None:
-    waiting, _ = await table.submit(ME, job_request("waiting"))
+    waiting, _ = await table.submit(ME, job_request("waiting"), TINY)
     assert (await table.cancel(ME, waiting.id)).state == "cancelled"
-    running, _ = await table.submit(ME, job_request("running"))
+    running, _ = await table.submit(ME, job_request("running"), TINY)
     told: list[str] = []
     claim = await table.claim("worker", told.append)
     assert claim is not None
@@ -391,7 +391,7 @@ async def test_cancel(table: JobTable) -> None:
 
 
 async def test_time_to_live(table: JobTable, clock: FakeClock) -> None:
-    job, _ = await table.submit(ME, job_request(ttl_ms=10_000))
+    job, _ = await table.submit(ME, job_request(ttl_ms=10_000), TINY)
     clock.advance(9)
     assert await table.tick() == []
     clock.advance(2)
@@ -404,7 +404,7 @@ async def test_time_to_live(table: JobTable, clock: FakeClock) -> None:
 async def test_time_to_live_over_a_restart_is_that_of_the_wall_clock(tmp_path: Path) -> None:
     before = FakeClock(1_000_000.0)
     table = await open_table(tmp_path / "cloud.db", before)
-    await table.submit(ME, job_request(ttl_ms=10_000))
+    await table.submit(ME, job_request(ttl_ms=10_000), TINY)
     await table.close()
     for now, left in ((1_000_004.0, 6.0), (900_000.0, 10.0), (1_000_011.0, 0.0)):
         table = await open_table(tmp_path / "cloud.db", FakeClock(now))
@@ -415,14 +415,29 @@ async def test_time_to_live_over_a_restart_is_that_of_the_wall_clock(tmp_path: P
 
 
 async def test_the_bill(table: JobTable, clock: FakeClock) -> None:
-    await table.submit(ME, job_request(prompt=(1,) * 100))
+    await table.submit(ME, job_request(prompt=(1,) * 100), TINY)
     claim = await claimed(table)
     await write(table, claim, *range(50))
     await table.fail(claim.lease, BROKEN, busy_s=1.0)
     clock.advance(60)
     claim = await claimed(table)
-    ending = Ending(state="succeeded", finish="length", prompt_tokens=100, busy_s=2.0, price_in=1.0, price_out=10.0)
+    ending = Ending(state="succeeded", finish="length", busy_s=2.0)
     await table.finish(claim.lease, ending)
     (bill,) = await table.bills(0, ME)
     assert (bill.prompt_tokens, bill.completion_tokens, bill.busy_s) == (100, 50, 3.0)
     assert bill.price == pytest.approx(0.1 + 0.5)
+
+
+async def test_what_was_made_before_a_cancel_is_paid_also_while_no_worker_has_it(table: JobTable) -> None:
+    job, _ = await table.submit(ME, job_request(), TINY)
+    claim = await claimed(table)
+    await write(table, claim, 1, 2)
+    await table.give_back(claim.lease)
+    final = (await table.cancel(ME, job.id)).final
+    assert final is not None
+    assert (final.usage.prompt_tokens, final.usage.completion_tokens) == (3, 2)
+    assert final.usage.price == pytest.approx((3 * 1.0 + 2 * 10.0) / 1000)
+    unused, _ = await table.submit(ME, job_request("unused"), TINY)
+    final = (await table.cancel(ME, unused.id)).final
+    assert final is not None
+    assert final.usage.price == 0

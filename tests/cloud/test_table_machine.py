@@ -17,7 +17,7 @@ from edgewise.core.clock import FakeClock
 from edgewise.core.errors import EngineUnavailable, StaleFence, StreamGone
 from edgewise.wire.messages import TERMINAL, Chunk
 from edgewise.wire.stream_log import Place, StreamHash
-from tests.cloud.tables import DONE, ME, job_request, open_table, read
+from tests.cloud.tables import DONE, ME, TINY, job_request, open_table, read
 
 KEYS = ("a", "b")
 LEASE_S = 15.0
@@ -66,7 +66,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(key=strategies.sampled_from(KEYS))
     def submit(self, key: str) -> None:
-        job, new = self.loop.run_until_complete(self.table.submit(ME, job_request(key)))
+        job, new = self.loop.run_until_complete(self.table.submit(ME, job_request(key), TINY))
         assert new == (key not in self.jobs)
         known = self.jobs.setdefault(key, Known(job.id))
         assert known.id == job.id

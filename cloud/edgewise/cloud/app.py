@@ -111,7 +111,6 @@ class CloudPart:
             self._table,
             blobs,
             self.executor,
-            tenants,
             metrics,
             count=intake.workers,
             lease_s=intake.lease_s,

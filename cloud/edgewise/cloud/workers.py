@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,6 @@ from edgewise.cloud.executors.protocol import Executor, Order, Produced
 from edgewise.cloud.jobs.records import Claim, Ending, Queue
 from edgewise.cloud.jobs.table import JobTable
 from edgewise.cloud.metrics import CloudMetrics
-from edgewise.cloud.tenants import Tenants
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import (
     Cancelled,
@@ -69,7 +68,6 @@ class Workers:
         table: JobTable,
         blobs: BlobStore,
         executor: Executor,
-        tenants: Tenants,
         metrics: CloudMetrics,
         *,
         count: int = 32,
@@ -79,7 +77,6 @@ class Workers:
         self._table = table
         self._blobs = blobs
         self._executor = executor
-        self._tenants = tenants
         self._metrics = metrics
         self._count = count
         self._lease_s = lease_s
@@ -329,15 +326,12 @@ class Workers:
     def _ending(self, attempt: _Attempt, state: State, finish: Finish, error: EdgewiseError | None = None) -> Ending:
         claim, last = attempt.claim, attempt.last
         work = claim.request.work
-        price = self._tenants.price(claim.job.model)
         return Ending(
             state=state,
             finish=finish,
             unit=_unit(work, last),
-            prompt_tokens=_prompt_tokens(work, attempt.facts),
+            prompt_tokens=attempt.facts.get("prompt_tokens", 0),
             busy_s=self._busy_s(attempt),
-            price_in=price.prompt,
-            price_out=price.answer,
             blobs=tuple(attempt.results),
             facts=attempt.facts or None,
             numeric_class=None if last is None else last.numeric_class,
@@ -371,14 +365,6 @@ def _unit(work: GenerateWork | DiffuseWork, last: Produced | None) -> Unit:
     if isinstance(work, DiffuseWork):
         return "steps"
     return "characters" if last is not None and last.text is not None else "tokens"
-
-
-def _prompt_tokens(work: GenerateWork | DiffuseWork, facts: Mapping[str, object]) -> int:
-    """As the device sent them; of a text, as the back end counted."""
-    if isinstance(work, DiffuseWork):
-        return 0
-    counted = facts.get("prompt_tokens")
-    return len(work.prompt) or (counted if isinstance(counted, int) else 0)
 
 
 async def _closable(stream: AsyncIterator[Produced]) -> AsyncGenerator[Produced, None]:

@@ -87,13 +87,13 @@ class Intake:
                 "Work labelled 'private' stays on its device: a cloud does not take it.", param="privacy"
             )
         check_work(request.work)
-        model = (await self.catalog.find(request.work)).model
+        model = await self.catalog.find(request.work)
         queue_s = await self.queue_s(request)
 
         def admit(db: sqlite3.Connection) -> None:
             self._tenants.admit(db, tenant, self._clock.time(), queue_s)
 
-        job, _ = await self._table.submit(tenant, request, model=model, admit=admit)
+        job, _ = await self._table.submit(tenant, request, model, admit=admit)
         return _accepted(job, queue_s)
 
     async def get(self, tenant: str, id: str) -> Job:

@@ -14,8 +14,7 @@ from edgewise.wire.stream_log import StreamHash
 def end(db: sqlite3.Connection, row: sqlite3.Row, ending: Ending, now: float) -> Job:
     """Write the final record and the bill, together. `row` is that of an open job."""
     job = job_of(row)
-    busy_s = row["busy_s"] + ending.busy_s
-    usage = _usage(job, ending, busy_s)
+    usage = _usage(row, ending)
     final = Final(
         state=ending.state,
         attempt=job.attempt,
@@ -36,7 +35,7 @@ def end(db: sqlite3.Connection, row: sqlite3.Row, ending: Ending, now: float) ->
     use_blobs(db, job.tenant, job.id, [blob.sha256 for blob in ending.blobs])
     db.execute(
         "UPDATE jobs SET state = ?, final = ?, finished_at = ?, owner = NULL, lease_mono = NULL, busy_s = ? WHERE seq = ?",
-        (ending.state, final.model_dump_json(exclude_none=True), now, busy_s, row["seq"]),
+        (ending.state, final.model_dump_json(exclude_none=True), now, usage.busy_s, row["seq"]),
     )
     db.execute(
         "INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -87,18 +86,18 @@ def _release_blobs(db: sqlite3.Connection, job: str) -> None:
     db.execute("DELETE FROM blob_uses WHERE job = ?", (job,))
 
 
-def _usage(job: Job, ending: Ending, busy_s: float) -> Usage:
-    """A job that failed costs nothing; of all others, what was made is paid."""
-    if ending.state in ("failed", "rejected"):
+def _usage(row: sqlite3.Row, ending: Ending) -> Usage:
+    """A job that failed costs nothing; of all others, what was made is paid, at the prices of its receipt."""
+    busy_s = row["busy_s"] + ending.busy_s
+    if ending.state in ("failed", "rejected") or not row["attempt"]:
         return Usage(busy_s=busy_s)
-    made = job.count - job.base
-    prompt = ending.prompt_tokens if job.attempt else 0
+    prompt, made = row["prompt_tokens"] or ending.prompt_tokens, row["count"] - row["base"]
     return Usage(
         prompt_tokens=prompt,
-        completion_tokens=0 if ending.unit == "steps" else made,
-        steps=made if ending.unit == "steps" else 0,
+        completion_tokens=0 if row["kind"] == "diffuse" else made,
+        steps=made if row["kind"] == "diffuse" else 0,
         busy_s=busy_s,
-        price=(prompt * ending.price_in + made * ending.price_out) / 1000,
+        price=(prompt * row["price_in"] + made * row["price_out"]) / 1000,
     )
 
 

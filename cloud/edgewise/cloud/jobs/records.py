@@ -108,9 +108,8 @@ class Ending:
     """How a job ends, as far as whoever ends it knows; the table adds counts, hash, and what earlier attempts cost.
 
     Attributes:
-        prompt_tokens: Of the prompt, for the bill.
+        prompt_tokens: As the back end counts them, for the bill of a job that came as text.
         busy_s: Seconds that this attempt was computed.
-        price_in, price_out: Per 1,000 prompt items and items of the stream.
     """
 
     state: State
@@ -118,8 +117,6 @@ class Ending:
     unit: Unit = "tokens"
     prompt_tokens: int = 0
     busy_s: float = 0.0
-    price_in: float = 0.0
-    price_out: float = 0.0
     blobs: tuple[Blob, ...] = ()
     facts: dict[str, Any] | None = None
     numeric_class: str | None = None

@@ -11,18 +11,18 @@ from uuid import uuid4
 from edgewise.cloud.jobs.records import Claim, Job, Lease, Queue
 from edgewise.core.errors import InvalidRequest, NotFound, StaleFence
 from edgewise.core.priority import Priority, priority_of
-from edgewise.wire.messages import Chunk, Final, GenerateWork, JobRequest
+from edgewise.wire.messages import Capability, Chunk, Final, GenerateWork, JobRequest
 
 Entry: TypeAlias = tuple[int, Chunk]
 """A chunk with its number in the log of its job, from 1 without gaps."""
 
 _INSERT = """
 INSERT INTO jobs (
-    id, tenant, device, key, model, kind, priority, state, request, base, first, count, received_at, queued_mono, expires_at,
-    expires_mono
+    id, tenant, device, key, model, kind, prompt_tokens, price_in, price_out, priority, state, request, base, first, count,
+    received_at, queued_mono, expires_at, expires_mono
 ) VALUES (
-    :id, :tenant, :device, :key, :model, :kind, :priority, 'queued', :request, :base, :base, :base, :now, :mono, :now + :ttl_s,
-    :mono + :ttl_s
+    :id, :tenant, :device, :key, :model, :kind, :prompt_tokens, :price_in, :price_out, :priority, 'queued', :request, :base,
+    :base, :base, :now, :mono, :now + :ttl_s, :mono + :ttl_s
 )
 """
 
@@ -30,7 +30,7 @@ INSERT INTO jobs (
 # --- in --------------------------------------------------------------------------------------------------------------------
 
 
-def insert(db: sqlite3.Connection, tenant: str, request: JobRequest, model: str | None, now: float, mono: float) -> Job:
+def insert(db: sqlite3.Connection, tenant: str, request: JobRequest, model: Capability, now: float, mono: float) -> Job:
     """A new job, queued. The caller has looked that its key is new."""
     work = request.work
     priority = priority_of(request.priority)
@@ -39,8 +39,11 @@ def insert(db: sqlite3.Connection, tenant: str, request: JobRequest, model: str 
         "tenant": tenant,
         "device": request.device,
         "key": request.key,
-        "model": model or work.model,
+        "model": model.model,
         "kind": work.kind,
+        "prompt_tokens": len(work.prompt) if isinstance(work, GenerateWork) else 0,
+        "price_in": model.price_in,
+        "price_out": model.price_out,
         "priority": max(priority, Priority.BACKGROUND) if request.deferrable else priority,
         "request": request.model_dump_json(exclude_none=True),
         "base": len(work.output) if isinstance(work, GenerateWork) else 0,

@@ -21,7 +21,7 @@ from edgewise.cloud.jobs.tails import Tails
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import EdgewiseError, EngineUnavailable, NotFound
 from edgewise.core.sqlite import Database
-from edgewise.wire.messages import Chunk, DiffuseWork, Final, JobRequest, Work
+from edgewise.wire.messages import Capability, Chunk, DiffuseWork, Final, JobRequest, Work
 from edgewise.wire.stream_log import START, Place
 
 Result = TypeVar("Result")
@@ -29,7 +29,6 @@ Result = TypeVar("Result")
 _MAX_BACKOFF_S = 30.0
 _KEEP_JOBS_S = 30 * 86_400.0  # states and counts of single jobs
 _KEEP_USAGE_S = 400 * 86_400.0
-_READ = 256  # chunks that a reader takes from the table at once
 _OVERDUE = "SELECT * FROM jobs WHERE kept = 1 AND finished_at IS NOT NULL AND (acked_at <= ? OR finished_at <= ?)"
 _CANCELLED = Ending(state="cancelled", finish="cancelled", error_code="cancelled", error_message="It was cancelled.")
 _EXPIRED = Ending(
@@ -91,14 +90,14 @@ class JobTable:
         self,
         tenant: str,
         request: JobRequest,
+        model: Capability,
         *,
-        model: str | None = None,
         admit: Callable[[sqlite3.Connection], None] = lambda _: None,
     ) -> tuple[Job, bool]:
         """The job of this request, and whether it is new: the same key of the same device is the same job, whatever it holds.
 
         Args:
-            model: What its model is called here, for bills; by default as the device calls it.
+            model: What answers it, with the prices that it will be billed at.
             admit: Called for a new job inside the transaction; raises an `EdgewiseError` to refuse it.
 
         Raises:
