@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 
 from edgewise.bench.link import Link
+from edgewise.models.diffusion.starter.tiny import make_tiny_pictures
 from scripts.service import CloudService, DeviceService
 from tests.e2e.broker import BrokerProcess
-from tests.e2e.service import import_tiny, new_home, running
+from tests.e2e.service import edgewise, import_tiny, new_home, running
 
 ONE_THREAD = {"EDGEWISE_ENGINE__THREADS": "1"}  # one numeric class on both sides, and no fight for the cores
 
@@ -55,17 +56,23 @@ def segments(answer: Any) -> list[tuple[str, int]]:
 
 
 @contextmanager
-def paired(*, only_cloud: str | None = None, broker: BrokerProcess | None = None, **settings: str) -> Iterator[Pair]:
+def paired(
+    *, only_cloud: str | None = None, pictures: bool = False, broker: BrokerProcess | None = None, **settings: str
+) -> Iterator[Pair]:
     """Both on the tiny model; `settings` are environment settings of the device without their prefix.
 
     Args:
         only_cloud: Name of a second model, which the device does not have.
+        pictures: Both also have a tiny model "pictures" that draws.
         broker: Both are clients of it, and the link is the device's to the broker; there is none to the cloud itself.
     """
     with ExitStack() as stack:
         cloud_home, device_home = (stack.enter_context(new_home(starter=False)) for _ in range(2))
         import_tiny(cloud_home)
         import_tiny(device_home)
+        for home in (cloud_home, device_home) if pictures else ():
+            source = make_tiny_pictures(home / "pictures-source")
+            edgewise(home, "models", "import", str(source), "--name", "pictures", "--role", "diffusion")
         if only_cloud is not None:
             import_tiny(cloud_home, only_cloud, seed=1)
         cloud_settings = dict(ONE_THREAD)

@@ -180,10 +180,11 @@ def test_over_a_broker_a_link_that_breaks_changes_nothing_either(make: Brokers) 
 
 
 def test_where_http_is_gone_a_broker_serves() -> None:
-    with iotcore_broker() as broker:
-        ports = {"MQTT__HOST": broker.host, "MQTT__PORT": str(broker.port)}
-        with paired(broker=broker, CLOUD__TRANSPORT="auto", CLOUD__URL="http://127.0.0.1:9", **ports) as pair:
-            assert segments(pair.complete()) == [("cloud", 0)]
+    with (
+        iotcore_broker() as broker,
+        paired(broker=broker, CLOUD__TRANSPORT="auto", CLOUD__URL="http://127.0.0.1:9") as pair,
+    ):
+        assert segments(pair.complete()) == [("cloud", 0)]
 
 
 def test_a_model_that_only_the_cloud_has_is_listed_and_asked_and_offline_it_says_why_not() -> None:
@@ -215,3 +216,22 @@ def test_a_model_that_only_the_cloud_has_is_listed_and_asked_and_offline_it_says
         offline = httpx.post(url, json=body, timeout=60)
         assert (offline.status_code, offline.json()["error"]["code"]) == (503, "no_place")
         assert "not on this device" in offline.json()["error"]["message"]
+
+
+def test_a_picture_comes_from_the_cloud_and_from_here_where_the_link_is_lost() -> None:
+    with paired(pictures=True, CLOUD__PATIENCE_S="1") as pair:
+        url = f"{pair.device.url}/v1/images/generations"
+        body = {"model": "pictures", "prompt": "a red cat", "seed": 5}
+        there = httpx.post(url, json=body, timeout=120)
+        assert there.status_code == 200, there.text
+        receipt = there.json()["edgewise"]
+        assert [(one["where"], one["offset"]) for one in receipt["segments"]] == [("cloud", 0)]
+        assert receipt["numeric_class"]
+        assert receipt["costs"]["down_bytes"] > 500
+
+        pair.link.act_after(1, "cut", text=EVENT)
+        here = httpx.post(url, json=body, timeout=120)
+        assert here.status_code == 200, here.text
+        receipt = here.json()["edgewise"]
+        assert [one["where"] for one in receipt["segments"]] == ["local"]
+        assert here.json()["data"] == there.json()["data"]
