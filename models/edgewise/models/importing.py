@@ -14,7 +14,7 @@ from typing import Final
 
 from edgewise.core.errors import BadModelFile, InvalidRequest
 from edgewise.models.manifest import ChatTemplate, ModelInfo, Role
-from edgewise.models.names import check_file_name, check_name, suggest_name
+from edgewise.models.names import check_file_name, check_file_path, check_name, suggest_name
 from edgewise.models.small_files import read_object
 from edgewise.models.weights.file import RangeFile
 from edgewise.models.weights.gguf import GGUFHeader, read_gguf_header
@@ -42,6 +42,13 @@ COMPANIONS: Final = frozenset(
         "processor_config.json",
     }
 )
+
+
+PIPELINE: Final = "model_index.json"
+"""What a folder of diffusers has and no other."""
+_PARTS: Final = frozenset(
+    {".json", ".txt", ".model", ".safetensors"}
+)  # of a pipeline: configurations, tokenizers, weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +118,33 @@ def _gguf_info(header: GGUFHeader, role: Role) -> ModelInfo:
     )
 
 
+def _inspect_pipeline(folder: Path, name: str) -> Candidate:
+    """A pipeline of diffusers: its index, and the folder of each part."""
+    paths: dict[str, Path] = {}
+    left_out: list[str] = []
+    for child in sorted(folder.rglob("*")):
+        path = child.relative_to(folder).as_posix()
+        wanted = path == PIPELINE or (path.count("/") == 1 and child.suffix in _PARTS and ".fp16." not in child.name)
+        if wanted:
+            paths[check_file_path(path)] = _regular(child)
+        elif not child.is_dir():
+            left_out.append(path)
+    weights = [path for file, path in paths.items() if file.endswith(".safetensors")]
+    if not weights:
+        raise InvalidRequest(f"{folder} has {PIPELINE}, but no part of it has *.safetensors.")
+    info = ModelInfo(
+        role="diffusion",
+        format="safetensors",
+        licence_model="unknown",
+        parameters=sum(map(_shard_elements, weights)),
+        chat_template="none",
+    )
+    return Candidate(name=name, paths=paths, info=info, left_out=tuple(left_out))
+
+
 def _inspect_folder(folder: Path, name: str, role: Role) -> Candidate:
+    if role == "diffusion" and (folder / PIPELINE).is_file():
+        return _inspect_pipeline(folder, name)
     paths: dict[str, Path] = {}
     left_out: list[str] = []
     for child in sorted(folder.iterdir()):

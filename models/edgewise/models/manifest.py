@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from edgewise.core.errors import BadModelFile, InvalidRequest
 from edgewise.models.files import ModelFormat
-from edgewise.models.names import check_file_name, check_name, check_sha256
+from edgewise.models.names import check_file_path, check_name, check_sha256
 from edgewise.models.sampling import check_sampling
 
 Role: TypeAlias = Literal["llm", "embeddings", "speech-to-text", "text-to-speech", "vad", "vision", "ocr", "diffusion"]
@@ -142,7 +142,7 @@ def parse_manifest(data: bytes, *, where: str) -> Manifest:
 def _build(raw: Mapping[str, Any]) -> Manifest:
     files = tuple(
         StoredFile(
-            name=check_file_name(_text(file["name"])),
+            name=check_file_path(_text(file["name"])),
             sha256=check_sha256(_text(file["sha256"])),
             size=_count(file["size"]),
         )

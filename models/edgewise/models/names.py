@@ -54,6 +54,13 @@ def check_file_name(name: str) -> str:
     return name
 
 
+def check_file_path(name: str) -> str:
+    """As `check_file_name`, with at most one folder before it: "unet/config.json"."""
+    for part in name.split("/", 1):
+        check_file_name(part)
+    return name
+
+
 def check_sha256(value: str) -> str:
     """Returns `value` unchanged if it is 64 lower-case hexadecimal digits; raises `InvalidRequest` otherwise."""
     if not _SHA256.fullmatch(value):

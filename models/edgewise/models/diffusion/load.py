@@ -10,9 +10,9 @@ import torch
 
 from edgewise.core.errors import UnsupportedModel
 from edgewise.models.diffusion.protocol import PictureModel
-from edgewise.models.diffusion.sizes import PIPELINE
 from edgewise.models.diffusion.starter.files import FILES, is_starter, load_starter
 from edgewise.models.files import ModelFiles
+from edgewise.models.importing import PIPELINE
 
 _DIFFUSERS = "edgewise.models.diffusion.diffusers_model"
 

@@ -10,12 +10,11 @@ from typing import Final
 
 from edgewise.core.errors import UnsupportedModel
 from edgewise.models.files import ModelFiles
+from edgewise.models.importing import PIPELINE
 from edgewise.models.small_files import read_object
 from edgewise.models.weights.file import RangeFile
 from edgewise.models.weights.safetensors_header import parse_safetensors_header
 
-PIPELINE: Final = "model_index.json"
-"""What a folder of diffusers has and no other."""
 _BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 _FIXED: Final = 32 << 20  # code, caches of kernels, prompts
 _DECODER_CHANNELS: Final = 128 * 4  # values alive for one pixel in the widest place of a usual image decoder
