@@ -190,6 +190,17 @@ def test_a_reset_after_so_many_bytes_lets_exactly_these_pass(echo: Echo, count: 
         assert link.carried("down") == count
 
 
+def test_nothing_of_a_piece_in_whose_midst_the_link_is_held_is_lost(echo: Echo) -> None:
+    with Link("127.0.0.1", echo.port) as link, connect(link) as peer:
+        fired = link.act_after(700, "hold")
+        peer.sendall(bytes(range(250)) * 8)
+        assert fired.wait(PATIENCE_S)
+        assert receive(peer, 700) == (bytes(range(250)) * 8)[:700]
+        assert link.carried("down") == 700
+        link.restore()
+        assert receive(peer, 1300) == (bytes(range(250)) * 8)[700:]
+
+
 def test_a_cut_after_a_text_counts_it_across_pieces_and_connections(echo: Echo) -> None:
     with Link("127.0.0.1", echo.port) as link:
         fired = link.act_after(3, "cut", direction="up", text=b"data:")

@@ -345,11 +345,13 @@ class Link:
             if not piece:  # the sender has no more to say in this direction
                 writer.write_eof()
                 return
-            self._pass(connection, direction, piece, writer)
+            while piece and not writer.is_closing():
+                await self._moving.wait()
+                piece = piece[self._pass(connection, direction, piece, writer) :]
             await writer.drain()
 
-    def _pass(self, connection: _Connection, direction: Direction, piece: bytes, writer: asyncio.StreamWriter) -> None:
-        """Write a piece, as far as no trigger and no random reset ends it."""
+    def _pass(self, connection: _Connection, direction: Direction, piece: bytes, writer: asyncio.StreamWriter) -> int:
+        """Write a piece, as far as no trigger and no random reset ends it; how many bytes of it."""
         tail = connection.tail[direction]
         triggers = [one for one in self._triggers if one.direction == direction]
         places = [(place, one) for one in triggers if (place := one.place(tail, piece)) is not None]
@@ -365,19 +367,17 @@ class Link:
         connection.until_reset -= len(piece)
         if fires is not None:
             self._triggers.remove(fires)
-            self._loop.call_soon(self._fire, fires)
+            self._act(fires.action)
+            fires.fired.set()
         elif connection.until_reset <= 0:
-            self._loop.call_soon(connection.reset)
+            connection.reset()
+        return len(piece)
 
     def _record(self, connection: _Connection, direction: Direction, piece: bytes) -> None:
         if self._keep:
             self._kept += len(piece)
             if self._kept <= self._keep:
                 connection.record[direction] += piece
-
-    def _fire(self, trigger: _Trigger) -> None:
-        self._act(trigger.action)
-        trigger.fired.set()
 
 
 class _Way:
