@@ -16,7 +16,7 @@ from openai import InvalidWebhookSignatureError, OpenAI
 
 from edgewise.api.app import create_app
 from edgewise.api.deps import ApiDependencies
-from edgewise.core.errors import NoPlace
+from edgewise.core.errors import ConfigError, NoPlace
 from edgewise.core.privacy import Labels, Privacy
 from edgewise.core.settings import load_settings
 from edgewise.edge.outbox.part import Outbox
@@ -26,7 +26,7 @@ from edgewise.pipeline.plan import Demand, Errand, LocalPlanner, Plan
 from edgewise.security.fetch import UrlRefused
 from tests.api.harness import LOOPBACK, error_of, until
 from tests.edge.outbox.receiver import receiving
-from tests.fakes.engine import FakeEngine
+from tests.fakes.engine import FakeEngine, Fault
 from tests.fakes.serving import fake_model
 
 JOBS = "/edgewise/v1/jobs"
@@ -150,7 +150,10 @@ async def test_what_cannot_be_right_is_refused_at_once_and_by_name(tmp_path: Pat
         assert edge.engine.requests == []
 
 
-async def test_what_only_the_cloud_can_do_waits_for_the_link_and_survives_a_restart(tmp_path: Path) -> None:
+async def test_what_only_the_cloud_can_do_waits_for_the_link_and_survives_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgewise.edge.outbox.runner._NOTICED_S", 0.5)
     link = Link(LinkState(False, "It was cut."))
     async with device(tmp_path, link=link) as edge:
         one = await edge.leave(key="k")
@@ -184,7 +187,15 @@ async def test_a_job_that_was_running_at_the_end_of_the_service_gives_the_same_a
     async with device(tmp_path) as edge:
         await edge.ended(job["id"])
         assert edge.engine.requests[0].sampling == engine.requests[0].sampling
-        assert edge.engine.requests[0].id == engine.requests[0].id
+        assert edge.engine.requests[0].id == f"{job['id']}.1/0"  # the first one was called off
+
+
+async def test_an_answer_that_was_called_off_elsewhere_is_asked_for_once_more(tmp_path: Path) -> None:
+    engine = FakeEngine(fault=Fault(0, 2, code="cancelled"))
+    async with device(tmp_path, engine=engine) as edge:
+        job = await edge.ended((await edge.leave())["id"])
+        assert (job["state"], len(engine.requests)) == ("succeeded", 2)
+        assert [request.id.split("/")[0] for request in engine.requests] == [job["id"], f"{job['id']}.1"]
 
 
 async def test_a_cancelled_job_ends_within_a_step_wherever_it_is(tmp_path: Path) -> None:
@@ -232,6 +243,15 @@ async def test_a_result_is_delivered_once_and_signed_as_openais_client_wants_it(
     webhooks.verify_signature(delivery.body, delivery.headers)
     with pytest.raises(InvalidWebhookSignatureError):
         webhooks.verify_signature(delivery.body + b" ", delivery.headers)
+
+
+@pytest.mark.parametrize("text", ["whsec_", "whsec_a", "whsec_====", "two words"])
+def test_a_secret_that_is_none_ends_the_start(tmp_path: Path, text: str) -> None:
+    (tmp_path / "secret").write_text(text)
+    overrides = {"home": tmp_path, "outbox.webhook_secret_file": tmp_path / "secret"}
+    loaded = load_settings(overrides=overrides, environ={}, default_file=tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match=r"outbox\.webhook_secret_file"):
+        Outbox(loaded.settings, ApiDependencies(models=Models()))
 
 
 async def test_a_receiver_that_fails_or_answers_late_sees_the_same_message_again(
@@ -299,6 +319,28 @@ async def test_an_answer_goes_no_further_than_its_label(tmp_path: Path, label: s
 async def test_the_label_of_the_model_counts_too(tmp_path: Path) -> None:
     async with device(tmp_path, labels=Labels(models={"tiny": Privacy.PRIVATE})) as edge:
         assert (await edge.leave(403, deliver="https://hub.example/x"))["error"]["param"] == "deliver"
+
+
+async def test_metrics_agree_with_the_table(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    engine.hold.clear()
+    async with device(tmp_path, engine=engine, concurrency=1) as edge:
+
+        def gauges() -> list[float | None]:
+            value = edge.deps.metrics.registry.value
+            states = [value("edgewise_outbox_jobs", {"state": state}) for state in ("queued", "running", "succeeded")]
+            return [*states, value("edgewise_outbox_bytes"), value("edgewise_outbox_undelivered")]
+
+        jobs = [await edge.leave() for _ in range(3)]
+        await until(lambda: gauges()[:3] == [2, 1, 0])
+        engine.hold.set()
+        for job in jobs:
+            await edge.ended(job["id"])
+        await until(lambda: gauges()[:3] == [0, 0, 3])
+        assert gauges()[3] == (await edge.outbox.store.counts()).bytes > 0
+        for job in jobs:
+            await edge.client.delete(f"{JOBS}/{job['id']}")
+        await until(lambda: gauges() == [0, 0, 0, 0, 0])
 
 
 async def test_jobs_are_refused_while_the_service_ends(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class Job:
         body: None once the job has ended: the prompt is not kept longer than it is needed.
         waiting: Why a queued job that was tried has no answer yet.
         next_at: It is not tried before.
-        tries: How often it was begun; `crashes` of them ended with the service.
+        tries: How often it was begun; `crashes` of them ended with a crash of the service, `breaks` with what may pass.
         response: `status_code` and `body` as the route would have answered; None until it has ended.
         sends, send_at, send_error: Tries to deliver the result, when the next one is due, why the last one failed.
     """
@@ -77,6 +77,7 @@ class Job:
     next_at: float
     tries: int
     crashes: int
+    breaks: int
     started_at: float | None
     ended_at: float | None
     response: Mapping[str, Any] | None
@@ -85,6 +86,12 @@ class Job:
     send_at: float | None
     send_error: str | None
     delivered_at: float | None
+
+    @property
+    def request_id(self) -> str:
+        """What its request is called: after a crash the same, so that a cloud that has it goes on with it; after a break another,
+        for the old one was called off."""
+        return f"{self.id}.{self.breaks}" if self.breaks else self.id
 
     @property
     def ended(self) -> bool:

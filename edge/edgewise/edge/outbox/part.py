@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from fastapi import APIRouter
 
 from edgewise.api.deps import ApiDependencies
-from edgewise.core.errors import ConfigError
+from edgewise.core.files import read_secret
 from edgewise.core.settings import Settings
 from edgewise.edge.outbox.addresses import Addresses
 from edgewise.edge.outbox.courier import Carrier, Courier
@@ -47,7 +46,8 @@ class Outbox:
             timeout_s=outbox.webhook_timeout_s,
             remedy="in `outbox.webhook_hosts`",
         )
-        secret = None if outbox.webhook_secret_file is None else secret_of(_read(outbox.webhook_secret_file))
+        file = outbox.webhook_secret_file
+        secret = None if file is None else secret_of(read_secret(file, "outbox.webhook_secret_file"))
         webhook = Webhook(policy, secret=secret, patience_s=outbox.webhook_timeout_s, clock=deps.clock)
         ways: dict[str, Carrier] = {"webhook": webhook, **(carriers or {})}
         keep_s = outbox.keep_days * _DAY_S
@@ -73,10 +73,3 @@ class Outbox:
     async def stop(self) -> None:
         await self._runner.stop()
         self._database.close()
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"outbox.webhook_secret_file: {path} cannot be read ({error}).") from error

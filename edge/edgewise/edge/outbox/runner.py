@@ -1,7 +1,8 @@
 """Works deferred jobs off, a few at a time, through the same way as every other request; what cannot be answered now waits.
 
 Whatever only a link can answer waits until the link is back. All truth is in the store: what was running when the service ended
-is begun again, with the same id and seed, so that a cloud that has the job already goes on with that one.
+is begun again, with the same id and seed, so that a cloud that has the job already goes on with that one. What was called off
+there (a link that was lost, a service that was stopped) goes there again under a new id.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import internal_error
 from edgewise.api.unattended import Unattended, answer_unattended, may_pass
 from edgewise.core.errors import (
+    Cancelled,
     DeadlineExceeded,
     EdgewiseError,
     ModelNotFound,
@@ -28,6 +30,7 @@ from edgewise.core.priority import priority_of
 from edgewise.core.privacy import privacy_of
 from edgewise.edge.outbox.courier import Courier
 from edgewise.edge.outbox.endpoints import Endpoints
+from edgewise.edge.outbox.gauges import Gauges
 from edgewise.edge.outbox.job import Job
 from edgewise.edge.outbox.shown import response_of
 from edgewise.edge.outbox.store import Store
@@ -39,6 +42,7 @@ log = get_logger(__name__)
 ROUTE = "/edgewise/v1/jobs"
 _LOOK_S = 30.0  # expiry is looked at this often, at least
 _LINK_S = 1.0  # the link's state, while it is down
+_NOTICED_S = 20.0  # after which a lost link was noticed, and what the cloud has was looked at again
 _TIDY_S = 3600.0
 _RETRY_S = 5.0  # after a fault of the disk
 _MAX_BACKOFF_S = 30.0
@@ -77,6 +81,7 @@ class Runner:
         self._link = link
         self._concurrency = concurrency
         self._keep_s = keep_s
+        self._gauges = Gauges(deps.metrics.registry)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._main: asyncio.Task[None] | None = None
         self._was_up = False
@@ -140,6 +145,7 @@ class Runner:
         if not self._deps.draining:
             await self._fill()
         await self._courier.fill()
+        self._gauges.show(await self._store.counts())
         due = await self._store.next_due_s()
         longest = _LOOK_S if up else _LINK_S
         return longest if due is None else min(longest, due)
@@ -177,7 +183,7 @@ class Runner:
     async def _answer(self, job: Job) -> dict[str, Any]:
         endpoint = self._endpoints.find(job.url)
         asked = Unattended(
-            id=job.id,
+            id=job.request_id,
             route=ROUTE,
             owner=job.owner,
             priority=priority_of(job.priority),
@@ -191,17 +197,22 @@ class Runner:
         return {"status_code": 200, "body": answered.body}
 
     async def _failed(self, job: Job, error: EdgewiseError) -> None:
-        if self._waits(error):
+        if self._waits(job, error):
             seconds = min(_MAX_BACKOFF_S, max(error.retry_after_s or 0.0, 2.0 ** min(job.tries, 5)))
             log.info("job_waits", job=job.id, tries=job.tries + 1, reason=error.message)
             await self._surely(partial(self._store.postpone, job.id, error.message, seconds))
             return
         await self._end(job, _state(job, error, self._deps.clock.time()), response_of(error))
 
-    def _waits(self, error: EdgewiseError) -> bool:
-        """Whether the job may be answered later: by itself, or once the link is back."""
-        down = self._link is not None and not self._link.link.up
-        return may_pass(error) or (down and isinstance(error, NoPlace | ModelNotFound))
+    def _waits(self, job: Job, error: EdgewiseError) -> bool:
+        """Whether the job may be answered later: by itself, or by a cloud that cannot be reached or may have changed since it was
+        first tried."""
+        if may_pass(error) or (isinstance(error, Cancelled) and not job.breaks):
+            return True
+        if self._link is None or not isinstance(error, NoPlace | ModelNotFound):
+            return False
+        fresh = job.started_at is None or self._deps.clock.time() - job.started_at < _NOTICED_S
+        return fresh or not self._link.link.up
 
     async def _end(self, job: Job, state: State, response: Mapping[str, Any]) -> None:
         if await self._surely(partial(self._store.finish, job.id, state, response)):
@@ -221,4 +232,6 @@ def _state(job: Job, error: EdgewiseError, now: float) -> State:
     """How a job ends by an error that does not pass."""
     if isinstance(error, DeadlineExceeded) and now >= job.expires_at:
         return "expired"
+    if isinstance(error, Cancelled):
+        return "cancelled"
     return "rejected" if error.http_status < 500 else "failed"

@@ -38,6 +38,7 @@ CREATE TABLE jobs (
     next_at REAL NOT NULL,
     tries INTEGER NOT NULL DEFAULT 0,
     crashes INTEGER NOT NULL DEFAULT 0,
+    breaks INTEGER NOT NULL DEFAULT 0,
     started_at REAL,
     ended_at REAL,
     response TEXT,

@@ -10,6 +10,7 @@ import asyncio
 import sqlite3
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from edgewise.core.clock import EARLIEST_PLAUSIBLE, Clock, SystemClock, plausible
@@ -31,6 +32,16 @@ from edgewise.wire.messages import State
 
 MAX_CRASHES = 5
 RETRY_FULL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Jobs by state, results that are still to be delivered, bytes of all, and the age of the oldest open job in seconds."""
+
+    states: Mapping[str, int]
+    undelivered: int
+    bytes: int
+    oldest_s: float
 
 
 class Store:
@@ -111,18 +122,19 @@ class Store:
             connection.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
 
         await self._database.run(work)
+        self.changed.set()
 
     # --- for the runner ---------------------------------------------------------------------------------------------------
 
     async def recover(self, *, crashed: bool = True) -> int:
-        """What was running has lost its service and waits again; returns how many. One that was running when the service
-        `crashed` for the `MAX_CRASHES`th time has failed, lest it ends every service."""
+        """What was running has lost its service, which `crashed` or was stopped, and waits again; returns how many. One that was
+        running at `MAX_CRASHES` crashes has failed, lest it ends every service."""
 
         def work(connection: sqlite3.Connection) -> int:
             found = connection.execute(
-                "UPDATE jobs SET state = 'queued', crashes = crashes + ?, waiting = 'The service was ended.', next_at = 0 "
-                "WHERE state = 'running'",
-                (int(crashed),),
+                "UPDATE jobs SET state = 'queued', crashes = crashes + ?, breaks = breaks + ?, next_at = 0, "
+                "waiting = 'The service was ended.' WHERE state = 'running'",
+                (int(crashed), int(not crashed)),
             ).rowcount
             rows = connection.execute("SELECT id FROM jobs WHERE state = 'queued' AND crashes >= ?", (MAX_CRASHES,))
             told = response_of(EngineFault(f"The service ended {MAX_CRASHES} times while it ran."))
@@ -148,7 +160,10 @@ class Store:
 
     async def postpone(self, id: str, why: str, seconds: float) -> bool:
         """A running job found no answer that may come later: try it again then."""
-        query = "UPDATE jobs SET state = 'queued', waiting = ?, next_at = ? WHERE id = ? AND state = 'running'"
+        query = (
+            "UPDATE jobs SET state = 'queued', breaks = breaks + 1, waiting = ?, next_at = ? "
+            "WHERE id = ? AND state = 'running'"
+        )
         return await self._update(query, why, self._clock.time() + seconds, id)
 
     async def wake(self) -> None:
@@ -231,15 +246,19 @@ class Store:
         at = await self._database.run(lambda connection: connection.execute(query, (now,)).fetchone()["at"])
         return None if at is None else float(at - now)
 
-    async def counts(self) -> dict[str, int]:
-        """Jobs by state, `undelivered` results and `bytes`, of all owners, for metrics."""
+    async def counts(self) -> Counts:
+        """Of all owners, for metrics."""
+        total = (
+            "SELECT coalesce(sum(bytes), 0) AS bytes, coalesce(sum(delivery = 'pending'), 0) AS undelivered, "
+            "min(CASE WHEN state IN ('queued', 'running') THEN created_at END) AS oldest FROM jobs"
+        )
 
-        def work(connection: sqlite3.Connection) -> dict[str, int]:
+        def work(connection: sqlite3.Connection) -> Counts:
             rows = connection.execute("SELECT state, count(*) AS count FROM jobs GROUP BY state").fetchall()
-            total = connection.execute(
-                "SELECT coalesce(sum(bytes), 0) AS bytes, coalesce(sum(delivery = 'pending'), 0) AS undelivered FROM jobs"
-            ).fetchone()
-            return {**{row["state"]: row["count"] for row in rows}, **dict(total)}
+            found = connection.execute(total).fetchone()
+            oldest_s = 0.0 if found["oldest"] is None else max(0.0, self._clock.time() - found["oldest"])
+            states = {row["state"]: row["count"] for row in rows}
+            return Counts(states, found["undelivered"], found["bytes"], oldest_s)
 
         return await self._database.run(work)
 
