@@ -90,6 +90,7 @@ class Link:
         self._taken: deque[float] = deque(maxlen=2)
         self._connects = 0
         self._noted = False
+        self._earlier: object = None
         self._probe = probe
         self._probing: asyncio.Task[None] | None = None
         self._probed: asyncio.Queue[Incoming] = asyncio.Queue(maxsize=100)
@@ -293,7 +294,9 @@ class Link:
             name = json.loads(payload)["name"]
         except (ValueError, KeyError, TypeError):
             return  # not ours: a note of another version
-        if name != self._name and self._connects > 0 and not self._noted:
+        if self._connects == 0:
+            self._earlier = name  # of an earlier life, or of a clone that will find our note
+        elif name not in (self._name, self._earlier) and not self._noted:
             self._noted = True
             self._count_takeover()
 
