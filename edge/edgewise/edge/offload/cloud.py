@@ -31,16 +31,16 @@ class Cloud:
     """One cloud, over whichever transport reaches it.
 
     Args:
-        settings: The section [cloud].
+        cloud: The section [cloud] of the settings.
         health: Watches the link; started and stopped with this part.
         device: This device's name.
         tokenizer: That of a model, by name.
     """
 
     def __init__(
-        self, settings: CloudSettings, health: Health, *, device: str, tokenizer: Callable[[str], Tokenizer]
+        self, cloud: CloudSettings, health: Health, *, device: str, tokenizer: Callable[[str], Tokenizer]
     ) -> None:
-        self._settings = settings
+        self._cloud = cloud
         self.health = health
         self._tokenizer = tokenizer
         self._parting = Parting()
@@ -93,7 +93,7 @@ class Cloud:
 
     @property
     def _continues(self) -> bool:
-        return self._settings.on_loss == "continue"
+        return self._cloud.on_loss == "continue"
 
     def _goes_on(self, demand: Demand, side: Side) -> bool:
         """Whether `side` may take an answer over, or race for it."""
@@ -102,14 +102,14 @@ class Cloud:
         longest = demand.prompt_tokens + demand.answer_tokens
         if side == "local" and demand.context is not None and longest > demand.context:
             return False
-        return self._continues or self._settings.hedge_s > 0
+        return self._continues or self._cloud.hedge_s > 0
 
     def _both(self, first: Side, engines: Mapping[Side, Engine]) -> ContinuingEngine:
-        return ContinuingEngine(first, engines, Rules(go_on=self._continues, hedge_s=self._settings.hedge_s))
+        return ContinuingEngine(first, engines, Rules(go_on=self._continues, hedge_s=self._cloud.hedge_s))
 
     def _patience(self, *, hurry: bool) -> Patience:
         """With `hurry` the answer can begin elsewhere, which is better than to wait for a link before anything was sent."""
-        patience = self._settings.patience_s
+        patience = self._cloud.patience_s
         return Patience(submit_s=min(patience, _HURRY_S) if hurry else patience, stream_s=patience)
 
     def _pictures(self, capability: Capability, *, hurry: bool) -> RemotePictures:
