@@ -30,7 +30,7 @@ def _of_encoder(member: str, file: StoredFile) -> CatalogFile:
 
 STARTER_PICTURES: Final = CatalogEntry(
     name="starter-pictures",
-    description="Draws 64 x 64 icons of about 80 things, crudely: a draft of our own, trained for 20 minutes on a CPU.",
+    description="Draws 64 x 64 icons of about 80 things, in their colours or others: a draft of our own, trained on a CPU.",
     info=ModelInfo(
         role="diffusion",
         format="safetensors",
@@ -48,7 +48,7 @@ STARTER_PICTURES: Final = CatalogEntry(
         _shipped(
             StoredFile(
                 name="model.safetensors",
-                sha256="297a419253bb5dfdf063d2801317bb089b37d36dd44d1e245be5cca7bc874b3f",
+                sha256="fa96406aefcaa438ffae209871529932257618c5148a05b697668c1d6c105b1e",
                 size=2_702_292,
             )
         ),
