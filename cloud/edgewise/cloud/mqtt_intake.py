@@ -124,9 +124,7 @@ class MqttIntake:
         return handle
 
     def _open(self, incoming: Incoming) -> tuple[topics.Topic, Envelope] | None:
-        if (
-            incoming.retain
-        ):  # mosquitto 2.0.11 hands retained messages to shared subscribers: an old request, acted on again
+        if incoming.retain:  # mosquitto 2.0.11 hands retained requests to shared subscribers: old ones, acted on again
             self._drop("retained", f"a request on {incoming.topic[:100]} was retained")
             return None
         try:
@@ -196,9 +194,9 @@ class MqttIntake:
         await self._reply(uid, job, envelope, JobEvent(key=control.key, event=accepted))
 
     async def _resume(self, uid: str, id: str, control: JobControl, envelope: Envelope) -> Job:
-        flow = self._flows.get(uid, control.key)
         after = parse_place(control.after, param="after")
         found = await self._desk.check_place(uid, id, after)
+        flow = self._flows.get(uid, control.key)
         if flow is not None and flow.place >= envelope.place:
             return found  # a broker delivered it twice, or late
         if flow is None and self._flows.full:

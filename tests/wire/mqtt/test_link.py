@@ -173,6 +173,25 @@ async def test_a_client_that_returns_or_restarts_is_no_clone(broker: BrokerProce
     assert {event.kind for event in events} == {"up", "down"}
 
 
+async def test_a_broker_that_went_back_to_an_older_state_tells_of_no_clone(
+    broker: BrokerProcess, new_link: LinkFactory
+) -> None:
+    if broker.name == "iotcore":
+        pytest.skip("iotcore sends a returning session nothing that is retained, and forgets all when it ends")
+    notes: list[bytes] = []
+    watcher = new_link(broker, "watcher")
+    watcher.on("f/1/d/a/own/session", lambda incoming: notes.append(incoming.payload))
+    await started(watcher)
+    await (await started(new_link(broker, "a", home="one"))).stop()
+    await until(lambda: len(notes) == 1, "the note of the first life")
+    link = await started(new_link(broker, "a", home="two"))
+    for connects in (2, 3, 4):
+        await link.publish("f/1/d/a/own/session", notes[0], retain=True)  # as if the second life's had been lost
+        link.connection.end("the test cuts it")
+        await until(partial(returned, link, connects), "it returns")
+    assert link.stopped_because is None
+
+
 async def test_a_broker_that_stands_still_is_found_out(broker: BrokerProcess, new_link: LinkFactory) -> None:
     link = await started(new_link(broker, "a", keepalive_s=1))
     with frozen(broker):

@@ -294,9 +294,11 @@ class Link:
             name = json.loads(payload)["name"]
         except (ValueError, KeyError, TypeError):
             return  # not ours: a note of another version
+        if name == self._name:
+            return
         if self._connects == 0:
             self._earlier = name  # of an earlier life, or of a clone that will find our note
-        elif name not in (self._name, self._earlier) and not self._noted:
+        elif name != self._earlier and not self._noted:
             self._noted = True
             self._count_takeover()
 
