@@ -165,7 +165,7 @@ def test_half_precision_that_overflows_is_drawn_again_in_a_wider_type(core: Pict
     told: list[str] = []
     core.listen(lambda word, sentence: told.append(word))
     real = core._model
-    core._model, core._widen = Overflowing(real, kind), lambda: real  # type: ignore[assignment]
+    core._model, core._widen = Overflowing(real, kind), lambda: real
     core.add(ask("a", seed=3))
     chunks = run(core)["a"]
     assert chunks[-1].finish == "done"
@@ -175,7 +175,7 @@ def test_half_precision_that_overflows_is_drawn_again_in_a_wider_type(core: Pict
 
 
 def test_a_model_that_overflows_in_its_widest_type_says_so(core: PictureCore) -> None:
-    core._model = Overflowing(core._model, "inf")  # type: ignore[assignment]
+    core._model = Overflowing(core._model, "inf")
     core.add(ask("a"))
     last = run(core)["a"][-1]
     assert (last.finish, last.error_code) == ("error", "engine_error")

@@ -22,11 +22,17 @@ class Clock:
 class Drawing:
     """A scheduler whose steps all take a second."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, *, max_running: int = 8, max_batch: int = 4, max_waiting: int = 100) -> None:
         self.clock = Clock()
         self.order: list[list[str]] = []
-        limits = {"max_running": 8, "max_batch": 4, "max_waiting": 100, **limits}
-        self.scheduler = PictureScheduler(**limits, now=self.clock, ageing_s=60.0, step_s=1.0)
+        self.scheduler = PictureScheduler(
+            max_running=max_running,
+            max_batch=max_batch,
+            max_waiting=max_waiting,
+            now=self.clock,
+            ageing_s=60.0,
+            step_s=1.0,
+        )
         self._made = 0
 
     def ask(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ from edgewise.models.diffusion.protocol import Brief, Canvas, PictureModel
 from edgewise.models.diffusion.sizes import picture_sizes
 from edgewise.models.files import ModelFiles
 from edgewise.models.store import Store
-
-sys.path.insert(0, str(Path(__file__).parent))
-import tiny_pipelines
+from tests.fakes import tiny_pipelines
 
 STEPS = 4
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of diffusers itself

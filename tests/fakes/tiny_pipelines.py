@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import diffusers
+import diffusers as untyped_diffusers
 import torch
-import transformers
+import transformers as untyped_transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
+
+diffusers: Any = untyped_diffusers
+transformers: Any = untyped_transformers
 
 _CHANNELS = 4
 
@@ -25,7 +28,7 @@ def clip_tokenizer(folder: Path) -> Any:
     )
 
 
-def clip(projection: int = 32) -> transformers.CLIPTextConfig:
+def clip(projection: int = 32) -> Any:
     return transformers.CLIPTextConfig(
         vocab_size=64,
         hidden_size=32,
