@@ -20,9 +20,8 @@ from tests.e2e.pair import Pair, paired
 
 OFFSET = 37
 TOKENS = 120
-HEAD = (
-    b'"offset":%d,' % OFFSET
-)  # of an event that begins at this token; there is none where tokens came together otherwise
+HEAD = b'"offset":%d,' % OFFSET
+"""In an event that begins at this token; there is none where the tokens came together otherwise."""
 RETRIES = 40
 SETTLE_S = 0.5  # until the device has taken in what crossed before
 OTHER_CLASS: dict[str, Any] = {"DTYPE": "float32", "KV_DTYPE": "float32"}

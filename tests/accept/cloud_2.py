@@ -1,0 +1,156 @@
+"""The link is cut in mid-answer, twice, at every tenth token: the answer is byte-equal to an uncut one, and each is billed once.
+
+A device and a cloud as two real processes on a tiny model; every answer comes from the cloud over a link of our own, to the cloud
+or to the broker that both are clients of. It is slow enough that whoever reads the device's stream can cut it in time: when so
+many tokens have reached the client, and once more some tokens later. Every connection breaks; new ones are taken after a moment.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from edgewise.bench.link import LinkShape
+from scripts.sse import events
+from tests.accept.line import Line, Verdict, main, progress
+from tests.e2e.broker import iotcore_broker
+from tests.e2e.pair import Pair, paired
+from tests.e2e.service import edgewise
+
+TOKENS = 200
+OFFSETS = range(10, TOKENS - 10, 10)
+APART = 50  # tokens between the two cuts: more than can be on their way behind the first
+DARK_S = 0.1
+SLOW = LinkShape(bits_per_s=64_000)
+PROMPTS = 4
+
+
+@dataclass
+class Answer:
+    """What one stream brought.
+
+    Attributes:
+        cuts: Tokens that the client had when the link was cut.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    receipt: dict[str, Any] = field(default_factory=dict)
+    cuts: list[int] = field(default_factory=list)
+
+    @property
+    def segments(self) -> list[tuple[str, int]]:
+        return [(one["where"], one["offset"]) for one in self.receipt["stages"][0]["segments"]]
+
+    def same_as(self, other: Answer) -> bool:
+        return (self.tokens, self.text) == (other.tokens, other.text)
+
+
+def ask(pair: Pair, number: int, cut_at: tuple[int, ...] = (), cut: Callable[[], None] = lambda: None) -> Answer:
+    """Stream an answer from the device; `cut` is called as soon as so many tokens have come."""
+    body = pair.body(
+        f"story {number % PROMPTS}",
+        TOKENS,
+        stream=True,
+        ignore_eos=True,
+        return_token_ids=True,
+        temperature=0.9,
+        stream_options={"include_usage": True},
+    )
+    answer, left = Answer(), list(cut_at)
+    with httpx.stream("POST", f"{pair.device.url}/v1/completions", json=body, timeout=120) as response:
+        response.raise_for_status()
+        for event in events(response.iter_lines()):
+            for choice in event["choices"]:
+                answer.text += choice["text"]
+                answer.tokens += choice.get("token_ids") or ()
+            answer.receipt = event.get("edgewise") or answer.receipt
+            if left and len(answer.tokens) >= left[0]:
+                left.pop(0)
+                answer.cuts.append(len(answer.tokens))
+                cut()
+    return answer
+
+
+def offsets(count: int) -> Iterator[int]:
+    """`count` of the offsets, spread evenly over all of them, and over and over if there are more trials."""
+    for trial in range(count):
+        yield OFFSETS[trial * len(OFFSETS) // count if count < len(OFFSETS) else trial % len(OFFSETS)]
+
+
+def both_cuts(offset: int) -> tuple[int, int]:
+    """At the offset and once more, before or after it."""
+    return (offset, offset + APART) if offset + APART < TOKENS else (offset - APART, offset)
+
+
+def fault(answer: Answer, uncut: Answer, broken: int) -> str | None:
+    """Why a cut answer is not right."""
+    if len(answer.cuts) < 2 or broken < 2:
+        return f"was cut at {answer.cuts} only, and {broken} connections followed"
+    if answer.segments != [("cloud", 0)]:
+        return f"was made by {answer.segments}"
+    return None if answer.same_as(uncut) else "differs from the uncut one"
+
+
+def over(transport: str, count: int) -> dict[str, str]:
+    """Trials over one transport: what is wrong, by trial."""
+    faults: dict[str, str] = {}
+    with ExitStack() as stack:
+        broker = stack.enter_context(iotcore_broker()) if transport == "mqtt" else None
+        pair = stack.enter_context(paired(broker=broker, CLOUD__PATIENCE_S="60"))
+        uncut = [ask(pair, number) for number in range(PROMPTS)]
+        before = billed(pair)
+        pair.link.reshape(SLOW)
+
+        def cut() -> None:
+            pair.link.cut()
+            time.sleep(DARK_S)
+            pair.link.restore()
+
+        for number, offset in enumerate(offsets(count)):
+            pair.wait_link()
+            connections = pair.link.connections
+            answer = ask(pair, number, both_cuts(offset), cut)
+            why = fault(answer, uncut[number % PROMPTS], pair.link.connections - connections)
+            if why is not None:
+                faults[f"{transport}-{number}-at-{offset}"] = why
+            progress(f"{transport}: cut at {answer.cuts}: {why or 'equal'}")
+        jobs, tokens = (now - then for now, then in zip(billed(pair), before, strict=True))
+    if tokens - jobs != count * (TOKENS - 1):  # answers of one token, by which the link was tried, do not change that
+        faults[transport] = f"{jobs} jobs and {tokens} tokens were billed for {count} answers of {TOKENS}"
+    return faults
+
+
+def billed(pair: Pair) -> tuple[int, int]:
+    """Jobs and answered tokens on the cloud's bills."""
+    bills = json.loads(edgewise(pair.cloud.home, "cloud", "usage", "--json"))
+    return sum(bill["jobs"] for bill in bills), sum(bill["completion_tokens"] for bill in bills)
+
+
+def measure(count: int) -> Verdict:
+    """`count` streams on each transport."""
+    faults = {**over("http", count), **over("mqtt", count)}
+    trials = 2 * count
+    bad = len({name for name in faults if "-at-" in name})
+    billing = "; ".join(why for name, why in faults.items() if "-at-" not in name) or "each billed once"
+    figure = f"{trials - bad} of {trials} streams byte-equal after two cuts, over HTTP and MQTT; {billing}"
+    return Verdict(figure=figure, passed=not faults, details={"faults": faults})
+
+
+LINE = Line(
+    number=2,
+    title="Link cut at every tenth offset of a 200-token stream, twice per stream, on both transports",
+    bar="byte-equal to an uncut run, each request billed once",
+    count=len(OFFSETS),
+    small=2,
+    measure=measure,
+)
+
+if __name__ == "__main__":
+    main(LINE, "tests.accept.cloud_2")
