@@ -70,7 +70,7 @@ def draw(url: str, seed: int, block: Block) -> None:
     answer.raise_for_status()
     block.ended = time.perf_counter()
     block.picture_s = block.ended - began
-    block.computed = answer.json()["edgewise"]["computed_steps"]
+    block.computed = answer.json()["edgewise"]["stages"][0]["computed_steps"]
 
 
 def run_block(url: str, *, picture: int | None) -> Block:

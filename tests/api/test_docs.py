@@ -18,7 +18,14 @@ from edgewise.api.schemas import MAX_CHOICES, MAX_STOP_CHARS, MAX_STOPS, ChatBod
 from edgewise.core import errors as core_errors
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import BadModelFile, ConfigError, EdgewiseError, SourceUnavailable, UnsupportedModel
-from edgewise.pipeline.receipts import Receipt, StageReceipt
+from edgewise.pipeline.receipts import (
+    DiffuseReceipt,
+    GenerateReceipt,
+    PictureReceipt,
+    Receipt,
+    StageReceipt,
+    TextReceipt,
+)
 from tests.api.harness import CHAT, hello, make_api
 from tests.api.test_auth import Keys, Record
 from tests.fakes.engine import FakeEngine
@@ -102,9 +109,18 @@ async def test_scopes_are_as_documented(scope: str) -> None:
 
 def test_the_receipts_fields() -> None:
     section = PAGE.split("## The receipt\n", 1)[1].split("\n## ", 1)[0]
-    whole, stage = section.split("Each stage:", 1)
-    assert re.findall(r"^\| `(\w+)`", whole, re.MULTILINE) == list(Receipt.__dataclass_fields__)
-    assert re.findall(r"^\| `(\w+)`", stage, re.MULTILINE) == list(StageReceipt.__dataclass_fields__)
+    tables = re.split(r"^(?:Each stage|A `\w+` stage also has)", section, flags=re.MULTILINE)
+    whole, stage, generate, diffuse = [
+        [name for row in re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
+        for table in tables
+    ]
+    common, every = list(Receipt.__dataclass_fields__), list(StageReceipt.__dataclass_fields__)
+    assert whole == list(
+        dict.fromkeys([*common, *TextReceipt.__dataclass_fields__, *PictureReceipt.__dataclass_fields__])
+    )
+    assert stage == every
+    assert generate == list(GenerateReceipt.__dataclass_fields__)[len(every) :]
+    assert diffuse == list(DiffuseReceipt.__dataclass_fields__)[len(every) :]
 
 
 async def test_the_metrics() -> None:

@@ -225,13 +225,20 @@ def test_a_picture_comes_from_the_cloud_and_from_here_where_the_link_is_lost() -
         there = httpx.post(url, json=body, timeout=120)
         assert there.status_code == 200, there.text
         receipt = there.json()["edgewise"]
-        assert [(one["where"], one["offset"]) for one in receipt["segments"]] == [("cloud", 0)]
-        assert receipt["numeric_class"]
+        (stage,) = receipt["stages"]
+        assert [(one["where"], one["offset"]) for one in stage["segments"]] == [(stage["where"], 0)] == [("cloud", 0)]
+        assert stage["numeric_class"]
         assert receipt["costs"]["down_bytes"] > 500
 
         pair.link.act_after(1, "cut", text=EVENT)
         here = httpx.post(url, json=body, timeout=120)
         assert here.status_code == 200, here.text
         receipt = here.json()["edgewise"]
-        assert [one["where"] for one in receipt["segments"]] == ["local"]
+        (stage,) = receipt["stages"]
+        assert ([one["where"] for one in stage["segments"]], stage["where"]) == (["local"], "local")
+        assert receipt["plan"]["stages"][0]["where"] == "cloud"
+        assert receipt["costs"]["up_bytes"] > 100
+        assert "link_lost" in stage["why"]
+        stored = httpx.get(f"{pair.device.url}/edgewise/v1/receipts?where=local&limit=1", timeout=60).json()["data"]
+        assert [one["id"] for one in stored] == [receipt["request_id"]]
         assert here.json()["data"] == there.json()["data"]

@@ -14,7 +14,7 @@ from edgewise.core.errors import NotFound
 from edgewise.engine.request import LinkUse, RequestStats, Segment
 from edgewise.pipeline.plan import Candidate, Decision, Errand, Plan, Prediction
 from edgewise.pipeline.receipt_store import DAY_S, Outcome, Query, ReceiptStore, Spent
-from edgewise.pipeline.receipts import Pace, Receipt, costs_of, show_plan, stage_receipt
+from edgewise.pipeline.receipts import Pace, TextReceipt, costs_of, generate_receipt, show_plan
 from edgewise.pipeline.state import open_state
 from tests.fakes.engine import FakeEngine
 
@@ -47,7 +47,7 @@ def plan_of(where: str = "cloud", total_s: float = 2.0) -> Plan:
 
 def outcome(id: str, plan: Plan, stats: RequestStats = STATS, model: str = "tiny", fault: str | None = None) -> Outcome:
     pace = Pace(first_token_s=0.5, generation_s=1.5, tokens=100)
-    receipt = Receipt(
+    receipt = TextReceipt(
         request_id=id,
         model=model,
         digest="sha256:0",
@@ -57,8 +57,8 @@ def outcome(id: str, plan: Plan, stats: RequestStats = STATS, model: str = "tiny
         sampling={},
         plan=show_plan(plan),
         total_ms=2500.0,
-        costs=costs_of([stats], plan.watts),
-        stages=(stage_receipt(plan.decision("generate"), [stats], 0, pace),),
+        costs=costs_of([stats], [stats.link], plan.watts),
+        stages=(generate_receipt(plan.decision("generate"), [stats], 0, pace),),
         ignored=(),
         warnings=(),
     )
@@ -73,6 +73,36 @@ def outcome(id: str, plan: Plan, stats: RequestStats = STATS, model: str = "tiny
         total_s=2.5,
         fault=fault,
     )
+
+
+HERE = (Segment(where="local", offset=0, numeric_class="b", why="The cloud was lost."),)
+
+
+@pytest.mark.parametrize(
+    ("planned", "segments", "where", "told"),
+    [
+        ("local", [()], "local", "fake"),
+        ("cloud", [HANDED_OVER.segments], "cloud+local", None),
+        ("cloud", [HERE], "local", "b"),
+        ("cloud", [HERE, HANDED_OVER.segments[:1]], "local+cloud", None),
+        ("local", [(), HANDED_OVER.segments[:1]], "local+cloud", None),
+        ("cloud", [None], "cloud", "fake"),
+    ],
+)
+def test_a_stage_says_where_it_really_ran(
+    planned: str, segments: list[tuple[Segment, ...] | None], where: str, told: str | None
+) -> None:
+    plan = plan_of(planned)
+    decision, stats = (
+        plan.decision("generate"),
+        [None if one is None else replace(STATS, segments=one) for one in segments],
+    )
+    stage = generate_receipt(decision, stats, 0, Pace(first_token_s=0.5, generation_s=1.5, tokens=100))
+    assert stage.where == where
+    assert (stage.numeric_class is None) == (told is None)
+    assert (stage.precision is None) == (told != "fake")
+    assert ("The cloud was lost." in stage.why) == (HERE in segments)
+    assert show_plan(plan)["stages"][0]["where"] == planned
 
 
 @dataclass
@@ -106,7 +136,7 @@ async def test_a_plan_is_on_disk_before_it_is_used_and_its_receipt_joins_it(
     store.ended(outcome("r1", plan, HANDED_OVER))
     found = await store.get("r1")
     assert (found["state"], found["predicted_ms"], found["real_ms"], found["error"]) == ("done", 2000.0, 2500.0, 0.2)
-    assert found["where"] == "cloud, local"
+    assert found["where"] == "cloud+local"
     (stage,) = found["receipt"]["stages"]
     assert [segment["reads"] for segment in stage["segments"]] == ["cloud from 0", "local from 37"]
     assert found["receipt"]["costs"] == {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.priority import Priority as Priority
@@ -158,6 +158,19 @@ class LinkUse:
     down_bytes: int = 0
     price: float = 0.0
     hedged: bool = False
+
+
+@runtime_checkable
+class Linked(Protocol):
+    """A stream from beyond this device: it tells at any time, also after it broke or was closed, what it has cost so far."""
+
+    @property
+    def link(self) -> LinkUse | None: ...
+
+
+def link_of(stream: object) -> LinkUse | None:
+    """What a stream has cost beyond this device; None for one of the device's own."""
+    return stream.link if isinstance(stream, Linked) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
 
 from edgewise.core.errors import Cancelled, EdgewiseError, EngineFault, error_class
 from edgewise.core.log import get_logger
-from edgewise.core.priority import Priority, PriorityName
-from edgewise.core.privacy import Privacy, PrivacyName
+from edgewise.core.priority import Priority
+from edgewise.core.privacy import Privacy
 from edgewise.engine.pictures.request import (
     DiffuseChunk,
     DiffuseParams,
@@ -20,11 +19,11 @@ from edgewise.engine.pictures.request import (
     PictureEngine,
     PictureStream,
 )
-from edgewise.engine.request import RequestStats
+from edgewise.engine.request import RequestStats, link_of
 from edgewise.pipeline.model import ServedPictures
 from edgewise.pipeline.plan import Decision, Demand, Errand, Place, Plan, Planner, PolicyName
 from edgewise.pipeline.receipt_store import Outcome
-from edgewise.pipeline.receipts import Costs, SegmentReceipt, Usage, costs_of, segments_of, show_plan
+from edgewise.pipeline.receipts import PictureReceipt, Usage, costs_of, diffuse_receipt, show_plan
 from edgewise.pipeline.seeds import draw_seed, sequence_seed
 
 log = get_logger(__name__)
@@ -53,47 +52,6 @@ class PictureTask:
     allowed: tuple[Place, ...] = ()
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PictureReceipt:
-    """The `edgewise` object of an answer with pictures; times in milliseconds, the largest of its pictures'.
-
-    `seeds` are those of the pictures in their order, `computed_steps` those that the step cache did not predict. With
-    `retried`, half precision overflowed and a picture was drawn again in a wider type.
-    """
-
-    request_id: str
-    model: str
-    digest: str
-    priority: PriorityName
-    privacy: PrivacyName
-    seeds: tuple[int, ...]
-    where: str
-    why: str
-    numeric_class: str | None
-    dtype: str | None
-    width: int
-    height: int
-    steps: int
-    computed_steps: int
-    guidance: float
-    queued_ms: float
-    denoise_ms: float
-    decode_ms: float
-    preemptions: int
-    restarts: int
-    retried: bool
-    plan: Mapping[str, Any]
-    total_ms: float
-    costs: Costs
-    segments: tuple[SegmentReceipt, ...]
-    ignored: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,13 +194,8 @@ class PictureRun:
 
     def receipt(self) -> PictureReceipt:
         """What was drawn, where and how."""
-        task, decision = self.task, self.decision
-        info = decision.engine.info
-        known = [picture.stats for picture in self._pictures if picture.stats is not None]
-        size = known[0] if known else None
-        accounts = [_account(one) for one in known]
-        segments = segments_of(accounts)
-        told = segments[-1].numeric_class if segments else None if info is None else info.numeric_class
+        task = self.task
+        stats = [picture.stats for picture in self._pictures]
         return PictureReceipt(
             request_id=task.id,
             model=task.model.name,
@@ -250,25 +203,14 @@ class PictureRun:
             priority=task.priority.label,
             privacy=task.privacy.label,
             seeds=tuple(picture.seed for picture in self._pictures),
-            where=decision.where,
-            why=decision.reason,
-            numeric_class=told,
-            dtype=None if info is None else info.dtype,
-            width=0 if size is None else size.width,
-            height=0 if size is None else size.height,
-            steps=0 if size is None else size.steps,
-            computed_steps=sum(one.computed_steps for one in known),
-            guidance=0.0 if size is None else size.guidance,
-            queued_ms=_ms(max((one.queued_s for one in known), default=0.0)),
-            denoise_ms=_ms(max((one.denoise_s for one in known), default=0.0)),
-            decode_ms=_ms(max((one.decode_s for one in known), default=0.0)),
-            preemptions=sum(one.preemptions for one in known),
-            restarts=max((one.restarts for one in known), default=0),
-            retried=any(one.retried for one in known),
             plan=show_plan(self.plan),
             total_ms=_ms(self._last_s - self._started_s),
-            costs=costs_of(accounts, self.plan.watts),
-            segments=segments,
+            costs=costs_of(
+                [None if one is None else _account(one) for one in stats],
+                [link_of(one.stream) for one in self._pictures],
+                self.plan.watts,
+            ),
+            stages=(diffuse_receipt(self.decision, stats),),
             ignored=task.ignored,
             warnings=task.warnings,
         )

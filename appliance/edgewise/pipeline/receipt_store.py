@@ -20,7 +20,7 @@ from edgewise.core.log import get_logger
 from edgewise.core.sqlite import Database
 from edgewise.engine.request import RequestStats
 from edgewise.pipeline.plan import Errand, Plan
-from edgewise.pipeline.receipts import Costs, predicted_s, show_plan
+from edgewise.pipeline.receipts import PLACES_JOINED, Costs, place_of, predicted_s, show_plan
 
 log = get_logger(__name__)
 
@@ -64,9 +64,8 @@ class Outcome:
 
     @property
     def place(self) -> str:
-        """Where the answers were made: the places in their order, as "cloud" or "cloud, local"."""
-        segments = [segment.where for one in self.stats if one is not None for segment in one.segments]
-        return ", ".join(dict.fromkeys(segments or [decision.where for decision in self.plan.decisions]))
+        """Where the answers were made, as `receipts.place_of` tells it."""
+        return place_of(_planned_place(self.plan), self.stats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +172,7 @@ class ReceiptStore:
         await self.flush()
         limits = {
             "model = ?": query.model,
-            "instr(place, ?) > 0": query.where,
+            "instr('+' || place || '+', '+' || ? || '+') > 0": query.where,
             "key = ?": query.key,
             "at >= ?": query.since,
             "at < ?": query.until,
@@ -216,10 +215,14 @@ class ReceiptStore:
             "at": self._clock.time(),
             "key": errand.key,
             "model": model,
-            "place": ", ".join(dict.fromkeys(decision.where for decision in plan.decisions)),
+            "place": _planned_place(plan),
             "predicted_s": predicted_s(plan),
             "plan": json.dumps(show_plan(plan)),
         }
+
+
+def _planned_place(plan: Plan) -> str:
+    return PLACES_JOINED.join(dict.fromkeys(decision.where for decision in plan.decisions))
 
 
 def _shown(row: Any) -> dict[str, Any]:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from edgewise.core.priority import PriorityName
 from edgewise.core.privacy import PrivacyName
 from edgewise.engine.api import Engine
-from edgewise.engine.request import RequestStats, Segment
+from edgewise.engine.pictures.request import DiffuseStats, PictureEngine
+from edgewise.engine.request import LinkUse, RequestStats, Segment
 from edgewise.pipeline.plan import Decision, Plan, Prediction
+
+PLACES_JOINED = "+"
+Stats: TypeAlias = RequestStats | DiffuseStats
+StatsT = TypeVar("StatsT", bound=Stats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
+    """None for what a kind of engine does not have: pictures have no key-value pages."""
+
     dtype: str
-    kv_dtype: str
-    quantize: str
+    kv_dtype: str | None = None
+    quantize: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +42,14 @@ class SegmentReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReceipt:
-    """What one stage did. Times in milliseconds; None where the engine gave no account.
+    """What every stage tells, whatever it does. Times in milliseconds; None where the engine gave no account.
 
-    `queued_ms`, `prefill_ms` and `decode_ms` are the largest of the stage's sequences, which run side by side; `restarts`
-    likewise, `preemptions` are summed, `cached_tokens` counts each prompt once; `restored_tokens` are those of them that came
-    back from host memory or disk. `segments` are there where an answer was not made by the local engine alone.
+    `where` is what happened: "local", "cloud" or "peer", or several in their order, as "cloud+local"; the place that was planned
+    is in the plan. `why` is the plan's reason, followed by what made the stage go on elsewhere. `numeric_class` is None where it
+    is unknown or parts differ in it, and `precision` where it is not that of the engine that was planned.
+
+    `queued_ms` and the times of the kinds are the largest of the stage's items, which run side by side; `restarts` likewise,
+    `preemptions` are summed. `segments` are there where an item was not made by the local engine alone.
     """
 
     stage: str
@@ -47,15 +58,36 @@ class StageReceipt:
     numeric_class: str | None
     precision: Precision | None
     queued_ms: float | None
+    restarts: int | None
+    preemptions: int | None
+    segments: tuple[SegmentReceipt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateReceipt(StageReceipt):
+    """`cached_tokens` counts each prompt once; `restored_tokens` are those of them that came back from host memory or disk."""
+
     prefill_ms: float | None
     decode_ms: float | None
     ttft_ms: float | None
     tokens_per_s: float | None
     cached_tokens: int | None
     restored_tokens: int | None
-    restarts: int | None
-    preemptions: int | None
-    segments: tuple[SegmentReceipt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffuseReceipt(StageReceipt):
+    """`steps` are those of each picture, `computed_steps` those of all that the step cache did not predict. With `retried`, half
+    precision overflowed and a picture was drawn again in a wider type."""
+
+    width: int | None
+    height: int | None
+    steps: int | None
+    computed_steps: int | None
+    guidance: float | None
+    denoise_ms: float | None
+    decode_ms: float | None
+    retried: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +106,10 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The `edgewise` object of an answer.
+    """The `edgewise` object of an answer, whatever was asked.
 
-    `priority` is the deadline class in force, `privacy` the label; `sampling` holds the values in force, the model's
-    recommendations included; `plan` is what `show_plan` makes of the plan; `total_ms` is the time from the plan to the last
-    token, which the plan predicted.
+    `priority` is the deadline class in force, `privacy` the label; `plan` is what `show_plan` makes of the plan; `total_ms` is
+    the time from the plan to the last token or picture, which the plan predicted.
     """
 
     request_id: str
@@ -86,8 +117,6 @@ class Receipt:
     digest: str
     priority: PriorityName
     privacy: PrivacyName
-    seed: int
-    sampling: Mapping[str, float]
     plan: Mapping[str, Any]
     total_ms: float
     costs: Costs
@@ -98,6 +127,21 @@ class Receipt:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextReceipt(Receipt):
+    """`sampling` holds the values in force, the model's recommendations included."""
+
+    seed: int
+    sampling: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureReceipt(Receipt):
+    """`seeds` are those of the pictures in their order."""
+
+    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,48 +162,99 @@ class Pace:
     tokens: int
 
 
-def stage_receipt(
+def generate_receipt(
     decision: Decision[Engine], stats: Sequence[RequestStats | None], cached: int | None, pace: Pace
-) -> StageReceipt:
+) -> GenerateReceipt:
     """Sum up one generate stage over its sequences."""
     info = decision.engine.info
-    known = [one for one in stats if one is not None]
-    whole = bool(known) and len(known) == len(stats)
-    return StageReceipt(
-        stage=decision.stage,
-        where=decision.where,
-        why=decision.reason,
-        numeric_class=None if info is None else info.numeric_class,
-        precision=None if info is None else Precision(dtype=info.dtype, kv_dtype=info.kv_dtype, quantize=info.quantize),
-        queued_ms=_ms(max(one.queued_s for one in known)) if whole else None,
-        prefill_ms=_ms(max(one.prefill_s for one in known)) if whole else None,
-        decode_ms=_ms(max(one.decode_s for one in known)) if whole else None,
+    precision = None if info is None else Precision(dtype=info.dtype, kv_dtype=info.kv_dtype, quantize=info.quantize)
+    known = _all_known(stats)
+    return GenerateReceipt(
+        **_common(decision, stats, None if info is None else info.numeric_class, precision),
+        prefill_ms=_ms(max(one.prefill_s for one in known)) if known else None,
+        decode_ms=_ms(max(one.decode_s for one in known)) if known else None,
         ttft_ms=None if pace.first_token_s is None else _ms(pace.first_token_s),
         tokens_per_s=round((pace.tokens - len(stats)) / pace.generation_s, 2)
         if pace.generation_s > 0 and pace.tokens > len(stats)
         else None,
         cached_tokens=cached,
-        restored_tokens=sum(one.restored_tokens for one in known) if whole else None,
-        restarts=max(one.restarts for one in known) if whole else None,
-        preemptions=sum(one.preemptions for one in known) if whole else None,
-        segments=segments_of(stats),
+        restored_tokens=sum(one.restored_tokens for one in known) if known else None,
     )
 
 
-def costs_of(stats: Sequence[RequestStats | None], watts: float | None) -> Costs:
-    """Sum up what the answers of a stage cost; `watts` is what computing draws here.
+def diffuse_receipt(decision: Decision[PictureEngine], stats: Sequence[DiffuseStats | None]) -> DiffuseReceipt:
+    """Sum up one diffuse stage over its pictures."""
+    info = decision.engine.info
+    precision = None if info is None else Precision(dtype=info.dtype)
+    known = _all_known(stats)
+    size = known[0] if known else None
+    return DiffuseReceipt(
+        **_common(decision, stats, None if info is None else info.numeric_class, precision),
+        width=None if size is None else size.width,
+        height=None if size is None else size.height,
+        steps=None if size is None else size.steps,
+        computed_steps=sum(one.computed_steps for one in known) if known else None,
+        guidance=None if size is None else size.guidance,
+        denoise_ms=_ms(max(one.denoise_s for one in known)) if known else None,
+        decode_ms=_ms(max(one.decode_s for one in known)) if known else None,
+        retried=any(one.retried for one in known) if known else None,
+    )
+
+
+def place_of(planned: str, stats: Sequence[Stats | None]) -> str:
+    """Where a stage's items were made: the places in their order, joined by "+". What gave no account of its own counts as made
+    where it was planned."""
+    places = (
+        [planned] if one is None or not one.segments else [segment.where for segment in one.segments] for one in stats
+    )
+    return PLACES_JOINED.join(dict.fromkeys(itertools.chain.from_iterable(places))) or planned
+
+
+def _common(
+    decision: Decision[Any], stats: Sequence[Stats | None], numeric_class: str | None, precision: Precision | None
+) -> dict[str, Any]:
+    """The fields of `StageReceipt`; class and precision are those of the engine that was planned."""
+    known: list[Stats] = _all_known(stats)
+    segments = segments_of(stats)
+    classes = {segment.numeric_class for segment in segments}
+    if any(one is None or not one.segments for one in stats) or not stats:
+        classes.add(numeric_class)
+    told = next(iter(classes)) if len(classes) == 1 else None
+    changes = [segment.why for segment in segments if segment.where != decision.where]
+    return {
+        "stage": decision.stage,
+        "where": place_of(decision.where, stats),
+        "why": " ".join(dict.fromkeys([decision.reason, *changes])),
+        "numeric_class": told,
+        "precision": precision if told == numeric_class else None,
+        "queued_ms": _ms(max(one.queued_s for one in known)) if known else None,
+        "restarts": max(one.restarts for one in known) if known else None,
+        "preemptions": sum(one.preemptions for one in known) if known else None,
+        "segments": segments,
+    }
+
+
+def _all_known(stats: Sequence[StatsT | None]) -> list[StatsT]:
+    """Every item's account; empty where one is missing, so that no sum is told of a part."""
+    known = [one for one in stats if one is not None]
+    return known if len(known) == len(stats) else []
+
+
+def costs_of(stats: Sequence[RequestStats | None], links: Sequence[LinkUse | None], watts: float | None) -> Costs:
+    """Sum up what the answers of a stage cost; `links` is what each cost beyond this device, also where it broke, and `watts`
+    what computing draws here.
 
     Sequences run side by side: the device computes for as long as the longest of them.
     """
     known = [one for one in stats if one is not None]
-    links = [one.link for one in known if one.link is not None]
+    used = [link for link in links if link is not None]
     busy_s = max((_local_s(one) for one in known), default=0.0)
     return Costs(
-        up_bytes=sum(link.up_bytes for link in links),
-        down_bytes=sum(link.down_bytes for link in links),
-        price=sum((link.price for link in links), 0.0),
+        up_bytes=sum(link.up_bytes for link in used),
+        down_bytes=sum(link.down_bytes for link in used),
+        price=sum((link.price for link in used), 0.0),
         joules=None if watts is None else round(watts * busy_s, 3),
-        hedged=any(link.hedged for link in links),
+        hedged=any(link.hedged for link in used),
     )
 
 
@@ -210,7 +305,7 @@ def _predicted(prediction: Prediction | None) -> dict[str, Any] | None:
     }
 
 
-def segments_of(stats: Sequence[RequestStats | None]) -> tuple[SegmentReceipt, ...]:
+def segments_of(stats: Sequence[Stats | None]) -> tuple[SegmentReceipt, ...]:
     """Who made which part of which answer, as far as the local engine did not make it alone."""
     return tuple(
         SegmentReceipt(

@@ -16,12 +16,12 @@ from typing import Protocol
 from edgewise.core.errors import Cancelled, EdgewiseError, EngineFault, error_class
 from edgewise.core.log import get_logger
 from edgewise.engine.api import TokenStream
-from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk
+from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk, link_of
 from edgewise.pipeline.hooks.hooks import Hooks, Passage
 from edgewise.pipeline.plan import Demand, Errand, Plan, Planner
 from edgewise.pipeline.prompt import answer_budget, encode_input
 from edgewise.pipeline.receipt_store import Outcome
-from edgewise.pipeline.receipts import Pace, Receipt, Usage, costs_of, show_plan, stage_receipt
+from edgewise.pipeline.receipts import Pace, TextReceipt, Usage, costs_of, generate_receipt, show_plan
 from edgewise.pipeline.seeds import draw_seed, normalize_seed, sequence_seed
 from edgewise.pipeline.structured.hold import hold
 from edgewise.pipeline.task import Task
@@ -203,14 +203,14 @@ class Run:
             cached_tokens=self._cached_tokens(),
         )
 
-    def receipt(self) -> Receipt:
+    def receipt(self) -> TextReceipt:
         pace = Pace(
             first_token_s=self.first_token_s,
             generation_s=0.0 if self._first_s is None else self._last_s - self._first_s,
             tokens=sum(sequence.text.count for sequence in self._sequences),
         )
         stats = [sequence.stats for sequence in self._sequences]
-        return Receipt(
+        return TextReceipt(
             request_id=self.task.id,
             model=self.task.model.name,
             digest=self.task.model.digest,
@@ -220,8 +220,8 @@ class Run:
             sampling=self.task.sampling.effective(self.task.model),
             plan=show_plan(self.plan),
             total_ms=round((self._last_s - self._started_s) * 1000, 3),
-            costs=costs_of(stats, self.plan.watts),
-            stages=(stage_receipt(self.plan.decision("generate"), stats, self._cached_tokens(), pace),),
+            costs=costs_of(stats, [link_of(one.stream) for one in self._sequences], self.plan.watts),
+            stages=(generate_receipt(self.plan.decision("generate"), stats, self._cached_tokens(), pace),),
             ignored=self.task.ignored,
             warnings=(*self.task.warnings, *self._warnings()),
         )

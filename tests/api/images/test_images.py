@@ -70,7 +70,8 @@ def test_pictures_are_drawn_by_seed(client: openai.OpenAI) -> None:
     assert np.abs(near).max() <= 2
     assert first.model_extra is not None
     receipt = first.model_extra["edgewise"]
-    assert (receipt["where"], receipt["steps"], receipt["computed_steps"]) == ("local", 4, 8)
+    (stage,) = receipt["stages"]
+    assert (stage["where"], stage["steps"], stage["computed_steps"]) == ("local", 4, 8)
     assert receipt["seeds"][0] == 7
     second = client.images.generate(prompt="a red cat", extra_body={"seed": receipt["seeds"][1]})
     assert second.data is not None
@@ -90,7 +91,7 @@ def test_a_stream_has_partial_pictures_and_ends_with_the_receipt(client: openai.
     assert [event.type for event in events] == kinds
     assert all(picture(event.b64_json).size == (16, 16) for event in events)
     assert events[-1].model_extra is not None
-    assert events[-1].model_extra["edgewise"]["steps"] == 4
+    assert events[-1].model_extra["edgewise"]["stages"][0]["steps"] == 4
 
 
 def test_an_edit_keeps_what_the_mask_keeps(client: openai.OpenAI) -> None:

@@ -77,6 +77,8 @@ def test_a_picture_that_is_lost_is_drawn_by_the_other_engine() -> None:
     assert stats is not None
     assert [(one.where, one.numeric_class) for one in stats.segments] == [("local", CLASS)]
     assert "link_lost" in stats.segments[0].why
+    assert stats.link is not None
+    assert stats.link.up_bytes > 0  # what the lost one had cost
     down = pictures(FakeTransport(losses=10_000), 0.05)
     chunks = asyncio.run(draw(BackedPictures(down, "cloud", here), here))
     assert chunks[-1].picture == b"here"

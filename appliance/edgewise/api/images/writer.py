@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import struct
 from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -51,19 +52,25 @@ class PictureForm:
 async def whole_answer(run: PictureRun, form: PictureForm, created: int) -> dict[str, Any]:
     """All pictures as one body. Raises what an engine reports."""
     pictures: dict[int, str] = {}
+    size = ""
     async for drawn in run.news():
         if drawn.chunk.picture is not None:
+            size = _size(drawn.chunk.picture)
             pictures[drawn.index] = await _encoded(drawn.chunk.picture, form)
-    receipt = run.receipt()
     return {
         "created": created,
         "background": "opaque",
         "data": [{"b64_json": pictures[index]} for index in sorted(pictures)],
         "output_format": form.output,
-        "size": f"{receipt.width}x{receipt.height}",
+        "size": size,
         "usage": _NO_TOKENS,
-        "edgewise": receipt.to_dict(),
+        "edgewise": run.receipt().to_dict(),
     }
+
+
+def _size(png: bytes) -> str:
+    """As OpenAI writes it, from the header of the file: its first chunk has width and height."""
+    return "{}x{}".format(*struct.unpack_from(">II", png, 16))
 
 
 async def picture_events(

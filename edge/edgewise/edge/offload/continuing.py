@@ -15,9 +15,8 @@ from edgewise.core.errors import EdgewiseError, EngineFault
 from edgewise.core.log import get_logger
 from edgewise.edge.offload.accounts import together
 from edgewise.edge.offload.continuation import Begin, Complete, Course, Fail, Move, Side
-from edgewise.edge.offload.remote import RemoteStream
 from edgewise.engine.api import CacheTier, Engine, EngineInfo, EngineState, EngineStats, MemoryReport, TokenStream
-from edgewise.engine.request import FinishReason, GenerateRequest, LinkUse, RequestStats, Segment, TokenChunk
+from edgewise.engine.request import FinishReason, GenerateRequest, LinkUse, RequestStats, Segment, TokenChunk, link_of
 
 log = get_logger(__name__)
 
@@ -125,9 +124,7 @@ class _Leg:
 
     @property
     def link(self) -> LinkUse | None:
-        if isinstance(self.stream, RemoteStream):
-            return self.stream.link
-        return None if self.stats is None else self.stats.link
+        return link_of(self.stream) or (None if self.stats is None else self.stats.link)
 
     def segment(self, offset: int) -> Segment:
         info = self.engine.info
@@ -173,6 +170,14 @@ class ContinuingStream:
             await self._chunks.aclose()
             for leg in self._legs.values():
                 await leg.close()
+
+    @property
+    def link(self) -> LinkUse | None:
+        """What all sides have cost so far."""
+        link: LinkUse | None = None
+        for leg in self._legs.values():
+            link = together(link, leg.link, hedged=self._hedged)
+        return link
 
     async def begin(self) -> None:
         """Return once a side has accepted the request."""
@@ -281,15 +286,12 @@ class ContinuingStream:
         segments."""
         if stats is None:
             return None
-        link: LinkUse | None = None
-        for leg in self._legs.values():
-            link = together(link, leg.link, hedged=self._hedged)
         alone = len(self._legs) == 1 and self._engine.first == "local"
         return replace(
             stats,
             completion_tokens=len(self._course.output),
             segments=() if alone else tuple(self._segments),
-            link=link,
+            link=self.link,
         )
 
 

@@ -168,7 +168,9 @@ class JobFollower:
         if self._left:
             return
         self._left = True
+        used = self.traffic  # the transport forgets it with the job
         self._say(op, place)
+        self._before, self._job = used, None
 
     async def _hand(self, transport: Transport) -> None:
         assert self._job is not None

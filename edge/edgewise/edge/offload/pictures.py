@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from edgewise.core.errors import Cancelled, DeadlineExceeded, EdgewiseError, EngineFault
 from edgewise.core.log import get_logger
 from edgewise.core.priority import Priority
+from edgewise.edge.offload.accounts import together
 from edgewise.edge.offload.continuation import Side, may_continue
 from edgewise.edge.offload.follow import JobFollower, Patience, Road
 from edgewise.edge.offload.jobs import job_key, ttl_ms
@@ -29,7 +30,7 @@ from edgewise.engine.pictures.request import (
     PictureInfo,
     PictureStream,
 )
-from edgewise.engine.request import LinkUse, Segment
+from edgewise.engine.request import LinkUse, Segment, link_of
 from edgewise.wire.messages import Blob, Capability, Chunk, DiffuseWork, Final, JobRequest
 from edgewise.wire.stream_log import Place
 
@@ -110,6 +111,7 @@ class RemotePictureStream:
         self._place = Place(0, 0)
         self._total = request.params.steps or 0
         self._came = 0
+        self._price = 0.0
         self._loop = asyncio.get_running_loop()
         self._chunks = self._run()
         self._done = False
@@ -182,6 +184,7 @@ class RemotePictureStream:
             return self._failed(code, final.error_message or f"The cloud ended the job as {final.state}.")
         if not final.blobs:
             raise EngineFault("The cloud ended a picture without one.")
+        self._price = final.usage.price
         content = await self._down(final.blobs[0])
         latents = self._request.params.latents
         return DiffuseChunk(
@@ -195,18 +198,22 @@ class RemotePictureStream:
             stats=self._stats(final),
         )
 
+    @property
+    def link(self) -> LinkUse:
+        """What it has cost so far, media included; the price of a picture is named with it."""
+        up, down = self._follower.traffic
+        params = self._request.params
+        media = len(params.image or b"") + len(params.mask or b"")
+        return LinkUse(up_bytes=up + media, down_bytes=down + self._came, price=self._price)
+
     def _stats(self, final: Final) -> DiffuseStats | None:
-        """The cloud's account, with where it ran and what crossed the link, media included."""
+        """The cloud's account, with where it ran and what crossed the link."""
         try:
             stats = _STATS.validate_python({**(final.facts or {}), "segments": (), "link": None})
         except ValidationError:
             return None
-        up, down = self._follower.traffic
-        params = self._request.params
-        media = len(params.image or b"") + len(params.mask or b"")
-        link = LinkUse(up_bytes=up + media, down_bytes=down + self._came, price=final.usage.price)
         segment = Segment(where="cloud", offset=0, numeric_class=final.numeric_class, why="The plan chose the cloud.")
-        return replace(stats, link=link, segments=(segment,))
+        return replace(stats, link=self.link, segments=(segment,))
 
     async def _down(self, blob: Blob) -> bytes:
         self._came += blob.bytes
@@ -269,6 +276,7 @@ class _BackedStream:
         self._second = second
         self._request = request
         self._lost: str | None = None
+        self._spent: LinkUse | None = None
 
     def __aiter__(self) -> AsyncIterator[DiffuseChunk]:
         return self
@@ -279,6 +287,7 @@ class _BackedStream:
         code = chunk.error_code or ""
         if chunk.finish == "error" and self._lost is None and may_continue(self._side, code):
             await self._stream.aclose()
+            self._spent = link_of(self._stream)
             await self.change(code, chunk.error_message or "")
             chunk = await self._stream.__anext__()
         return chunk if chunk.stats is None or self._lost is None else replace(chunk, stats=self._told(chunk.stats))
@@ -286,6 +295,10 @@ class _BackedStream:
     async def aclose(self) -> None:
         if self._stream is not None:
             await self._stream.aclose()
+
+    @property
+    def link(self) -> LinkUse | None:
+        return together(self._spent, link_of(self._stream))
 
     async def change(self, code: str, message: str) -> None:
         """Begin on the other side."""
@@ -299,7 +312,7 @@ class _BackedStream:
             stats.segments[-1].numeric_class if stats.segments else None if info is None else info.numeric_class
         )
         segment = Segment(where=other, offset=0, numeric_class=numeric_class, why=self._lost or "")
-        return replace(stats, segments=(segment,))
+        return replace(stats, segments=(segment,), link=self.link)
 
 
 async def _up(follower: JobFollower, media: bytes | None) -> Blob | None:
