@@ -18,7 +18,7 @@ from edgewise.wire.envelope import decode
 from edgewise.wire.messages import JobControl
 from edgewise.wire.mqtt import link as link_module
 from edgewise.wire.mqtt.connection import Broker, Connection, Incoming, Will
-from edgewise.wire.mqtt.link import Link, LinkEvent, matches
+from edgewise.wire.mqtt.link import Link, LinkEvent, _Retries, matches
 from edgewise.wire.mqtt.session import SessionCounter
 from tests.e2e.broker import CLOUD_USER, BrokerProcess, free_port, mosquitto_broker
 from tests.wire.mqtt.conftest import LinkFactory, until
@@ -324,19 +324,46 @@ class Recorder(random.Random):
         return len(self.bounds) == count
 
 
-async def test_reconnects_are_spread_between_zero_and_a_limit_that_grows_to_two_minutes(tmp_path: Path) -> None:
+async def test_reconnects_are_spread_over_half_of_what_the_outage_has_lasted(tmp_path: Path) -> None:
     clock, rng = FakeClock(), Recorder()
     where = Broker(host="127.0.0.1", port=free_port(), uid="a")
     link = Link(where, SessionCounter(tmp_path / "ep"), clock=clock, rng=rng)
     link.start()
-    for attempt in range(1, 11):
+    waited = []
+    for attempt in range(1, 21):
         await until(partial(rng.drawn, attempt), "the next attempt failed")
         await asyncio.sleep(0)
-        clock.advance(min(120.0, 2.0**attempt) + 0.001)
+        waited.append(clock.monotonic())
+        clock.advance(rng.bounds[-1][1])
     await link.stop()
-    assert [high for _, high in rng.bounds[:10]] == [2, 4, 8, 16, 32, 64, 120, 120, 120, 120]
-    assert {low for low, _ in rng.bounds} == {0}
-    assert int((tmp_path / "ep").read_text()) >= 10  # counted before each attempt, not after
+    assert waited[:4] == [0, 1, 2, 3]  # a broker that is away for two seconds is found again before the third
+    assert rng.bounds[:20] == [(0, min(120.0, max(1.0, away / 2))) for away in waited]
+    assert rng.bounds[19] == (0, 120.0)
+    assert int((tmp_path / "ep").read_text()) >= 20  # counted before each attempt, not after
+
+
+def test_a_connection_that_lived_ends_the_outage_and_one_that_was_dropped_does_not() -> None:
+    rng = Recorder()
+    retries = _Retries(rng)
+    assert retries.delay(100, None) == 1
+    assert retries.delay(140, None) == 20
+    assert retries.delay(160, 159) == 30  # taken and dropped
+    assert retries.delay(190, 179) == 1  # lived for eleven seconds
+    assert retries.delay(194, 191.5) == 1  # away for 1.5 s and back for longer
+    assert rng.bounds == [(0, 1), (0, 20), (0, 30), (0, 1), (0, 1)]
+
+
+def test_a_fleet_that_lost_its_broker_together_does_not_come_back_in_step() -> None:
+    """A thousand devices and a broker that is away for a minute: in no second do more than a few of them return."""
+    back = []
+    for device in range(1000):
+        retries = _Retries(random.Random(device))  # noqa: S311 - jitter
+        now = 0.0
+        while now < 60:
+            now += retries.delay(now, None)
+        back.append(int(now - 60))
+    assert max(back) <= 60 / 2
+    assert max(back.count(second) for second in range(31)) < 200
 
 
 def test_the_counter_of_sessions_goes_on_over_lives_and_damage(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ MAX_WAITING = 8 * 1024**2
 """Bytes that may wait for the broker's acknowledgement before `publish` itself waits."""
 _FIRST_DELAY_S = 1.0
 _LONGEST_DELAY_S = 120.0
-_STEADY_S = 10.0  # a connection that lived so long was a good one: the next delay is short again
+_STEADY_S = 10.0
 _CLONE_S = 60.0
 _FAREWELL_S = 2.0
 
@@ -89,6 +89,7 @@ class Link:
         self._name = uuid.uuid4().hex  # of this object, in the note
         self._taken: deque[float] = deque(maxlen=2)
         self._connects = 0
+        self._up_since: float | None = None
         self._noted = False
         self._earlier: object = None
         self._probe = probe
@@ -104,7 +105,7 @@ class Link:
     def on(self, filter: str, handler: Handler) -> None:
         """Hand messages that match a filter to `handler`, in the event loop, one at a time. Call it before `start`.
 
-        Filters must not overlap: a broker sends a message once for each that matches.
+        Filters must be equal or not overlap: a broker sends a message once for each that matches.
         """
         self._handlers.append((Subscription(filter), handler))
 
@@ -206,34 +207,35 @@ class Link:
     # --- keeping it ------------------------------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        failures = 0
+        retries = _Retries(self._rng)
         while not self._stopping and self.stopped_because is None:
-            begun = self._clock.monotonic()
             ended = await self._once()
             if self._stopping or self.stopped_because is not None:
                 return
-            failures = 0 if self._clock.monotonic() - begun > _STEADY_S else failures + 1
             if ended.taken_over:
                 self._count_takeover()
-            delay = self._rng.uniform(0, min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** min(failures, 10)))
+            delay = retries.delay(self._clock.monotonic(), self._up_since)
             log.info("mqtt_down", reason=ended.reason, retry_s=round(delay, 2))
             await self._clock.sleep(delay)
 
     async def _once(self) -> Ended:
         """Connect and stay until it is over."""
         connection: Connection | None = None
+        self._up_since = None
         try:
             number = await asyncio.to_thread(self._sessions.next)
             connection = Connection(self._broker, self._arrived, will=self._will(number) if self._will else None)
             await connection.open()
             self._noted = False
-            await connection.subscribe([item for item, _ in self._handlers] + [Subscription(self._note)])
+            wanted = dict.fromkeys(item for item, _ in self._handlers)
+            await connection.subscribe([*wanted, Subscription(self._note)])
             await connection.publish(self._note, json.dumps({"name": self._name, "ep": number}).encode(), retain=True)
             if self.stopped_because is not None:
                 return Ended("clone")
             self._sealer = Sealer(number)
             self._connection = connection
             self._connects += 1
+            self._up_since = self._clock.monotonic()
             self._up.set()
             self._tell("up", f"connected to {self._broker.host}:{self._broker.port}")
             if self._probe and self.found is None:
@@ -323,6 +325,31 @@ class Link:
         (log.info if kind in ("up", "down") else log.error)(f"mqtt_{kind}", message=message)
         if self._on_event is not None:
             self._on_event(LinkEvent(kind, message))
+
+
+class _Retries:
+    """When to connect again: after a random time up to half of what the outage has lasted, one second at least, two minutes
+    at most.
+
+    So a short cut costs about a second, and what a broker's outage has cut off together comes back spread over a time that
+    grows with the outage: nobody retries in step, and nobody waits longer for a broker than it was away. A connection ends
+    the outage if it lived longer than that, or ten seconds; one that the broker takes and drops does not.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._lost_at: float | None = None
+
+    def delay(self, now: float, up_since: float | None) -> float:
+        """Seconds from `now`, at which an attempt ended; `up_since` is when its connection stood, None if it never did."""
+        if self._lost_at is None or (up_since is not None and self._good(self._lost_at, up_since, now)):
+            self._lost_at = now
+        limit = max(_FIRST_DELAY_S, (now - self._lost_at) / 2)
+        return self._rng.uniform(0, min(_LONGEST_DELAY_S, limit))
+
+    @staticmethod
+    def _good(lost_at: float, up_since: float, now: float) -> bool:
+        return now - up_since > min(_STEADY_S, max(_FIRST_DELAY_S, up_since - lost_at))
 
 
 def matches(filter: str, topic: str) -> bool:
