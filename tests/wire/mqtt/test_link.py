@@ -357,7 +357,7 @@ def test_a_fleet_that_lost_its_broker_together_does_not_come_back_in_step() -> N
     """A thousand devices and a broker that is away for a minute: in no second do more than a few of them return."""
     back = []
     for device in range(1000):
-        retries = _Retries(random.Random(device))  # noqa: S311 - jitter
+        retries = _Retries(random.Random(device))
         now = 0.0
         while now < 60:
             now += retries.delay(now, None)
