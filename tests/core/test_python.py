@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from edgewise.core import python
 from edgewise.core.python import module_command
 
 
@@ -17,7 +16,7 @@ def test_a_file_in_the_working_directory_is_not_taken_for_a_library(
 ) -> None:
     (tmp_path / "base64.py").write_text("raise SystemExit('the wrong file')")
     (tmp_path / "timeit.py").write_text("raise SystemExit('the wrong file')")
-    monkeypatch.setattr(python.sys, "version_info", version)
+    monkeypatch.setattr("edgewise.core.python.sys.version_info", version)
     for module, flags in (("base64", ["-t"]), ("timeit", ["-n", "1", "pass"])):
         done = subprocess.run(
             [*module_command(module), *flags], cwd=tmp_path, check=False, capture_output=True, text=True

@@ -28,14 +28,14 @@ class Opened:
     """A stream whose cancellations are counted."""
 
     def __init__(self) -> None:
-        self.mailbox = Mailbox()
+        self.mailbox: Mailbox[TokenChunk] = Mailbox()
         self.cancelled = 0
-        self.stream: RequestStream | None = RequestStream(self.mailbox, self.cancel, asyncio.get_running_loop())
+        self.stream: RequestStream[TokenChunk] | None = RequestStream(self.mailbox, self.cancel, asyncio.get_running_loop())
 
     def cancel(self) -> None:
         self.cancelled += 1
 
-    def reading(self) -> RequestStream:
+    def reading(self) -> RequestStream[TokenChunk]:
         assert self.stream is not None
         return self.stream
 
