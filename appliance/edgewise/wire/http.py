@@ -1,7 +1,7 @@
 """What both ends of the HTTP transport agree on: paths, media types, and how soon silence means that the link is gone.
 
     POST JOBS                           JobRequest -> 202 Accepted; the same key is the same job
-    GET  JOBS/{id}/stream?from=1.37     server-sent events: `id:` attempt.offset, `data:` a Chunk, the last one a Final
+    GET  JOBS/{id}/stream?from=1.37     server-sent events: `id:` the place after it, `data:` a Chunk, the last one a Final
     POST JOBS/{id}/ack | /cancel        JobControl -> 204
     GET  CLOUD                          CloudInfo
     PUT, GET BLOBS/{sha256}             bytes; GET answers range requests

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
+from edgewise.wire.stream_log import Place
+
 VERSION = 1
 MAX_TOKENS = 2**24
 MAX_TEXT = 64 * 1024**2
@@ -132,9 +134,9 @@ class Chunk(Message):
     facts: dict[str, Any] | None = None
 
     @property
-    def id(self) -> str:
-        """Name of the chunk on the wire, and the place after it in a stream: `attempt.offset`."""
-        return f"{self.attempt}.{self.offset}"
+    def place(self) -> Place:
+        """Where a consumer is that has it: the place after it."""
+        return Place(self.attempt, self.offset + self.count)
 
 
 class Usage(Message):
@@ -175,6 +177,11 @@ class Final(Message):
     error_code: str | None = None
     error_message: str | None = None
     retryable: bool = False
+
+    @property
+    def place(self) -> Place:
+        """The end of the stream."""
+        return Place(self.attempt, self.count)
 
 
 class Gone(Message):
@@ -219,6 +226,21 @@ class JobControl(Message):
     after: str = Field(default="0.0", pattern=r"^[0-9]{1,9}\.[0-9]{1,9}$")
     credit: NonNegativeInt = 0
     done: bool = False
+
+
+class JobResult(Message):
+    """What came of a deferred job, as a device delivers it: the body of its webhooks, sent again until it is acknowledged.
+
+    Attributes:
+        type: "edgewise.job." and the state.
+        timestamp: When it ended, in seconds since the epoch by the device's clock.
+        data: The job, as `GET /edgewise/v1/jobs/{id}` of the device shows it.
+    """
+
+    v: Literal[1] = 1
+    type: str = Field(max_length=100)
+    timestamp: float
+    data: dict[str, Any]
 
 
 # --- what a cloud says of itself ---------------------------------------------------------------------------------------------

@@ -61,7 +61,9 @@ class TokenBook:
     def take(self, chunk: Chunk) -> Fresh:
         tokens = chunk.tokens or ()
         if len(tokens) != chunk.count:
-            raise EngineFault(f"The cloud's chunk {chunk.id} names {chunk.count} tokens and holds {len(tokens)}.")
+            raise EngineFault(
+                f"The cloud's chunk before {chunk.place} names {chunk.count} tokens and holds {len(tokens)}."
+            )
         have = len(self._tokens)
         known = _known(chunk, have)
         if tuple(self._tokens[chunk.offset : chunk.offset + known]) != tokens[:known]:
@@ -99,7 +101,9 @@ class TextBook:
     def take(self, chunk: Chunk) -> Fresh:
         text = chunk.text or ""
         if len(text) != chunk.count:
-            raise EngineFault(f"The cloud's chunk {chunk.id} names {chunk.count} characters and holds {len(text)}.")
+            raise EngineFault(
+                f"The cloud's chunk before {chunk.place} names {chunk.count} characters and holds {len(text)}."
+            )
         known = _known(chunk, len(self._text))
         if self._text[chunk.offset : chunk.offset + known] != text[:known]:
             raise _changed(chunk)
@@ -123,7 +127,7 @@ def _known(chunk: Chunk, have: int) -> int:
 
 
 def _changed(chunk: Chunk) -> EngineFault:
-    return EngineFault(f"The cloud's chunk {chunk.id} repeats items that it had delivered, as others.")
+    return EngineFault(f"The cloud's chunk before {chunk.place} repeats items that it had delivered, as others.")
 
 
 def _compare(final: Final, unit: Unit, count: int, made: StreamHash) -> None:
