@@ -1,5 +1,4 @@
-"""`make run`: pull the starter models, then `edgewise demo`: a question answered here, a picture through a cloud engine, an answer
-whose link is cut; then serve.
+"""`make run`: pull the starter models, then `edgewise demo`, whose device goes on serving.
 
 With `--once` the services are ended after the three acts: exit code 0 if all went well, otherwise 1 or another with the reason.
 """
