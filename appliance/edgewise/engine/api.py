@@ -20,6 +20,9 @@ class EngineInfo:
         numeric_class: Back end, dtypes, formats and device family in one string; inside one class a continuation is byte-equal.
         max_context: Largest prompt + answer in tokens.
         num_pages, page_tokens: Size of the KV cache.
+        kv_fingerprint: Digest of everything that the bits of a KV page depend on besides its tokens: weights, numeric class, page
+            size, tokenizer, template, and the layout of a page. Pages mean the same in engines that have it in common.
+        kv_page_bytes: Bytes of a KV page.
     """
 
     model: str
@@ -36,6 +39,8 @@ class EngineInfo:
     page_tokens: int
     load_s: float
     pid: int
+    kv_fingerprint: str = ""
+    kv_page_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sys
 import time
+from dataclasses import replace
 
 import torch
 
@@ -15,6 +18,7 @@ from edgewise.engine.constraint import Constraints
 from edgewise.engine.core import ProgressSink
 from edgewise.engine.engine import Engine
 from edgewise.engine.fit import FitReport, fit
+from edgewise.engine.handover import HandOver
 from edgewise.engine.kv_cache import allocate
 from edgewise.engine.ledger import Ledger, available_memory
 from edgewise.engine.networks import cache_variant, describe, load_network
@@ -26,6 +30,7 @@ from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Scheduler
 from edgewise.engine.spill import SpillSpace
 from edgewise.engine.tiering import PageMover, PageTiers
+from edgewise.engine.tiers.folder import key_of
 from edgewise.engine.tiers.make import make_tiers, wanted_bytes
 from edgewise.engine.tiers.mover import KVPageMover
 from edgewise.kernels.compiled import origin
@@ -95,14 +100,16 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
         page_tokens=PAGE_TOKENS,
         notify=notices.put,
     )
+    scheduler = _scheduler(config, report, pacer, tiers, _spill(config, report, host_ledger, mover))
     return Engine(
-        info,
-        scheduler=_scheduler(config, report, pacer, tiers, _spill(config, report, host_ledger, mover)),
+        replace(info, kv_fingerprint=_kv_fingerprint(config, info, mover), kv_page_bytes=mover.page_bytes),
+        scheduler=scheduler,
         runner=Runner(decoder, kv, device, Constraints(config.vocabulary)),
         pacer=pacer,
         ledger=ledger,
         tiers=tiers,
         notices=notices,
+        hand_over=HandOver(scheduler.pages, tiers, mover),
     )
 
 
@@ -205,6 +212,12 @@ def _info(
         load_s=time.monotonic() - began,
         pid=os.getpid(),
     )
+
+
+def _kv_fingerprint(config: EngineConfig, info: EngineInfo, mover: KVPageMover) -> str:
+    """See `EngineInfo`. Rotary positions are part of the weights' configuration, which the model's digest covers."""
+    key = key_of(config.model.digest, info.numeric_class, PAGE_TOKENS, config.disk_cache_key)
+    return hashlib.sha256("\n".join((key, sys.byteorder, mover.layout)).encode()).hexdigest()
 
 
 def available_on(device: torch.device) -> int:

@@ -36,6 +36,7 @@ class EngineConfig:
         host_cache_bytes: Host memory for KV pages that left the device; 0 for none.
         disk_cache_dir, disk_cache_bytes: Folder and size of the KV tier that survives a restart; None and 0 for none.
         disk_cache_key: What besides model and KV format the stored pages depend on (digest of tokenizer and template).
+        handover_bytes: Host memory where KV pages of other appliances arrive, if no tier gives as much; 0 takes none.
         vocabulary: Spelling of every token, for answers that follow a grammar; None refuses them.
         turns: File in which engine processes take turns on one device (`engine.turns`); None runs without regard to others.
     """
@@ -62,5 +63,6 @@ class EngineConfig:
     disk_cache_dir: str | None = None
     disk_cache_bytes: int = 0
     disk_cache_key: str = ""
+    handover_bytes: int = 0
     vocabulary: Vocabulary | None = field(default=None, repr=False)
     turns: str | None = None

@@ -12,10 +12,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from edgewise.core.errors import ConfigError
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
+from edgewise.engine.messages import PageOrder, PageReply
 from edgewise.engine.notices import Notify
 from edgewise.engine.pictures.request import DiffuseChunk, PictureInfo
 from edgewise.engine.request import TokenChunk
@@ -64,6 +65,14 @@ class EngineCore(Protocol):
     def memory(self) -> MemoryReport: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class HoldsPages(Protocol):
+    """A core whose KV pages can be handed over to another appliance, and taken from one."""
+
+    def pages(self, order: PageOrder) -> PageReply:
+        """Carry an order out at once; what it moves is bounded."""
 
 
 EngineFactory = Callable[[Any, ProgressSink], EngineCore]

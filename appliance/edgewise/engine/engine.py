@@ -10,8 +10,10 @@ from dataclasses import asdict, replace
 from edgewise.core.errors import ConstraintFailed, InvalidRequest
 from edgewise.core.log import get_logger
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
+from edgewise.engine.handover import HandOver
 from edgewise.engine.heartbeat import resident_bytes
 from edgewise.engine.ledger import Ledger
+from edgewise.engine.messages import PageOrder, PageReply
 from edgewise.engine.notices import Notices, Notify
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats, TokenChunk, TokenLogprobs
@@ -35,6 +37,7 @@ class Engine:
         scheduler, runner, pacer, ledger: Its parts.
         tiers: Pages beyond the device; the same that the scheduler and its page pool have.
         notices: What the parts want operators to know.
+        hand_over: Gives named pages away and takes some; None does neither.
         now, wait: Monotonic seconds, and how to let some pass.
     """
 
@@ -48,6 +51,7 @@ class Engine:
         ledger: Ledger,
         tiers: TieredPages | None = None,
         notices: Notices | None = None,
+        hand_over: HandOver | None = None,
         now: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -59,6 +63,7 @@ class Engine:
         self._tiers: PageTiers = tiers or NoTiers()
         self._tiered = tiers
         self._notices = notices or Notices()
+        self._hand_over = hand_over
         self._writing_behind = False
         self._now = now
         self._wait = wait
@@ -228,6 +233,12 @@ class Engine:
         if self._tiered is not None and tier != "device":
             cleared |= self._tiered.clear(tier)
         return cleared
+
+    def pages(self, order: PageOrder) -> PageReply:
+        """See `engine.core.HoldsPages`."""
+        if self._hand_over is None:
+            return PageReply(id=order.id, count=0)
+        return self._hand_over.carry_out(order)
 
     def memory(self) -> MemoryReport:
         return self._ledger.report()

@@ -10,7 +10,7 @@ import os
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from edgewise.engine.pictures.request import DiffuseChunk, DiffuseParams, Diffus
 from edgewise.engine.request import GenerateRequest, Priority, SamplingParams, TokenChunk
 
 T = TypeVar("T")
+PageAction = Literal["held", "export", "import", "adopt", "forget"]
 
 
 class ProtocolError(EngineFault):
@@ -137,6 +138,20 @@ class ClearCache(Message, frozen=True):
     tier: CacheTier | None
 
 
+class PageOrder(Message, frozen=True):
+    """Something to do with named KV pages, for a hand-over between appliances (`engine.handover`).
+
+    `held` counts those at the start of `names` that are there, `export` returns contents, `import` keeps `contents` in the
+    quarantine, `adopt` compares and gives them their `lasting` names, `forget` ends it. Names are joined, 32 bytes each.
+    """
+
+    id: int
+    action: PageAction
+    names: bytes
+    lasting: bytes = b""
+    contents: tuple[bytes, ...] = ()
+
+
 class Stop(Message, frozen=True):
     """Release everything and exit 0; requests still in work are dropped."""
 
@@ -206,6 +221,14 @@ class CacheCleared(Message, frozen=True):
     pages: dict[str, int]
 
 
+class PageReply(Message, frozen=True):
+    """The answer to the `PageOrder` with this id."""
+
+    id: int
+    count: int
+    contents: tuple[bytes, ...] = ()
+
+
 class Notice(Message, frozen=True):
     """Something inside the engine that operators should know: a stable word and a sentence."""
 
@@ -235,11 +258,12 @@ class Fault(Message, frozen=True):
 
 AnyConfig: TypeAlias = EngineConfig | PictureConfig
 ToEngine: TypeAlias = (
-    Start | StartPictures | Submit | SubmitPicture | Cancel | StatsQuery | MemoryQuery | ClearCache | Stop
+    Start | StartPictures | Submit | SubmitPicture | Cancel | StatsQuery | MemoryQuery | ClearCache | PageOrder
+    | Stop
 )  # fmt: skip
 ToService: TypeAlias = (
     Progress | Ready | PicturesReady | Accepted | Refused | Chunks | PictureChunks | StatsReply | MemoryReply | CacheCleared
-    | Notice | Heartbeat | Fault
+    | PageReply | Notice | Heartbeat | Fault
 )  # fmt: skip
 
 

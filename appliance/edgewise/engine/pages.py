@@ -138,6 +138,23 @@ class PagePool:
         self._name[page] = name
         self._by_name[name] = page
 
+    def find(self, name: PageHash) -> int | None:
+        """The page that holds what is named so."""
+        return self._by_name.get(name)
+
+    def rename(self, name: PageHash, new: PageHash | None) -> None:
+        """Give a page another name, or none; none too where another page has `new` already. An unknown name is left alone."""
+        page = self._by_name.pop(name, None)
+        if page is None:
+            return
+        self._name[page] = None
+        if new is not None and new not in self._by_name:
+            self._name[page] = new
+            self._by_name[new] = page
+        elif page in self._cached and page not in self._parked:
+            del self._cached[page]
+            self._free.append(page)
+
     # --- giving them back ------------------------------------------------------------------------------------------------
 
     def release(self, pages: Sequence[int]) -> None:

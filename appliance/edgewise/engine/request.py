@@ -104,6 +104,7 @@ class GenerateRequest:
         priority: Deadline class.
         deadline_s: Seconds from submission after which the request fails with `deadline_exceeded`; None for no limit.
         constraint: Grammar that the answer must follow, as llguidance's JSON text; None for free text.
+        shared: Whether KV pages of its prompt may come from, and go to, appliances of the same site.
     """
 
     id: str
@@ -115,6 +116,7 @@ class GenerateRequest:
     priority: Priority = Priority.INTERACTIVE
     deadline_s: float | None = None
     constraint: str | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,11 +176,30 @@ def link_of(stream: object) -> LinkUse | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """What came of asking another appliance for a prompt's KV pages.
+
+    Attributes:
+        tokens: Prompt tokens whose pages came from there and are counted as restored; 0 where all was computed here.
+        down_bytes: Of pages that crossed the network, used or not.
+        seconds: That the request waited for it.
+        doubt: Why all was computed here although pages were asked for; None where they were used.
+    """
+
+    tokens: int
+    down_bytes: int
+    seconds: float
+    doubt: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStats:
     """Facts about a finished request, for usage and receipt. Times in seconds on the engine's monotonic clock.
 
-    `restored_tokens` are those of `cached_tokens` that came back from a lower cache tier (host memory, disk). `segments` are
-    set where more than one engine made the answer, or one elsewhere; `link` where something was sent there.
+    `restored_tokens` are those of `cached_tokens` that came back from a lower cache tier (host memory, disk, another appliance:
+    `handed`, which is None where none was asked). `segments` are
+    set where more than one engine made the answer, or one elsewhere; `link` where something was sent there. `warnings` are
+    sentences for the receipt about what the engine could not do as asked.
     """
 
     prompt_tokens: int
@@ -190,8 +211,10 @@ class RequestStats:
     preemptions: int = 0
     restarts: int = 0
     restored_tokens: int = 0
+    handed: HandedOver | None = None
     segments: tuple[Segment, ...] = ()
     link: LinkUse | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

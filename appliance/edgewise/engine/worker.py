@@ -28,7 +28,7 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import LogFormat, configure_logging, get_logger
 from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
-from edgewise.engine.core import EngineCore, load_factory
+from edgewise.engine.core import EngineCore, HoldsPages, load_factory
 from edgewise.engine.heartbeat import StepClock
 from edgewise.engine.messages import (
     Accepted,
@@ -40,6 +40,8 @@ from edgewise.engine.messages import (
     MemoryQuery,
     MemoryReply,
     Notice,
+    PageOrder,
+    PageReply,
     PicturesReady,
     Progress,
     Ready,
@@ -197,6 +199,9 @@ class Worker:
                 self._send(MemoryReply(memory=core.memory()))
             case ClearCache(tier=tier):
                 self._send(CacheCleared(pages=core.clear_cache(tier)))
+            case PageOrder():
+                holder = core if isinstance(core, HoldsPages) else None
+                self._send(PageReply(id=message.id, count=0) if holder is None else holder.pages(message))
             case Stop():
                 self._stopping = True
             case Start() | StartPictures():

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from edgewise.core.errors import Cancelled, EdgewiseError, EngineFault, error_class
 from edgewise.core.log import get_logger
+from edgewise.core.privacy import Privacy
 from edgewise.engine.api import TokenStream
 from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk, link_of
 from edgewise.pipeline.hooks.hooks import Hooks, Passage
@@ -247,7 +248,9 @@ class Run:
         )
 
     def _warnings(self) -> list[str]:
-        return [
+        """What the engines and the end of the text have to say; the same of several answers once."""
+        told = [text for one in self._sequences if one.stats is not None for text in one.stats.warnings]
+        return list(dict.fromkeys(told)) + [
             f"Answer {sequence.index} ends inside a character: its first {sequence.text.cut_bytes} bytes are not shown."
             for sequence in self._sequences
             if sequence.text.cut_bytes
@@ -415,6 +418,7 @@ def _requests(
                     priority=task.priority,
                     deadline_s=task.deadline_s,
                     constraint=constraint,
+                    shared=task.privacy >= Privacy.SITE,
                 )
             )
     return requests

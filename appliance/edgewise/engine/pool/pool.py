@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 from edgewise.core.errors import DeadlineExceeded, EdgewiseError, EngineUnavailable, ModelNotFound, ShuttingDown
 from edgewise.core.log import get_logger
-from edgewise.engine.api import CacheTier, EngineState, EngineStats, MemoryReport
+from edgewise.engine.api import CacheTier, EngineState, EngineStats, MemoryReport, TokenStream
+from edgewise.engine.client import EngineClient
 from edgewise.engine.events import EngineEvent
 from edgewise.engine.fit import Needs
 from edgewise.engine.messages import AnyConfig
 from edgewise.engine.pool.book import PoolBook
 from edgewise.engine.pool.entry import Action, Entry, Fail, Grant, Load, Unload, again
+from edgewise.engine.request import GenerateRequest
 
 log = get_logger(__name__)
 
@@ -79,6 +81,10 @@ class _Member:
     waiting: list[asyncio.Future[ManagedEngine]] = field(default_factory=list)
 
 
+BeforeSubmit = Callable[[EngineClient, GenerateRequest], Awaitable[Callable[[TokenStream], TokenStream]]]
+"""Asked of each text request when its model is loaded. It raises nothing of its own; what it returns wraps the answer."""
+
+
 class EnginePool:
     """Engines by key under one memory budget. Used from one event loop.
 
@@ -88,6 +94,9 @@ class EnginePool:
         on_event: Told of every engine's events of supervision, with the name of its model.
         on_unloaded: Told of a model's key when its engine is gone and nobody waits for it.
         now: A monotonic clock.
+
+    Attributes:
+        before_submit: See `BeforeSubmit`; None asks nobody.
     """
 
     def __init__(
@@ -103,6 +112,7 @@ class EnginePool:
         self._make = make
         self._on_event = on_event
         self.on_unloaded = on_unloaded
+        self.before_submit: BeforeSubmit | None = None
         self._now = now
         self._members: dict[str, _Member] = {}
         self._tasks: set[asyncio.Task[None]] = set()

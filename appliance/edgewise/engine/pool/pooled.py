@@ -7,12 +7,13 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from edgewise.engine.api import CacheTier, EngineInfo, EngineState, EngineStats, MemoryReport
+from edgewise.engine.client import EngineClient
 from edgewise.engine.messages import AnyConfig
 from edgewise.engine.pictures.request import DiffuseChunk, DiffuseRequest, PictureInfo
-from edgewise.engine.pool.pool import EnginePool
+from edgewise.engine.pool.pool import EnginePool, ManagedEngine
 from edgewise.engine.request import GenerateRequest, TokenChunk
 from edgewise.engine.stream import ChunkT
 
@@ -54,13 +55,19 @@ class Pooled(Generic[RequestT, ChunkT, InfoT]):
         began = time.monotonic()
         engine = await self._pool.acquire(self._key, self._config, request.deadline_s)
         try:
+            before = await self._before(engine, request)
             if request.deadline_s is not None:
                 request = replace(request, deadline_s=max(0.001, request.deadline_s - (time.monotonic() - began)))
-            stream = await engine.submit(request)
+            stream = before(await engine.submit(request))
         except BaseException:
             self._pool.release(self._key)
             raise
         return PooledStream(stream, lambda: self._pool.release(self._key), asyncio.get_running_loop())
+
+    async def _before(self, engine: ManagedEngine, request: RequestT) -> Callable[[Any], Any]:
+        """Done once the model is loaded; what comes back may stand between the engine's stream and the caller."""
+        del engine, request
+        return _as_it_is
 
     async def load(self) -> InfoT:
         """Load it as a request would, and let it rest. Raises what `submit` raises."""
@@ -87,8 +94,23 @@ class Pooled(Generic[RequestT, ChunkT, InfoT]):
         return {} if engine is None else await engine.clear_cache(tier)
 
 
+def _as_it_is(stream: Any) -> Any:
+    return stream
+
+
 class PooledEngine(Pooled[GenerateRequest, TokenChunk, EngineInfo]):
     """Implements `engine.api.Engine`."""
+
+    @property
+    def client(self) -> EngineClient | None:
+        """The engine process, if the model is loaded and ready."""
+        engine = self._pool.engine(self._key)
+        return engine if isinstance(engine, EngineClient) and engine.state == "ready" else None
+
+    async def _before(self, engine: ManagedEngine, request: GenerateRequest) -> Callable[[Any], Any]:
+        if self._pool.before_submit is None or not isinstance(engine, EngineClient):
+            return _as_it_is
+        return await self._pool.before_submit(engine, request)
 
 
 class PooledPictures(Pooled[DiffuseRequest, DiffuseChunk, PictureInfo]):

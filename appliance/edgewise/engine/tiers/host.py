@@ -60,6 +60,15 @@ class HostCache:
                 self._pages.move_to_end(name)
             return content
 
+    def peek(self, name: PageHash) -> memoryview | None:
+        """As `get`, without a change to who goes first."""
+        return self._pages.get(name)
+
+    def take(self, name: PageHash) -> memoryview | None:
+        """As `get`, and forget it."""
+        with self._lock:
+            return self._pages.pop(name, None)
+
     def known(self, chain: Sequence[PageHash]) -> int:
         """How many names at the start of `chain` are held."""
         with self._lock:

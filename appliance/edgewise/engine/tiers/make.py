@@ -28,8 +28,9 @@ log = get_logger(__name__)
 def wanted_bytes(config: EngineConfig) -> int:
     """Host memory that the configured tiers would like to have."""
     if not _has_disk(config):
-        return config.host_cache_bytes
-    return (config.host_cache_bytes or min(ARRIVAL_BYTES, config.disk_cache_bytes)) + QUEUE_BYTES
+        return max(config.host_cache_bytes, config.handover_bytes)
+    arrival = config.host_cache_bytes or min(ARRIVAL_BYTES, config.disk_cache_bytes)
+    return max(arrival, config.handover_bytes) + QUEUE_BYTES
 
 
 def make_tiers(

@@ -44,12 +44,23 @@ class KVPageMover:
                     self._parts.append(_Part(words, at, at + words.shape[1]))
                     at += words.shape[1]
         self._words = at
+        self._layout = tuple(
+            f"{tensor.dtype} {tuple(tensor.shape[1:])}"
+            for layer in layers
+            for tensor in (layer.k, layer.v, layer.k_scale, layer.v_scale)
+            if tensor is not None
+        )
         self._device = layers[0].k.device
         self._batch = max(1, STAGING_BYTES // self.page_bytes)
         self._staging: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __repr__(self) -> str:
         return f"KVPageMover({len(self._parts)} tensors, {self.page_bytes} bytes a page, {self._device})"
+
+    @property
+    def layout(self) -> str:
+        """What lies where in a page: types and shapes in order."""
+        return "; ".join(self._layout)
 
     @property
     def page_bytes(self) -> int:

@@ -69,6 +69,7 @@ class TieredPages:
         self._settled: OrderedDict[PageHash, int] = OrderedDict()
         self._on_device: set[PageHash] = set()
         self._per_tick = max(1, TICK_BYTES // mover.page_bytes)
+        self._quarantine: set[PageHash] = set()
         self._hits = self._misses = 0
 
     def __repr__(self) -> str:
@@ -109,6 +110,34 @@ class TieredPages:
     def _near(self, name: PageHash) -> bool:
         return name in self._on_device or name in self._host
 
+    # --- pages of others ----------------------------------------------------------------------------------------------------
+
+    def peek(self, name: PageHash) -> memoryview | None:
+        """What host memory holds under a name; not a use of it."""
+        return self._host.peek(name)
+
+    def receive(self, names: Sequence[PageHash], contents: Sequence[memoryview]) -> int:
+        """Keep pages under names of a quarantine: nothing under these is copied to a lower tier. How many there was room for."""
+        room = self._host.capacity - len(self._quarantine)
+        kept = list(zip(names, contents, strict=True))[: max(0, room)]
+        for name, content in kept:
+            self._quarantine.add(name)
+            self._host.put(name, content)
+        return len(kept)
+
+    def rename(self, name: PageHash, new: PageHash | None) -> bool:
+        """Out of the quarantine, under another name or forgotten; whether host memory held it."""
+        self._quarantine.discard(name)
+        self._settled.pop(name, None)
+        if name in self._on_device:
+            self._on_device.discard(name)
+            if new is not None:
+                self._on_device.add(new)
+        content = self._host.take(name)
+        if content is not None and new is not None:
+            self._host.put(new, content)
+        return content is not None
+
     # --- keeping pages ----------------------------------------------------------------------------------------------------
 
     def settled(self, page: int, name: PageHash) -> None:
@@ -128,6 +157,8 @@ class TieredPages:
         return bool(self._settled)
 
     def _wanted(self, name: PageHash) -> bool:
+        if name in self._quarantine:
+            return False
         if self._disk is not None and self._disk.holds(name):
             return False
         disk_takes = self._disk is not None and self._disk.store.accepts()
@@ -148,6 +179,8 @@ class TieredPages:
     def clear(self, tier: str | None = None) -> dict[str, int]:
         """Forget the pages of a tier ("host" or "disk"), or of both; returns their numbers by tier."""
         self._settled.clear()
+        if tier in (None, "host"):
+            self._quarantine.clear()
         cleared = {}
         if tier in (None, "host"):
             cleared["host"] = self._host.clear()
