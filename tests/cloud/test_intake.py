@@ -9,14 +9,16 @@ from typing import Any
 import cbor2
 import pytest
 
-from edgewise.core.errors import EngineUnavailable
+from edgewise.cloud.tenants import tenant_of_device
+from edgewise.core.errors import EngineUnavailable, NotAuthenticated
 from edgewise.pipeline.model import Models
+from edgewise.security.keys import KeyStore
 from edgewise.wire.http import CLOUD, JOBS
 from edgewise.wire.messages import Accepted, CloudInfo
 from tests.api.harness import error_of, until
 from tests.cloud.service import ANSWER, Cloud, body, cloud_engine, resumable
 from tests.fakes.engine import FakeEngine, Fault
-from tests.fakes.serving import DIGEST
+from tests.fakes.serving import DIGEST, fake_model
 
 
 @pytest.fixture
@@ -227,6 +229,14 @@ async def test_what_the_cloud_says_of_itself(tmp_path: Path) -> None:
         assert info.queue_s["interactive"] == 0
 
 
+async def test_the_name_of_a_set_is_that_of_its_member(tmp_path: Path) -> None:
+    engine = FakeEngine(script=resumable)
+    async with cloud_engine(tmp_path, models=Models([fake_model(engine, name="smollm2-135m-instruct")])) as cloud:
+        id = await cloud.submit(body(work={"model": "starter"}, max_tokens=4))
+        assert (await cloud.tokens(id))[0] == [*ANSWER[:4]]
+        assert (await cloud.show(id))["model"] == "smollm2-135m-instruct"
+
+
 async def test_a_model_of_another_name_is_found_by_digest_and_billed_as_what_it_is(tmp_path: Path) -> None:
     async with cloud_engine(tmp_path, prices=("tiny=1,2.5",)) as cloud:
         id = await cloud.submit(body(work={"model": "gratis", "digest": DIGEST}, max_tokens=10))
@@ -359,3 +369,28 @@ async def test_the_stream_is_alive_while_nothing_happens(tmp_path: Path) -> None
         text = (await stream).text
         assert text.count(": keep-alive") >= 2
         assert json.loads(text.strip().split("data: ")[-1])["state"] == "succeeded"
+
+
+async def test_a_key_that_is_bound_to_a_device_speaks_for_that_one_only(tmp_path: Path) -> None:
+    async with cloud_engine(tmp_path) as cloud:
+        assert cloud.keys is not None
+        _, token = cloud.keys.create("line-1", device="dev")
+        bound = {"authorization": f"Bearer {token}"}
+        refused = await cloud.post(JOBS, body(device="other"), headers=bound)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (403, "device")
+        taken = [await cloud.post(JOBS, body(device=name), headers=bound) for name in ("dev", "")]
+        assert [one.status_code for one in taken] == [202, 202]
+        assert taken[0].json()["id"] == taken[1].json()["id"]
+
+
+def test_the_tenant_of_a_device_at_a_broker_is_that_of_its_key(tmp_path: Path) -> None:
+    with KeyStore(tmp_path / "keys.db") as keys:
+        keys.create("dev")  # a key of this name is no key of this device
+        assert tenant_of_device(keys, "dev", 0.0) == "mqtt:dev"
+        keys.create("line-1", device="dev")
+        assert tenant_of_device(keys, "dev", 0.0) == "line-1"
+        keys.revoke("line-1")
+        with pytest.raises(NotAuthenticated, match="'dev' has expired or was revoked"):
+            tenant_of_device(keys, "dev", 0.0)
+        keys.create("line-1", device="dev")  # rotated: its jobs go on
+        assert tenant_of_device(keys, "dev", 0.0) == "line-1"

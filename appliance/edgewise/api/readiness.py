@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from edgewise.core.clock import Clock
@@ -49,6 +50,11 @@ class Readiness:
         self._failures: dict[str, tuple[float, str]] = {}
         self._numbers = itertools.count(1)
         self._lock = asyncio.Lock()
+        self._others: list[Callable[[], Awaitable[str | None]]] = []
+
+    def also(self, check: Callable[[], Awaitable[str | None]]) -> None:
+        """A further condition: says why the service is not ready, None if it is."""
+        self._others.append(check)
 
     def note_token(self, model: str) -> None:
         """A token of this model has just arrived."""
@@ -56,6 +62,9 @@ class Readiness:
 
     async def check(self) -> ReadyReport:
         """The verdict now; probes models whose latest token is too old, one check at a time."""
+        for check in self._others:
+            if (reason := await check()) is not None:
+                return ReadyReport(False, reason, self._age())
         models = self._models.pinned()
         absent = self._models.absent()
         if absent:

@@ -120,11 +120,12 @@ class CloudPart:
             blobs,
             tenants,
             self._workers,
-            Catalog(self.executor, tenants),
+            self._catalog,
             name=socket.gethostname(),
             residency=intake.residency,
             max_request_bytes=intake.max_request_bytes,
             draining=lambda: deps.draining,
+        self._catalog = Catalog(self.executor, tenants)
         )
         self._faces = Faces(Store(settings.home / "models"), deps.models)
         self._main: asyncio.Task[None] | None = None
@@ -138,6 +139,17 @@ class CloudPart:
             faces_router(self._faces),
         )
 
+        self._closed: str | None = "the job table is being opened"
+        deps.readiness.also(self._opened)
+        if not isinstance(self.executor, LocalExecutor):  # whose models have probes of their own
+            ready = BackEndReadiness(
+                self.executor,
+                self._catalog,
+                lambda: self._workers.answered_s,
+                clock=deps.clock,
+                max_age_s=deps.ready_max_age_s,
+            )
+            deps.readiness.also(ready.check)
     def start(self) -> None:
         self._main = asyncio.create_task(self._run(), name="cloud")
 
@@ -156,6 +168,7 @@ class CloudPart:
                 recovered = await self._table.recover()
                 break
             except EdgewiseError as error:
+        await self._catalog.stop()
                 log.error("jobs_not_opened", reason=error.message)
                 await asyncio.sleep(_AGAIN_S)
         log.info("jobs_opened", recovered=recovered)
@@ -168,13 +181,18 @@ class CloudPart:
 def make_executor(settings: Settings, deps: ApiDependencies) -> Executor:
     """The back end that the settings name.
 
+                self._closed = f"the job table cannot be opened: {error.message}"
     Raises:
         ConfigError: It needs a setting or a package that is not there.
+        self._closed = None
     """
     intake = settings.intake
     if intake.executor == "local":
         return LocalExecutor(deps.models)
     if intake.executor == "http":
+    async def _opened(self) -> str | None:
+        return self._closed or self._workers.trouble
+
         if intake.upstream is None:
             raise ConfigError(
                 '`intake.executor` is "http": set `intake.upstream` to the address of the server behind it'

@@ -8,15 +8,26 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from edgewise.core.errors import InvalidRequest, UnknownField
+from edgewise.core.errors import InvalidRequest, ModelNotFound, UnknownField
 from edgewise.engine.pictures.request import DiffuseParams
 from edgewise.engine.request import SamplingParams
+from edgewise.models.catalog import member_for_role
+from edgewise.models.manifest import Role
 from edgewise.wire.messages import DiffuseWork, GenerateWork, Work
 
 ParamsT = TypeVar("ParamsT", SamplingParams, DiffuseParams)
 
 _ADAPTERS: Mapping[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (SamplingParams, DiffuseParams)}
 _MEDIA = frozenset({"image", "mask", "latents"})
+
+
+def names_of(work: Work) -> tuple[str, ...]:
+    """What its model may be called here: as it is asked for, then the member that is meant where that is the name of a set."""
+    role: Role = "diffusion" if isinstance(work, DiffuseWork) else "llm"
+    try:
+        return tuple(dict.fromkeys((work.model, member_for_role(work.model, role))))
+    except ModelNotFound:  # the set has none for this kind of work
+        return (work.model,)
 
 
 def check_work(work: Work) -> None:

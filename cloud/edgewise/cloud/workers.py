@@ -86,6 +86,10 @@ class Workers:
         self._tasks: list[asyncio.Task[None]] = []
         self._draining = False
         self._mean_s = 1.0  # of an attempt; learned
+        self.answered_s: float | None = None
+        """Moment on the monotonic clock at which the back end brought its latest item."""
+        self.trouble: str | None = None
+        """Why nothing can be written to the table now."""
 
     def __repr__(self) -> str:
         return f"Workers(running={len(self._attempts)}, count={self._count})"
@@ -170,8 +174,11 @@ class Workers:
                     await self._renew()
                 await self._table.tick()
                 self._metrics.queues(await self._table.queues())
+                self.trouble = None
             except EdgewiseError as error:
-                log.warning("leases_not_renewed", reason=error.message)
+                if self.trouble != error.message:  # once, not every second: the disk may be full
+                    log.warning("leases_not_renewed", reason=error.message)
+                self.trouble = error.message
             except Exception:  # outermost frame of a task that must not end
                 log.exception("leases_broke")
 
@@ -273,6 +280,8 @@ class Workers:
             async with contextlib.aclosing(_closable(self._executor.run(order))) as stream:
                 async for produced in stream:
                     attempt.last = produced
+                    if produced.count:
+                        self.answered_s = self._clock.monotonic()
                     attempt.facts = produced.facts or attempt.facts
                     await self._write(attempt, produced)
                     if produced.finish is not None:

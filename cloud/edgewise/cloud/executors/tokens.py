@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from edgewise.cloud.executors.protocol import Order, Produced
-from edgewise.cloud.work import sampling_params
+from edgewise.cloud.work import names_of, sampling_params
 from edgewise.core.errors import ModelNotFound, UnsupportedModel, is_retryable
 from edgewise.engine.api import EngineInfo
 from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk
@@ -62,7 +62,8 @@ async def name_here(models: Models, work: Work) -> str:
         ModelNotFound: No installed model has that digest.
     """
     if work.digest is None:
-        return work.model
+        known = {card.name for card in await models.cards()}
+        return next((name for name in names_of(work) if name in known), work.model)
     names = [card.name for card in await models.cards() if card.digest == work.digest]
     if not names:
         raise ModelNotFound(
