@@ -29,6 +29,7 @@ from edgewise.cloud.jobs.table import JobTable
 from edgewise.cloud.metrics import CloudMetrics
 from edgewise.cloud.mqtt_intake import USER as MQTT_USER
 from edgewise.cloud.mqtt_intake import MqttIntake
+from edgewise.cloud.readiness import BackEndReadiness
 from edgewise.cloud.tenants import Tenants
 from edgewise.cloud.workers import Workers
 from edgewise.core.errors import ConfigError, EdgewiseError
@@ -115,6 +116,7 @@ class CloudPart:
             count=intake.workers,
             lease_s=intake.lease_s,
         )
+        self._catalog = Catalog(self.executor, tenants)
         self.intake = Intake(
             self._table,
             blobs,
@@ -125,20 +127,9 @@ class CloudPart:
             residency=intake.residency,
             max_request_bytes=intake.max_request_bytes,
             draining=lambda: deps.draining,
-        self._catalog = Catalog(self.executor, tenants)
         )
         self._faces = Faces(Store(settings.home / "models"), deps.models)
         self._main: asyncio.Task[None] | None = None
-
-    @property
-    def routers(self) -> Sequence[APIRouter]:
-        limit = self._deps.limits.body_timeout_s
-        return (
-            jobs_router(self._deps, self.intake, max_request_bytes=self._max_request_bytes),
-            blobs_router(self.intake.blobs, silence_s=limit),
-            faces_router(self._faces),
-        )
-
         self._closed: str | None = "the job table is being opened"
         deps.readiness.also(self._opened)
         if not isinstance(self.executor, LocalExecutor):  # whose models have probes of their own
@@ -150,6 +141,16 @@ class CloudPart:
                 max_age_s=deps.ready_max_age_s,
             )
             deps.readiness.also(ready.check)
+
+    @property
+    def routers(self) -> Sequence[APIRouter]:
+        limit = self._deps.limits.body_timeout_s
+        return (
+            jobs_router(self._deps, self.intake, max_request_bytes=self._max_request_bytes),
+            blobs_router(self.intake.blobs, silence_s=limit),
+            faces_router(self._faces),
+        )
+
     def start(self) -> None:
         self._main = asyncio.create_task(self._run(), name="cloud")
 
@@ -158,6 +159,7 @@ class CloudPart:
             self._main.cancel()
             await asyncio.gather(self._main, return_exceptions=True)
         await self._workers.stop()
+        await self._catalog.stop()
         await self.executor.stop()
         await self._table.close()
 
@@ -168,31 +170,30 @@ class CloudPart:
                 recovered = await self._table.recover()
                 break
             except EdgewiseError as error:
-        await self._catalog.stop()
                 log.error("jobs_not_opened", reason=error.message)
+                self._closed = f"the job table cannot be opened: {error.message}"
                 await asyncio.sleep(_AGAIN_S)
         log.info("jobs_opened", recovered=recovered)
+        self._closed = None
         self.executor.start()
         self._workers.start()
         await self._deps.requests.wait_drain()
         await self._workers.drain()
 
+    async def _opened(self) -> str | None:
+        return self._closed or self._workers.trouble
+
 
 def make_executor(settings: Settings, deps: ApiDependencies) -> Executor:
     """The back end that the settings name.
 
-                self._closed = f"the job table cannot be opened: {error.message}"
     Raises:
         ConfigError: It needs a setting or a package that is not there.
-        self._closed = None
     """
     intake = settings.intake
     if intake.executor == "local":
         return LocalExecutor(deps.models)
     if intake.executor == "http":
-    async def _opened(self) -> str | None:
-        return self._closed or self._workers.trouble
-
         if intake.upstream is None:
             raise ConfigError(
                 '`intake.executor` is "http": set `intake.upstream` to the address of the server behind it'
