@@ -195,10 +195,15 @@ async def test_a_broken_answer_has_no_real_latency(stored: tuple[Stored, Receipt
     assert (found["state"], found["real_ms"], found["error"]) == ("cancelled", None, None)
 
 
-async def test_old_receipts_go_and_listeners_hear_of_every_end(stored: tuple[Stored, ReceiptStore]) -> None:
+async def test_old_receipts_go_and_a_learner_hears_of_every_end(stored: tuple[Stored, ReceiptStore]) -> None:
     made, store = stored
     heard: list[str] = []
-    store.listeners.append(lambda one: heard.append(one.errand.id))
+
+    def learn(one: Outcome) -> str:
+        heard.append(one.errand.id)
+        return f"note of {one.errand.id}"
+
+    store.learner = learn
     store.ended(outcome("old", plan_of()))
     await store.flush()
     made.clock.advance(2 * DAY_S + 1)
@@ -208,3 +213,11 @@ async def test_old_receipts_go_and_listeners_hear_of_every_end(stored: tuple[Sto
     with pytest.raises(NotFound, match="keep_days"):
         await store.get("old")
     assert (await store.get("new"))["id"] == "new"
+    for number in range(5):
+        made.clock.advance(1)
+        store.ended(outcome(f"other{number}", plan_of(), model="other"))
+    await store.flush()
+    again = made.open()
+    assert await again.lessons(2, 100) == ["note of new", "note of other3", "note of other4"]
+    assert await again.lessons(9, 1) == ["note of other4"]
+    again._database.close()

@@ -34,10 +34,17 @@ INSERT OR REPLACE INTO receipts (id, at, key, model, place, predicted_s, bytes, 
 VALUES (:id, :at, :key, :model, :place, :predicted_s, :bytes, :price, :plan)
 """
 _ENDED = """
-INSERT INTO receipts (id, at, key, model, place, predicted_s, real_s, bytes, price, plan, receipt, fault)
-VALUES (:id, :at, :key, :model, :place, :predicted_s, :real_s, :bytes, :price, :plan, :receipt, :fault)
+INSERT INTO receipts (id, at, key, model, place, predicted_s, real_s, bytes, price, plan, receipt, fault, lesson)
+VALUES (:id, :at, :key, :model, :place, :predicted_s, :real_s, :bytes, :price, :plan, :receipt, :fault, :lesson)
 ON CONFLICT (id) DO UPDATE SET place = excluded.place, real_s = excluded.real_s, bytes = excluded.bytes,
-    price = excluded.price, receipt = excluded.receipt, fault = excluded.fault
+    price = excluded.price, receipt = excluded.receipt, fault = excluded.fault, lesson = excluded.lesson
+"""
+_LESSONS = """
+SELECT lesson FROM (
+    SELECT lesson, at, row_number() OVER (PARTITION BY model, place ORDER BY at DESC) AS age
+    FROM (SELECT lesson, at, model, place FROM receipts ORDER BY at DESC LIMIT ?)
+    WHERE lesson IS NOT NULL
+) WHERE age <= ? ORDER BY at
 """
 
 
@@ -91,6 +98,9 @@ class Spent:
 class ReceiptStore:
     """Args:
     keep_s: Age at which plans and receipts are dropped; those of the last day are kept for the budgets in any case.
+
+    Attributes:
+        learner: Is told of every end; the note that it makes of it is kept beside the receipt, and `lessons` gives it back.
     """
 
     def __init__(self, database: Database, *, keep_s: float = 30 * DAY_S, clock: Clock | None = None) -> None:
@@ -100,7 +110,7 @@ class ReceiptStore:
         self._pending: list[dict[str, Any]] = []
         self._writing: asyncio.Task[None] | None = None
         self._prune_at = 0.0
-        self.listeners: list[Callable[[Outcome], None]] = []
+        self.learner: Callable[[Outcome], str | None] | None = None
 
     def __repr__(self) -> str:
         return f"ReceiptStore({self._database!r}, pending={len(self._pending)})"
@@ -116,7 +126,7 @@ class ReceiptStore:
         await self._database.run(lambda connection: connection.execute(_PLANNED, row))
 
     def ended(self, outcome: Outcome) -> None:
-        """Keep a receipt, soon; tell the listeners now."""
+        """Keep a receipt, soon; tell the learner now."""
         costs = outcome.costs
         self._pending.append(
             self._row(outcome.errand, outcome.model, outcome.plan)
@@ -127,12 +137,11 @@ class ReceiptStore:
                 "price": costs.price,
                 "receipt": json.dumps(outcome.receipt),
                 "fault": outcome.fault,
+                "lesson": None if self.learner is None else self.learner(outcome),
             }
         )
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_soon(), name="receipts")
-        for listener in self.listeners:
-            listener(outcome)
 
     async def flush(self) -> None:
         """Everything that ended is on disk when this returns."""
@@ -190,6 +199,11 @@ class ReceiptStore:
         query = "SELECT total(bytes) AS bytes, total(price) AS price FROM receipts WHERE at >= ?"
         row = await self._database.run(lambda connection: connection.execute(query, (since,)).fetchone())
         return Spent(int(row["bytes"]), float(row["price"]))
+
+    async def lessons(self, each: int, among: int) -> list[str]:
+        """The learner's notes, the oldest first: of the newest `among` requests, `each` of every model at every place."""
+        rows = await self._database.run(lambda connection: connection.execute(_LESSONS, (among, each)).fetchall())
+        return [row["lesson"] for row in rows]
 
     async def aclose(self) -> None:
         """Write what is left; called before the database is closed."""

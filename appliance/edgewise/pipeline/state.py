@@ -78,6 +78,7 @@ CREATE TABLE receipts (
 ) STRICT;
 CREATE INDEX receipts_by_time ON receipts (at)
 """,
+    "ALTER TABLE receipts ADD COLUMN lesson TEXT",
 )
 
 

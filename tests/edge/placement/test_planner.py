@@ -13,6 +13,7 @@ import pytest
 
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import NoPlace, NotPermitted, StorageError
+from edgewise.core.priority import Priority
 from edgewise.core.privacy import Clearance, Privacy
 from edgewise.core.settings_links import PlacementSettings
 from edgewise.edge.placement.measure import LinkMeter
@@ -117,6 +118,12 @@ def told(
     return replace(made, errand=errand, total_s=total_s, fault=fault)
 
 
+def told_stats() -> RequestStats:
+    return RequestStats(
+        prompt_tokens=100, cached_tokens=0, completion_tokens=10, queued_s=0.0, prefill_s=0.1, decode_s=0.9
+    )
+
+
 async def run(device: Device, planner: PlacementPlanner, *, total_s: float, tokens: int = 100, **errand: Any) -> Plan:
     """One request that takes so long wherever it runs."""
     asked = device.errand(**errand)
@@ -175,6 +182,16 @@ async def test_what_the_cloud_cannot_do_is_said(device: Device, change: dict[str
     decision = await device.decide(device.planner(policy="prefer-cloud"), device.demand(upload_bytes=400))
     assert decision.where == "local"
     assert reason in decision.reason
+
+
+async def test_a_back_end_of_texts_is_not_asked_for_what_takes_tokens(device: Device) -> None:
+    texts = TINY.model_copy(update={"reads": "text"})
+    device.cloud.info = CloudInfo(name="c", tenant="t", models=(texts,))
+    planner = device.planner(policy="prefer-cloud")
+    assert (await device.decide(planner)).where == "cloud"
+    decision = await device.decide(planner, device.demand(needs_tokens=True))
+    assert decision.where == "local"
+    assert "knows texts only" in decision.reason
 
 
 async def test_a_prompt_beyond_the_device_goes_to_the_cloud(device: Device) -> None:
@@ -305,6 +322,10 @@ async def test_places_that_were_never_measured_get_a_request_and_not_for_ever(de
     assert {plan.decisions[0].where for plan in plans[:2]} == {"local", "cloud"}
     assert "never measured" in plans[0].decisions[0].reason
     assert plans[2].decisions[0].reason.startswith("Policy 'balanced': expected 1.00 s")
+    await device.stores[-1].flush()
+    again = await device.planner().explain(device.errand(), [device.demand()])
+    assert again.decisions[0].reason == plans[2].decisions[0].reason  # a restart forgets nothing of it
+    device.path = device.path.with_name("other.db")
     broken = device.planner()
     for _ in range(10):  # no answer comes from there, so there is nothing to learn
         asked = device.errand(policy="fastest")
@@ -319,3 +340,44 @@ async def test_a_plan_holds_what_was_measured_and_says_what_is_unknown(device: D
     planner._meter.round_trip(0.02)
     measured = (await planner.explain(device.errand(), [device.demand()])).measured
     assert (measured["round_trip_ms"], measured["up_bits_per_s"], measured["hottest_c"]) == (20.0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "errand", "where"),
+    [
+        ("balanced", {}, "cloud"),
+        ("balanced", {"deadline_s": 600.0}, "cloud"),
+        ("balanced", {"deadline_s": 39.0}, "local"),
+        ("balanced", {"priority": Priority.REALTIME}, "local"),
+        ("balanced", {"privacy": Privacy.PRIVATE}, "local"),
+        ("prefer-local", {}, "local"),
+        ("prefer-local", {"deadline_s": 600.0}, "local"),
+        ("local-only", {}, "local"),
+    ],
+)
+async def test_nobody_is_made_to_wait_for_an_experiment(
+    device: Device, policy: str, errand: dict[str, Any], where: str
+) -> None:
+    """A cloud that tells nothing of its pace, and a device that takes four seconds: who may find out?"""
+    device.cloud.info = CloudInfo(name="c", tenant="t", models=(TINY.model_copy(update={"speed": None}),))
+    planner = device.planner(policy=policy)
+    for _ in range(3):
+        await run(device, planner, total_s=4.0, policy="local-only")
+    assert (await device.decide(planner, **errand)).where == where
+
+
+async def test_a_burst_is_no_experiment(device: Device) -> None:
+    device.cloud.info = CloudInfo(name="c", tenant="t", models=(TINY.model_copy(update={"speed": None}),))
+    planner = device.planner()
+    for _ in range(3):
+        await run(device, planner, total_s=4.0, policy="local-only")
+    places = [one.where for one in await asyncio.gather(*(device.decide(planner) for _ in range(20)))]
+    assert places.count("cloud") == 3
+
+
+async def test_lengths_of_many_limits_are_not_kept_for_ever(device: Device) -> None:
+    planner = device.planner()
+    for limit in range(6000):
+        planner.experience._lengths.learn(DIGEST, "k", limit, [told_stats()])
+    assert len(planner.experience._lengths._lengths) <= 4096
+    assert planner.experience._lengths.expect(DIGEST, "k", 5999) == 10

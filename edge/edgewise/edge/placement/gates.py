@@ -5,13 +5,18 @@ Pure functions of frozen inputs: the same circumstances give the same answer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edgewise.core.priority import Priority
 from edgewise.core.privacy import Privacy
 from edgewise.edge.placement.budget import NOTHING_LIMITED, Left
 from edgewise.edge.placement.protocol import LinkState
 from edgewise.pipeline.plan import Demand, Errand, Place, PolicyName, Prediction
 from edgewise.wire.messages import Capability, CloudInfo
+
+TRY_ROOM = 10.0
+"""A request tries an unknown place only where its deadline leaves so many times what a known one takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,21 @@ def too_late(errand: Errand, sight: Sight) -> str | None:
     return f"It is expected to take {total:.2f} s, and the deadline is in {errand.deadline_s:.2f} s."
 
 
+def may_try(errand: Errand, possible: Sequence[Sight]) -> bool:
+    """Whether a request may be spent on finding out about a place that was never measured.
+
+    Not where somebody waits for it in real time, nor where its deadline leaves less than `TRY_ROOM` times what a measured place
+    would take: whoever knows a place that answers in time is not made to wait for an experiment.
+    """
+    known = [
+        one.predicted.total_s for one in possible if one.predicted is not None and one.predicted.total_s is not None
+    ]
+    if not known:
+        return True
+    hurried = errand.deadline_s is not None and errand.deadline_s < TRY_ROOM * min(known)
+    return errand.priority is not Priority.REALTIME and not hurried
+
+
 def matching(demand: Demand, info: CloudInfo | None) -> Capability | None:
     """The cloud's model for a demand: the same files, or, where the cloud knows no digest, the same name."""
     kind = "diffuse" if demand.stage == "diffuse" else "generate"
@@ -95,6 +115,8 @@ def _no_capability(demand: Demand, sight: Sight) -> str | None:
     if found is None:
         named = sight.info is not None and any(one.model == demand.model for one in sight.info.models)
         return f"The cloud has {'other files of' if named else 'not'} the model '{demand.model}'."
+    if demand.needs_tokens and found.reads == "text":
+        return "The cloud's back end knows texts only: no log probabilities come from there, and no grammar holds its answer."
     return _no_room(demand, found.context, "the cloud")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+
+from pydantic import TypeAdapter, ValidationError
 
 from edgewise.core.clock import Clock
 from edgewise.edge.placement.cost import traffic_of, work_of
@@ -14,6 +16,7 @@ from edgewise.pipeline.plan import Demand, Errand, Place, Plan
 from edgewise.pipeline.receipt_store import Outcome
 
 _TRIES = 3
+_TELLING = 32  # answers of one request whose accounts are kept
 _FORGOTTEN_S = 3600.0  # a request of which no end was told no longer counts as running
 
 
@@ -26,6 +29,38 @@ class _Open:
     busy: int
     ready: bool
     began: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What one finished stage teaches: kept beside its receipt, so that a restart forgets nothing.
+
+    Attributes:
+        where: None where more than one place had a part in it, which teaches lengths alone.
+        busy: Answers of the model that were made there at the same time.
+        ready: Its engine was, when the stage began.
+        limit: Of an answer's tokens; None for pictures, which have no lengths to learn.
+        answers: The engines' accounts.
+        work: Sizes, as they turned out.
+        total_s, transfer_s: From the plan to the last item, and what of that the link was expected to take.
+        up, down: Bytes over the link as a share of those that its size lets expect; None where nothing crossed it.
+    """
+
+    digest: str
+    key: str
+    where: Place | None
+    busy: int
+    ready: bool
+    limit: int | None
+    answers: tuple[RequestStats, ...]
+    work: Work
+    total_s: float
+    transfer_s: float
+    up: float | None = None
+    down: float | None = None
+
+
+_LESSON = TypeAdapter(Lesson)
 
 
 class Experience:
@@ -91,42 +126,67 @@ class Experience:
             for demand, decision in zip(demands, plan.decisions, strict=True)
         )
 
-    def ended(self, outcome: Outcome) -> None:
-        """A listener of the receipts. Answers that broke, or that more than one place made, teach nothing about pace."""
+    def ended(self, outcome: Outcome) -> str | None:
+        """The learner of the receipts: what this one teaches, as JSON. Answers that broke teach nothing."""
         open = self._open.pop(outcome.errand.id, ())
         stats = [one for one in outcome.stats if one is not None]
         if outcome.fault is not None or len(open) != 1 or not stats or len(stats) != len(outcome.stats):
-            return
-        (stage,) = open
-        digest, demand = stage.demand.digest, stage.demand
-        if demand.stage == "generate":
-            self._lengths.learn(digest, outcome.errand.key, demand.answer_tokens, stats)
-        if outcome.place != stage.where:
-            return
-        self._learn_traffic(demand, stage, stats)
-        whole = _together(stats)
-        work = work_of(demand, whole.completion_tokens, 1.0)
+            return None
+        lesson = self._lesson(open[0], outcome, stats)
+        self._learn(lesson)
+        return _LESSON.dump_json(lesson).decode()
+
+    def forget(self, errand: Errand) -> None:
+        """It was not begun after all."""
+        self._open.pop(errand.id, None)
+
+    def recall(self, lessons: Iterable[str]) -> None:
+        """Learn again what was learned before a restart; notes of another version are passed over."""
+        for text in lessons:
+            try:
+                self._learn(_LESSON.validate_json(text))
+            except ValidationError:
+                continue
+
+    def _lesson(self, stage: _Open, outcome: Outcome, stats: Sequence[RequestStats]) -> Lesson:
+        demand = stage.demand
+        work = work_of(demand, max(one.completion_tokens for one in stats), 1.0)
         if demand.stage == "generate":
             work = replace(work, read=max(one.prompt_tokens - one.cached_tokens for one in stats))
-        if not stage.ready:
-            parts = whole.queued_s + whole.prefill_s + whole.decode_s
-            self._loads.setdefault(digest, Track()).add(max(0.0, outcome.total_s - parts))
-            return
-        transfer_s = 0.0
-        if stage.where != "local":
-            links = [one.link for one in stats if one.link is not None]
-            transfer_s = self._meter.view().transfer_s(
-                sum(link.up_bytes for link in links), sum(link.down_bytes for link in links)
-            )
-        self._paces.of(digest, stage.where, stage.busy).learn(work, whole, outcome.total_s, transfer_s)
-
-    def _learn_traffic(self, demand: Demand, stage: _Open, stats: Sequence[RequestStats]) -> None:
         links = [one.link for one in stats if one.link is not None]
-        if stage.where == "local" or not links:
+        up, down = sum(link.up_bytes for link in links), sum(link.down_bytes for link in links)
+        usual_up, usual_down = traffic_of(demand, max(one.completion_tokens for one in stats))
+        far = outcome.place == stage.where != "local" and bool(links)
+        return Lesson(
+            digest=demand.digest,
+            key=outcome.errand.key,
+            where=stage.where if outcome.place == stage.where else None,
+            busy=stage.busy,
+            ready=stage.ready,
+            limit=demand.answer_tokens if demand.stage == "generate" else None,
+            answers=tuple(replace(one, segments=(), link=None) for one in stats[:_TELLING]),
+            work=work,
+            total_s=outcome.total_s,
+            transfer_s=self._meter.view().transfer_s(up, down) if far else 0.0,
+            up=up / usual_up if far else None,
+            down=down / usual_down if far else None,
+        )
+
+    def _learn(self, lesson: Lesson) -> None:
+        digest = lesson.digest
+        if lesson.limit is not None:
+            self._lengths.learn(digest, lesson.key, lesson.limit, lesson.answers)
+        if lesson.where is None:
             return
-        up, down = traffic_of(demand, max(one.completion_tokens for one in stats))
-        self._up.setdefault(demand.digest, Track()).add(sum(link.up_bytes for link in links) / up)
-        self._down.setdefault(demand.digest, Track()).add(sum(link.down_bytes for link in links) / down)
+        if lesson.up is not None and lesson.down is not None:
+            self._up.setdefault(digest, Track()).add(lesson.up)
+            self._down.setdefault(digest, Track()).add(lesson.down)
+        whole = _together(lesson.answers)
+        if not lesson.ready:
+            parts = whole.queued_s + whole.prefill_s + whole.decode_s
+            self._loads.setdefault(digest, Track()).add(max(0.0, lesson.total_s - parts))
+            return
+        self._paces.of(digest, lesson.where, lesson.busy).learn(lesson.work, whole, lesson.total_s, lesson.transfer_s)
 
     def _busy(self, digest: str, where: Place) -> int:
         """Answers of this model that are made there now."""

@@ -18,6 +18,7 @@ _KEEP = 32  # samples of which a percentile is taken
 _DECAY = 0.95  # of a line's older points, for each new one: it keeps the shape, ...
 _RECENT = 0.6  # ... and the newest answers say how fast the machine is at the moment
 _TELLING_BYTES = 16_384  # smaller pieces measure the round trip, not the bandwidth
+_MAX_LENGTHS = 4096  # callers choose their limits
 _MAX_BIAS = math.log(8.0)
 
 
@@ -250,7 +251,11 @@ class Lengths:
         for one in stats:
             length = one.completion_tokens
             for place in _places(digest, key, limit):
-                self._lengths.setdefault(place, deque(maxlen=_KEEP)).append((length, length >= limit))
+                known = self._lengths.pop(place, None) or deque(maxlen=_KEEP)
+                self._lengths[place] = known  # those that were learned last are kept
+                known.append((length, length >= limit))
+            while len(self._lengths) > _MAX_LENGTHS:
+                del self._lengths[next(iter(self._lengths))]
             if one.prompt_tokens:
                 fresh = 1.0 - one.cached_tokens / one.prompt_tokens
                 self._fresh.setdefault((digest, key), Track()).add(fresh)

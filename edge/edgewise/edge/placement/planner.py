@@ -28,7 +28,7 @@ from edgewise.edge.placement.cost import (
     traffic_of,
     work_of,
 )
-from edgewise.edge.placement.gates import Sight, matching, ruled_out
+from edgewise.edge.placement.gates import Sight, matching, may_try, ruled_out
 from edgewise.edge.placement.hysteresis import Stays
 from edgewise.edge.placement.learning import Experience
 from edgewise.edge.placement.measure import LinkMeter, Work
@@ -40,6 +40,8 @@ from edgewise.pipeline.receipt_store import ReceiptStore
 log = get_logger(__name__)
 
 _HOT_MARGIN_C = 3.0
+_LESSONS_EACH = 64
+_LESSONS_AMONG = 5_000
 
 
 class PlacementPlanner:
@@ -76,7 +78,9 @@ class PlacementPlanner:
         self._spending = asyncio.Lock()
         self._stays = Stays()
         self.experience = Experience(meter, self._clock)
-        store.listeners.append(self.experience.ended)
+        self._recalled = asyncio.Lock()
+        self._new = True
+        store.learner = self.experience.ended
 
     async def plan(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
         """See `pipeline.plan.Planner.plan`.
@@ -84,6 +88,7 @@ class PlacementPlanner:
         Raises:
             StorageError: The plan cannot be stored and would spend of a budget; any other one is followed all the same.
         """
+        await self._recall()
         if not self._budget.limited:
             return await self._plan_and_store(errand, demands)
         async with self._spending:  # what one plan takes, the next one must see
@@ -91,16 +96,32 @@ class PlacementPlanner:
 
     async def _plan_and_store(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
         plan = self._plan(errand, demands, await self._budget.left(), take=True)
+        self.experience.began(errand, demands, plan)  # before anything is waited for: the next plan must know of it
         try:
             await self._store.planned(errand, ", ".join(dict.fromkeys(demand.model for demand in demands)), plan)
         except StorageError as error:
             if self._budget.limited and any(decision.where != "local" for decision in plan.decisions):
+                self.experience.forget(errand)
                 raise
             log.warning("plan_not_stored", request_id=errand.id, reason=error.message)
-        self.experience.began(errand, demands, plan)
+        except BaseException:
+            self.experience.forget(errand)
+            raise
         return plan
 
+    async def _recall(self) -> None:
+        """Before the first plan: what was learned until the last restart."""
+        async with self._recalled:
+            if not self._new:
+                return
+            try:
+                self.experience.recall(await self._store.lessons(_LESSONS_EACH, _LESSONS_AMONG))
+            except StorageError as error:
+                log.warning("lessons_not_read", reason=error.message)
+            self._new = False
+
     async def explain(self, errand: Errand, demands: Sequence[Demand]) -> Plan:
+        await self._recall()
         return replace(self._plan(errand, demands, await self._budget.left(), take=False), id=None)
 
     def _plan(self, errand: Errand, demands: Sequence[Demand], left: Left, *, take: bool) -> Plan:
@@ -123,10 +144,12 @@ class PlacementPlanner:
         strain = self._strain()
         tokens = self.experience.answer_tokens(errand, demand)
         work = work_of(demand, tokens, self.experience.fresh(errand, demand))
-        for sight, margin_s in (self._here(demand, work), self._there(errand, demand, work, left)):
-            why = ruled_out(errand, demand, policy, sight)
+        places = [self._here(demand, work), self._there(errand, demand, work, left)]
+        reasons = [ruled_out(errand, demand, policy, sight) for sight, _ in places]
+        curious = may_try(errand, [sight for (sight, _), why in zip(places, reasons, strict=True) if why is None])
+        for (sight, margin_s), why in zip(places, reasons, strict=True):
             assert sight.predicted is not None
-            new = sight.predicted.total_s is None and self.experience.curious(demand, sight.where)
+            new = curious and sight.predicted.total_s is None and self.experience.curious(demand, sight.where)
             unknown_s = 0.0 if new else UNKNOWN_S
             cost = score(policy, sight.where, sight.predicted, margin_s, strain=strain, unknown_s=unknown_s)
             options.append(Option(sight, why, None if why else cost, new))
