@@ -49,6 +49,7 @@ class Demand:
         answers: Sequences or pictures.
         steps, pixels: Of one picture.
         upload_bytes: Bytes that would cross the link upward if the stage ran elsewhere.
+        needs_tokens: Only an engine that knows tokens will do: log probabilities are asked for, or a grammar holds the answer.
         allowed: Places that the pipeline's description allows; empty for all.
     """
 
@@ -63,6 +64,7 @@ class Demand:
     steps: int = 0
     pixels: int = 0
     upload_bytes: int = 0
+    needs_tokens: bool = False
     allowed: tuple[Place, ...] = ()
 
 

@@ -395,6 +395,7 @@ def _demand(task: Task, requests: list[GenerateRequest]) -> Demand:
         answer_tokens=max(request.sampling.max_tokens for request in requests),
         answers=len(requests),
         upload_bytes=sum(4 * len(request.prompt) for request in requests),
+        needs_tokens=any(one.constraint is not None or one.sampling.top_logprobs is not None for one in requests),
         allowed=task.allowed,
     )
 

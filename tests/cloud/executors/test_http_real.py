@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,8 +19,9 @@ from edgewise.cloud.executors.http import HttpExecutor
 from edgewise.cloud.executors.protocol import Order, Produced
 from edgewise.core.errors import ContextLengthExceeded, LinkLost, ModelNotFound
 from edgewise.wire.messages import GenerateWork
-from scripts.service import DeviceService
+from scripts.service import CloudService, DeviceService
 from tests.e2e.service import import_tiny, new_home, running
+from tests.fakes.misbehaving_upstream import misbehaving_upstream
 
 PROMPT = "<|user|>\nTell me of the sea.\n"
 
@@ -105,3 +109,34 @@ async def test_after_a_broken_link_the_next_attempt_goes_on_behind_the_text(serv
     assert facts["completion_tokens"] == 40
     assert facts["upstream"]["resumed_at"] == len(text)
     assert produced[-1].finish == "length"
+
+
+async def test_a_device_is_told_what_a_foreign_server_was_not_asked_for() -> None:
+    """Device and cloud as two processes; the cloud has no model of its own and needs none."""
+    async with misbehaving_upstream() as upstream:
+        receipt = await asyncio.to_thread(receipt_through_a_cloud, upstream.url)
+    (stops,) = receipt["warnings"]
+    assert "'stop_token_ids': the server's model is not known to be the same" in stops
+
+
+def receipt_through_a_cloud(upstream: str) -> dict[str, Any]:
+    """The receipt of the first answer that comes from the cloud, which the device must have found first."""
+    body = {"model": "m", "prompt": "hello", "max_tokens": 4}
+    with ExitStack() as stack:
+        cloud_home, device_home = (stack.enter_context(new_home(starter=False)) for _ in range(2))
+        import_tiny(device_home, "m")
+        cloud = stack.enter_context(CloudService(cloud_home, ["--executor", "http", "--upstream", upstream]))
+        settings = {"EDGEWISE_CLOUD__URL": cloud.url, "EDGEWISE_PLACEMENT__POLICY": "prefer-cloud"}
+        device = stack.enter_context(running(model="m", home=device_home, environment=settings))
+        limit = time.monotonic() + 60
+        while True:
+            answer = httpx.post(f"{device.url}/v1/completions", json=body, timeout=60)
+            answer.raise_for_status()
+            receipt: dict[str, Any] = answer.json()["edgewise"]
+            if receipt["stages"][0]["where"] == "cloud":
+                assert cloud.children() == []  # no engine
+                with_logprobs = httpx.post(f"{device.url}/v1/completions", json={**body, "logprobs": 1}, timeout=60)
+                assert with_logprobs.json()["edgewise"]["stages"][0]["where"] == "local", with_logprobs.text
+                return receipt
+            assert time.monotonic() < limit, receipt
+            time.sleep(0.1)

@@ -194,6 +194,16 @@ async def test_a_back_end_of_texts_is_not_asked_for_what_takes_tokens(device: De
     assert "knows texts only" in decision.reason
 
 
+async def test_a_back_end_of_texts_is_not_asked_for_what_takes_tokens(device: Device) -> None:
+    texts = TINY.model_copy(update={"reads": "text"})
+    device.cloud.info = CloudInfo(name="c", tenant="t", models=(texts,))
+    planner = device.planner(policy="prefer-cloud")
+    assert (await device.decide(planner)).where == "cloud"
+    decision = await device.decide(planner, device.demand(needs_tokens=True))
+    assert decision.where == "local"
+    assert "knows texts only" in decision.reason
+
+
 async def test_a_prompt_beyond_the_device_goes_to_the_cloud(device: Device) -> None:
     planner = device.planner(policy="prefer-local")
     assert (await device.decide(planner)).where == "local"

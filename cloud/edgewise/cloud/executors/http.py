@@ -356,8 +356,12 @@ def _rate(count: int, seconds: float) -> float | None:
 
 
 def _facts(attempt: _Attempt, reading: Reading, timing: _Timing, left_out: Mapping[str, str]) -> dict[str, Any]:
-    """The account of a finished answer: fields of `RequestStats` where the server counts, and `upstream`."""
+    """The account of a finished answer: fields of `RequestStats` where the server counts, and `upstream`.
+
+    What was left out becomes warnings, which the device's receipt repeats.
+    """
     usage, spent = reading.usage, attempt.spent or 0
+    warnings = [f"The cloud's upstream server was not asked for '{field}': {why}" for field, why in left_out.items()]
     upstream: dict[str, Any] = {
         "model": reading.model or attempt.model.id,
         "finish": reading.said,
@@ -368,7 +372,7 @@ def _facts(attempt: _Attempt, reading: Reading, timing: _Timing, left_out: Mappi
         upstream["resumed_at"] = len(attempt.order.text)
     prompt = attempt.before if usage.prompt is None else usage.prompt - spent
     if prompt is None or (reading.finish is not None and usage.completion is None):
-        return {"upstream": upstream | {"usage": "the server told none"}}
+        return {"upstream": upstream | {"usage": "the server told none"}, "warnings": warnings}
     first = timing.first or timing.end
     return {
         "prompt_tokens": max(0, prompt),
@@ -377,5 +381,6 @@ def _facts(attempt: _Attempt, reading: Reading, timing: _Timing, left_out: Mappi
         "queued_s": 0.0,
         "prefill_s": first - timing.sent,
         "decode_s": timing.end - first,
+        "warnings": warnings,
         "upstream": upstream,
     }

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from edgewise.engine.request import GenerateRequest, LinkUse, RequestStats
 
 _STATS = TypeAdapter(RequestStats)
+_WARNINGS, _WARNING_CHARS = 20, 500
 
 
 def told_stats(facts: Mapping[str, Any] | None) -> RequestStats | None:
@@ -21,6 +22,14 @@ def told_stats(facts: Mapping[str, Any] | None) -> RequestStats | None:
         return replace(_STATS.validate_python({**facts, "segments": (), "link": None}), segments=(), link=None)
     except (ValidationError, TypeError):
         return None
+
+
+def told_warnings(facts: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """What the cloud says of a request that it could not honour whole; also where its account has no figures."""
+    told = (facts or {}).get("warnings")
+    if not isinstance(told, list | tuple):
+        return ()
+    return tuple(text[:_WARNING_CHARS] for text in told[:_WARNINGS] if isinstance(text, str))
 
 
 def measured_stats(request: GenerateRequest, count: int, first_s: float, rest_s: float) -> RequestStats:

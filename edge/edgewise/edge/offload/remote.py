@@ -16,7 +16,7 @@ from typing import Literal
 
 from edgewise.core.errors import Cancelled, DeadlineExceeded, EdgewiseError
 from edgewise.core.log import get_logger
-from edgewise.edge.offload.accounts import measured_stats, told_stats
+from edgewise.edge.offload.accounts import measured_stats, told_stats, told_warnings
 from edgewise.edge.offload.book import Fresh, StreamBook, TextBook, TokenBook
 from edgewise.edge.offload.follow import JobFollower, Patience, Road
 from edgewise.edge.offload.jobs import generate_job
@@ -146,6 +146,7 @@ class RemoteStream:
         self._started = time.monotonic()
         self._first: float | None = None
         self._told: RequestStats | None = None
+        self._warnings: tuple[str, ...] = ()
         self._numeric_class = engine.capability.numeric_class
         self._price: float | None = None
         self._loop = asyncio.get_running_loop()
@@ -225,6 +226,7 @@ class RemoteStream:
 
     def _take(self, event: Chunk | Final) -> Fresh | Final | None:
         self._told = told_stats(event.facts) or self._told
+        self._warnings = told_warnings(event.facts) or self._warnings
         if isinstance(event, Chunk):
             fresh = self._book.take(event)
             return fresh if fresh.tokens else None
@@ -277,7 +279,13 @@ class RemoteStream:
             numeric_class=self._numeric_class,
             why=self._engine.why,
         )
-        return replace(stats, completion_tokens=self._delivered, segments=(segment,), link=self.link)
+        return replace(
+            stats,
+            completion_tokens=self._delivered,
+            segments=(segment,),
+            link=self.link,
+            warnings=self._warnings,
+        )
 
 
 def _both(first: Fresh, second: Fresh) -> tuple[TokenLogprobs, ...] | None:

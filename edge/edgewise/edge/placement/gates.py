@@ -117,6 +117,8 @@ def _no_capability(demand: Demand, sight: Sight) -> str | None:
         return f"The cloud has {'other files of' if named else 'not'} the model '{demand.model}'."
     if demand.needs_tokens and found.reads == "text":
         return "The cloud's back end knows texts only: no log probabilities come from there, and no grammar holds its answer."
+    if demand.needs_tokens and found.reads == "text":
+        return "The cloud's back end knows texts only: no log probabilities come from there, and no grammar holds its answer."
     return _no_room(demand, found.context, "the cloud")
 
 
