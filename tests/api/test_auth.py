@@ -24,6 +24,7 @@ class Record:
     scopes: frozenset[str] = frozenset({"inference"})
     priority: PriorityName = "interactive"
     privacy: PrivacyName | None = None
+    device: str | None = None
 
 
 @dataclass

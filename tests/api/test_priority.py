@@ -22,6 +22,7 @@ class Record:
     priority: PriorityName
     scopes: frozenset[str] = frozenset({"inference"})
     privacy: PrivacyName | None = None
+    device: str | None = None
 
 
 @dataclass

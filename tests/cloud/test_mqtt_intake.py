@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import pytest
 from edgewise.api.deps import ApiDependencies
 from edgewise.cloud.app import CloudPart
 from edgewise.cloud.mqtt_intake import MqttIntake
+from edgewise.cloud.tenants import tenant_of_device
 from edgewise.core.errors import DigestMismatch, LinkLost, ModelNotFound, NotFound, PayloadTooLarge, RangeNotThere
 from edgewise.core.settings_links import IntakeSettings
 from edgewise.core.settings_schema import Settings
@@ -76,7 +78,10 @@ async def cloud_behind(broker: BrokerProcess, home: Path, engine: FakeEngine) ->
         deps = ApiDependencies(models=Models([fake_model(engine)]), keys=keys)
         part = CloudPart(settings, deps)
         link = new_link(broker, "edgewise-cloud", home)
-        intake = MqttIntake(part.intake, link, emit=deps.events.emit)
+        intake = MqttIntake(
+            part.intake, link, tenant=lambda uid: tenant_of_device(keys, uid, time.time()), emit=deps.events.emit
+        )
+        keys.create("line-1", device="dev")
         part.start()
         intake.start()
         try:
@@ -132,7 +137,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 async def test_a_job_its_stream_and_its_acknowledgement(world: World) -> None:
     device = world.device
     info = await device.info()
-    assert [(one.model, info.tenant) for one in info.models] == [("tiny", "dev")]
+    assert [(one.model, info.tenant) for one in info.models] == [("tiny", "line-1")]
     accepted = await device.submit(job(max_tokens=300))
     assert (await device.submit(job(max_tokens=300))).id == accepted.id
     tokens, final = await read(device, "k")
@@ -286,14 +291,14 @@ async def test_a_retained_request_is_not_carried_out_when_the_cloud_starts(tmp_p
             async with cloud_behind(broker, tmp_path / "cloud", engine) as (intake, _):
                 await until(lambda: intake.dropped["retained"] == 1, "it is counted")
                 with pytest.raises(NotFound):
-                    await intake._desk.find("dev", "dev", "k")
+                    await intake._desk.find("line-1", "dev", "k")
         finally:
             await link.stop()
 
 
 async def test_a_device_speaks_for_itself_only(world: World) -> None:
     await world.device.submit(job(device="somebody else"))
-    found = await world.intake._desk.find("dev", "dev", "k")
+    found = await world.intake._desk.find("line-1", "dev", "k")
     assert found.device == "dev"
 
 
@@ -306,7 +311,7 @@ async def test_blobs_go_up_and_down_in_blocks(world: World) -> None:
     assert blob == Blob(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content), media="image/png")
     assert await world.device.put_blob(content, "image/png") == blob  # it is there
     assert await world.device.get_blob(blob) == content
-    assert (await world.intake._desk.blobs.find("dev", blob.sha256)).media == "image/png"
+    assert (await world.intake._desk.blobs.find("line-1", blob.sha256)).media == "image/png"
     empty = await world.device.put_blob(b"", "text/plain")
     assert await world.device.get_blob(empty) == b""
 

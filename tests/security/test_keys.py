@@ -377,6 +377,7 @@ def test_keys_of_an_older_version_stay_valid(tmp_path: Path) -> None:
         _, token = store.create("app")
     database = sqlite3.connect(path)
     database.executescript(
+        "DROP INDEX live_devices; ALTER TABLE keys DROP COLUMN device;"
         "ALTER TABLE keys DROP COLUMN priority; ALTER TABLE keys DROP COLUMN privacy; PRAGMA user_version = 1;"
     )
     database.close()
@@ -386,3 +387,21 @@ def test_keys_of_an_older_version_stay_valid(tmp_path: Path) -> None:
         assert record.priority == "interactive"
         assert record.privacy is None
         assert store.create("next", priority="bulk")[0].priority == "bulk"
+
+
+def test_a_key_may_be_bound_to_a_device_which_has_one_at_a_time(store: KeyStore) -> None:
+    record, token = store.create("line-1", device="dev-1")
+    assert record.device == "dev-1"
+    assert store.verify(token) == record == store.of_device("dev-1")
+    assert store.create("app")[0].device is None
+    assert store.of_device("dev-2") is None
+    with pytest.raises(InvalidRequest, match="the device `dev-1` has a key already"):
+        store.create("other", device="dev-1")
+    with pytest.raises(InvalidRequest, match="device name 'a/b'"):
+        store.create("other", device="a/b")
+    store.revoke("line-1")
+    ended = store.of_device("dev-1")
+    assert ended is not None
+    assert ended.revoked_at is not None
+    follower, _ = store.create("line-1", device="dev-1")
+    assert store.of_device("dev-1") == follower

@@ -46,6 +46,10 @@ class KeyRecord(Protocol):
     def privacy(self) -> PrivacyName | None:
         """Label of its requests, which they may only make stricter; None where it has none of its own."""
 
+    @property
+    def device(self) -> str | None:
+        """The only device that may use it, on a cloud; None for any."""
+
 
 class KeyVerifier(Protocol):
     """Knows the API keys; implemented by `security.keys.KeyStore`."""

@@ -38,6 +38,12 @@ def new(
             "default: placement.privacy."
         ),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="On a cloud: bind it to the device of this name (mqtt.uid), which is then the same tenant over HTTP and MQTT."
+        ),
+    ] = None,
     expires_in: Annotated[str | None, typer.Option(help="Life, e.g. 90d or 12h; default: for ever.")] = None,
     expires_at: Annotated[datetime | None, typer.Option(help="Date of expiry (UTC).", formats=["%Y-%m-%d"])] = None,
     config: ConfigFile = None,
@@ -53,6 +59,7 @@ def new(
             ttl_s=_seconds(expires_in),
             priority=priority,
             privacy=privacy,
+            device=device,
         )
     if as_json:
         print_json({**_json(record), "key": token})
@@ -82,12 +89,13 @@ def list_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
             r.state(now),
             r.priority,
             r.privacy or "default",
+            r.device or "any",
             date_text(r.created_at),
             date_text(r.expires_at) or "never",
         )
         for r in records
     ]
-    print_table(("ID", "NAME", "SCOPES", "STATE", "CLASS", "PRIVACY", "CREATED", "EXPIRES"), rows)
+    print_table(("ID", "NAME", "SCOPES", "STATE", "CLASS", "PRIVACY", "DEVICE", "CREATED", "EXPIRES"), rows)
 
 
 @app.command("revoke")

@@ -40,6 +40,7 @@ _ID_CHARS = 8
 _SECRET_BYTES = 32
 _TOKEN = re.compile(r"ew_([0-9a-z]{8})_([A-Za-z0-9_-]{43})", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
+_DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _NO_DIGEST = bytes(32)
 _BUSY_TIMEOUT_S = 10.0
 
@@ -56,14 +57,16 @@ CREATE TABLE IF NOT EXISTS keys (
 CREATE UNIQUE INDEX IF NOT EXISTS live_names ON keys (name) WHERE revoked_at IS NULL;
 """
 _INSERT = """
-INSERT INTO keys (id, name, digest, scopes, created_at, expires_at, priority, privacy)
-VALUES (:id, :name, :digest, :scopes, :created_at, :expires_at, :priority, :privacy)
+INSERT INTO keys (id, name, digest, scopes, created_at, expires_at, priority, privacy, device)
+VALUES (:id, :name, :digest, :scopes, :created_at, :expires_at, :priority, :privacy, :device)
 """
 # Each entry takes a database from the version that is its index to the next (PRAGMA user_version).
 _MIGRATIONS = (
     _SCHEMA,
     "ALTER TABLE keys ADD COLUMN priority TEXT NOT NULL DEFAULT 'interactive';",
     "ALTER TABLE keys ADD COLUMN privacy TEXT;",
+    "ALTER TABLE keys ADD COLUMN device TEXT;"
+    "CREATE UNIQUE INDEX IF NOT EXISTS live_devices ON keys (device) WHERE revoked_at IS NULL;",
 )
 
 
@@ -76,6 +79,7 @@ class KeyRecord:
         scopes: What it may do; "admin" includes the others.
         priority: Deadline class of its requests; they may ask for a less urgent one, never for a more urgent one.
         privacy: Label of its requests; they may ask for a stricter one, never for a laxer one. None takes the default.
+        device: Name of the only device that may use it, on a cloud; that device is its tenant over MQTT too. None: any.
         created_at, expires_at, revoked_at: Seconds since the Unix epoch; None is never.
     """
 
@@ -87,6 +91,7 @@ class KeyRecord:
     revoked_at: float | None = None
     priority: PriorityName = DEFAULT_PRIORITY
     privacy: PrivacyName | None = None
+    device: str | None = None
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes or "admin" in self.scopes
@@ -141,6 +146,7 @@ class KeyStore:
         ttl_s: float | None = None,
         priority: str = DEFAULT_PRIORITY,
         privacy: str | None = None,
+        device: str | None = None,
     ) -> tuple[KeyRecord, str]:
         """Make a key; durable on return.
 
@@ -151,12 +157,14 @@ class KeyStore:
             ttl_s: seconds from now. Neither: the key does not expire.
             priority: One of `PRIORITY_NAMES`; also the most urgent class that the key's requests may ask for.
             privacy: One of `PRIVACY_NAMES`; also the laxest label that the key's requests may ask for. None: the default.
+            device: Name at the broker of the device that it is bound to; one key that is not revoked for each.
 
         Returns:
             The record, and the key in plain text, which cannot be had again.
 
         Raises:
-            InvalidRequest: Name taken or malformed, unknown scope, class or label, or an expiry that is not in the future.
+            InvalidRequest: Name or device taken or malformed, unknown scope, class or label, or an expiry that is not in the
+                future.
         """
         now = self._clock.time()
         if ttl_s is not None:
@@ -171,6 +179,7 @@ class KeyStore:
             expires_at=_checked_expiry(expires_at, now),
             priority=_checked_priority(priority),
             privacy=_checked_privacy(privacy),
+            device=_checked_device(device),
         )
         token = f"ew_{record.id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
         values = {
@@ -182,11 +191,16 @@ class KeyStore:
             "expires_at": record.expires_at,
             "priority": record.priority,
             "privacy": record.privacy,
+            "device": record.device,
         }
         with self._database() as database:
             try:
                 database.execute(_INSERT, values)
             except sqlite3.IntegrityError as error:
+                if "keys.device" in str(error):
+                    raise InvalidRequest(
+                        f"the device `{device}` has a key already; revoke that first", param="device"
+                    ) from error
                 raise InvalidRequest(
                     f"a key named `{name}` exists; revoke it first or take another name", param="name"
                 ) from error
@@ -207,6 +221,18 @@ class KeyStore:
             return None
         record = _record(row)
         return record if record.usable(self._clock.time()) else None
+
+    def of_device(self, device: str) -> KeyRecord | None:
+        """The key that is bound to a device: the one that is not revoked, else the last one that was. None: there never was one.
+
+        The caller looks at its `state`: a device whose key has ended is not one that never had any.
+        """
+        query = (
+            "SELECT * FROM keys WHERE device = ? ORDER BY revoked_at IS NULL DESC, created_at DESC, rowid DESC LIMIT 1"
+        )
+        with self._database() as database:
+            row = database.execute(query, (device,)).fetchone()
+        return None if row is None else _record(row)
 
     def list(self) -> list[KeyRecord]:
         """All keys, also revoked and expired ones, oldest first."""
@@ -304,6 +330,7 @@ def _record(row: Any) -> KeyRecord:
         revoked_at=row["revoked_at"],
         priority=priority_of(row["priority"]).label,
         privacy=None if row["privacy"] is None else privacy_of(row["privacy"]).label,
+        device=row["device"],
     )
 
 
@@ -314,6 +341,14 @@ def _checked_name(name: str) -> str:
             param="name",
         )
     return name
+
+
+def _checked_device(device: str | None) -> str | None:
+    if device is not None and not _DEVICE.fullmatch(device):
+        raise InvalidRequest(
+            f"device name {device[:80]!r} is refused: 1 to 64 letters, digits, '.', '_' or '-'", param="device"
+        )
+    return device
 
 
 def _checked_scopes(scopes: Iterable[str]) -> frozenset[Scope]:

@@ -30,13 +30,14 @@ from edgewise.cloud.metrics import CloudMetrics
 from edgewise.cloud.mqtt_intake import USER as MQTT_USER
 from edgewise.cloud.mqtt_intake import MqttIntake
 from edgewise.cloud.readiness import BackEndReadiness
-from edgewise.cloud.tenants import Tenants
+from edgewise.cloud.tenants import Tenants, tenant_of_device
 from edgewise.cloud.workers import Workers
 from edgewise.core.errors import ConfigError, EdgewiseError
 from edgewise.core.files import make_folder, read_secret
 from edgewise.core.log import get_logger
 from edgewise.core.settings import LoadedSettings, Settings
 from edgewise.models.store import Store
+from edgewise.security.keys import KeyStore
 from edgewise.serving import service
 from edgewise.serving.service import Part
 from edgewise.wire.mqtt.make import make_link
@@ -79,7 +80,14 @@ def cloud_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
     if settings.mqtt.host is None:
         return (cloud,)
     link = make_link(settings.mqtt, settings.home, MQTT_USER)
-    return (cloud, MqttIntake(cloud.intake, link, dropped=cloud.count_dropped, emit=deps.events.emit))
+    intake = MqttIntake(
+        cloud.intake,
+        link,
+        tenant=lambda uid: tenant_of_device(cloud.keys, uid, deps.clock.time()),
+        dropped=cloud.count_dropped,
+        emit=deps.events.emit,
+    )
+    return (cloud, intake)
 
 
 class CloudPart:
@@ -89,6 +97,7 @@ class CloudPart:
         intake = settings.intake
         database = open_jobs(jobs_file(settings.home))
         self._deps = deps
+        self.keys = KeyStore(settings.keys_file)
         self._max_request_bytes = intake.max_request_bytes
         self.executor = make_executor(settings, deps)
         self._table = JobTable(
@@ -162,6 +171,7 @@ class CloudPart:
         await self._catalog.stop()
         await self.executor.stop()
         await self._table.close()
+        self.keys.close()
 
     async def _run(self) -> None:
         """Take over what an earlier process left, work, and give everything back when the service drains."""

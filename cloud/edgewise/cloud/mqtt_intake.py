@@ -1,7 +1,8 @@
 """The intake over MQTT: the same calls as over HTTP, from the topics of devices (docs/wire.md).
 
-The tenant is the device's name in the topic. That is safe because the broker knows users and lets each write to topics of its own
-name only (`systemd/mosquitto.acl`); on a broker without an access list everybody can be everybody.
+The tenant follows from the device's name in the topic (`tenants.tenant_of_device`). That is safe because the broker knows users
+and lets each write to topics of its own name only (`systemd/mosquitto.acl`); on a broker without an access list everybody can
+be everybody.
 
 One service listens behind a broker: requests would be shared between several, but what a device says of its stream reaches all.
 """
@@ -64,6 +65,7 @@ class MqttIntake:
 
     Args:
         link: To the broker; started and stopped here.
+        tenant: Whose jobs and blobs a device may see, by its name; asked for every message. Raises `NotAuthenticated`.
         dropped: Called for each message that is malformed or too large.
         emit: Told of them, not more often than every ten seconds for one reason.
     """
@@ -73,11 +75,13 @@ class MqttIntake:
         desk: Desk,
         link: Link,
         *,
+        tenant: Callable[[str], str],
         dropped: Callable[[], None] = lambda: None,
         emit: Callable[[str, str], object] = lambda _kind, _message: None,
     ) -> None:
         self._desk = desk
         self._link = link
+        self._tenant = tenant
         self._count, self._emit = dropped, emit
         self._dropped: Counter[str] = Counter()
         self._told: dict[str, float] = {}
@@ -163,14 +167,14 @@ class MqttIntake:
 
     async def _submit(self, uid: str, job: str, envelope: Envelope) -> None:
         request = envelope.read(JobRequest).model_copy(update={"device": uid})
-        accepted = await self._desk.submit(uid, request)
+        accepted = await self._desk.submit(self._tenant(uid), request)
         await self._reply(uid, job, envelope, JobEvent(key=request.key, event=accepted))
 
     async def _answer(self, uid: str, job: str, envelope: Envelope) -> None:
         ask = envelope.read(Ask)
         try:
             if ask.ask == "info":
-                answer = Answer(info=await self._desk.info(uid))
+                answer = Answer(info=await self._desk.info(self._tenant(uid)))
             else:
                 self._pull(uid, ask.blob)
                 answer = Answer()
@@ -185,17 +189,18 @@ class MqttIntake:
             if flow is not None:
                 flow.grant(envelope.place, control.credit)
             return
-        found = await self._desk.find(uid, uid, control.key)
+        tenant = self._tenant(uid)
+        found = await self._desk.find(tenant, uid, control.key)
         if control.op == "resume":
-            found = await self._resume(uid, found.id, control, envelope)
+            found = await self._resume(uid, found, control, envelope)
         else:
-            found = await self._desk.control(uid, found.id, control)
+            found = await self._desk.control(tenant, found.id, control)
         accepted = Accepted(id=found.id, state=found.state, attempt=found.attempt, offset=found.count)
         await self._reply(uid, job, envelope, JobEvent(key=control.key, event=accepted))
 
-    async def _resume(self, uid: str, id: str, control: JobControl, envelope: Envelope) -> Job:
+    async def _resume(self, uid: str, job: Job, control: JobControl, envelope: Envelope) -> Job:
         after = parse_place(control.after, param="after")
-        found = await self._desk.check_place(uid, id, after)
+        found = await self._desk.check_place(job.tenant, job.id, after)
         flow = self._flows.get(uid, control.key)
         if flow is not None and flow.place >= envelope.place:
             return found  # a broker delivered it twice, or late
@@ -206,7 +211,7 @@ class MqttIntake:
         async def send(event: Event) -> None:
             await self._send(topic, JobEvent(key=control.key, event=event))
 
-        source = self._desk.events(uid, id, after)
+        source = self._desk.events(job.tenant, job.id, after)
         await self._flows.begin(uid, control.key, Outflow(envelope.place, control.credit, source, send, self._back))
         return found
 
@@ -238,19 +243,19 @@ class MqttIntake:
             raise InvalidRequest("A blob is offered with its hash and size.", param="blob")
         if (uid, blob.sha256) in self._pulls:
             return
-        if self._tasks.spawn(self._take(uid, blob), "pull") is None:
+        if self._tasks.spawn(self._take(uid, self._tenant(uid), blob), "pull") is None:
             raise QueueFull("Too many blobs come in over MQTT at once: try again shortly.", retry_after_s=5.0)
 
-    async def _take(self, uid: str, blob: Blob) -> None:
+    async def _take(self, uid: str, tenant: str, blob: Blob) -> None:
         store, sha256 = self._desk.blobs, blob.sha256
-        start = store.received(uid, sha256)
+        start = store.received(tenant, sha256)
 
         async def ask(get: BlobGet) -> None:
             await self._send(topics.blob(uid, "dn", sha256[:32], "get"), get)
 
         pull = self._pulls[uid, sha256] = Pull(blob, start, ask)
         try:
-            await store.write(uid, sha256, pull.pieces(), start=start, total=blob.bytes, media=blob.media)
+            await store.write(tenant, sha256, pull.pieces(), start=start, total=blob.bytes, media=blob.media)
             done = BlobDone(sha256=sha256)
         except EdgewiseError as error:
             done = BlobDone(sha256=sha256, refused=refusal(error))
@@ -261,8 +266,9 @@ class MqttIntake:
     async def _serve(self, uid: str, get: BlobGet) -> None:
         store = self._desk.blobs
         try:
-            blob = await store.find(uid, get.sha256)
-            path = store.path(uid, get.sha256)
+            tenant = self._tenant(uid)
+            blob = await store.find(tenant, get.sha256)
+            path = store.path(tenant, get.sha256)
             for number in range(get.blocks):
                 offset = get.offset + number * BLOCK
                 if offset >= blob.bytes:

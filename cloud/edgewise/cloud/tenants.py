@@ -1,7 +1,8 @@
 """Tenants: what each may ask for, and what it pays.
 
-A tenant is the name of an API key, so that a key that replaces another one under the same name goes on with its jobs. Days are
-those of UTC. Inside a class the queue serves the tenant with the fewest running jobs first, and the engine is fair by tenant.
+A tenant is the name of an API key, so that a key that replaces another one under the same name goes on with its jobs. A key
+that is bound to a device makes that device the same tenant over HTTP and MQTT. Days are those of UTC.
+Inside a class the queue serves the tenant with the fewest running jobs first, and the engine is fair by tenant.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from edgewise.core.errors import QueueFull
+from edgewise.core.errors import NotAuthenticated, QueueFull
 
 ANONYMOUS = "(anonymous)"
 """The tenant of loopback callers without a key; no key can have this name."""
@@ -32,6 +33,36 @@ _WORDS: Mapping[str, str] = {
     "seconds": "seconds of computing a day",
     "price": "of money a day",
 }
+
+
+class BoundKey(Protocol):
+    """A key that is bound to a device, usable or not; implemented by `security.keys.KeyRecord`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def usable(self, now: float, /) -> bool: ...
+
+
+class BoundKeys(Protocol):
+    """Implemented by `security.keys.KeyStore`."""
+
+    def of_device(self, device: str, /) -> BoundKey | None: ...
+
+
+def tenant_of_device(keys: BoundKeys, uid: str, now: float) -> str:
+    """The tenant of a device whose name a broker vouches for: that of the key which is bound to it. A device without one is a
+    tenant of its own, under a name that no key can have.
+
+    Raises:
+        NotAuthenticated: Its key has expired or was revoked.
+    """
+    key = keys.of_device(uid)
+    if key is None:
+        return f"mqtt:{uid}"
+    if not key.usable(now):
+        raise NotAuthenticated(f"The key of the device '{uid}' has expired or was revoked: bind a new one to it.")
+    return key.name
 
 
 class Price(NamedTuple):

@@ -108,7 +108,15 @@ class FakeTransport:
         if self.lost_answers:
             self.lost_answers -= 1
             raise LinkLost("The answer was lost, as ordered.")
-        return Accepted(id=f"job-{request.key}")
+        return Accepted(id=self._id(request.key))
+
+    def _id(self, key: str) -> str:
+        """One for each key in each table."""
+        return f"job-{key}-{id(self.jobs)}"
+
+    async def knows(self, key: str, id: str) -> bool:
+        self._link()
+        return key in self.jobs and id == self._id(key)
 
     async def events(self, key: str, after: Place) -> AsyncGenerator[Chunk | Final, None]:
         self._link()

@@ -19,10 +19,10 @@ from edgewise.cloud.intake.intake import Intake
 from edgewise.cloud.jobs.records import Job
 from edgewise.cloud.tenants import ANONYMOUS
 from edgewise.cloud.work import first_problem
-from edgewise.core.errors import InvalidRequest, QueueFull
+from edgewise.core.errors import InvalidRequest, NotPermitted, QueueFull
 from edgewise.wire.codec import Limits, decode
 from edgewise.wire.http import CBOR, CLOUD, JOBS, JSON, KEEPALIVE_S
-from edgewise.wire.messages import Final, JobControl, JobRequest, Message
+from edgewise.wire.messages import JobControl, JobRequest, Message
 from edgewise.wire.stream_log import START, Place, parse_place
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -46,7 +46,7 @@ def jobs_router(deps: ApiDependencies, intake: Intake, *, max_request_bytes: int
     @router.post(JOBS)
     async def submit(request: Request) -> Response:
         """Take a job: 202, also for one that is there already."""
-        job_request = await read(request, JobRequest, max_request_bytes, {})
+        job_request = _of_its_device(request, await read(request, JobRequest, max_request_bytes, {}))
         try:
             accepted = await intake.submit(tenant_of(request), job_request)
         except QueueFull as error:
@@ -97,6 +97,16 @@ def tenant_of(request: Request) -> str:
     return ANONYMOUS if key is None else key.name
 
 
+def _of_its_device(request: Request, job: JobRequest) -> JobRequest:
+    """A key that is bound to a device speaks for that one only."""
+    key = context_of(request.scope).key
+    if key is None or key.device is None or key.device == job.device:
+        return job
+    if job.device:
+        raise NotPermitted(f"This key is bound to the device '{key.device}': it asks for no other.", param="device")
+    return job.model_copy(update={"device": key.device})
+
+
 def read_message(kind: type[MessageT], values: Mapping[str, Any]) -> MessageT:
     """The message that a map holds. Raises `InvalidRequest`, naming the first wrong field."""
     try:
@@ -141,8 +151,7 @@ def _asked_place(request: Request) -> Place:
 async def _events(intake: Intake, tenant: str, id: str, after: Place) -> AsyncGenerator[bytes, None]:
     """Each event's id is the place after it, so that a client which sends its last one misses and repeats nothing."""
     async for event in intake.events(tenant, id, after):
-        offset = event.count if isinstance(event, Final) else event.offset + event.count
-        yield sse(event.model_dump(mode="json", exclude_none=True), id=str(Place(event.attempt, offset)))
+        yield sse(event.model_dump(mode="json", exclude_none=True), id=str(event.place))
 
 
 def _json(message: Message, status: int = 200) -> Response:

@@ -66,8 +66,8 @@ class JobFollower:
         deadline_s: Seconds from now after which nobody needs the result; None for no limit.
 
     Attributes:
-        again: Makes the job anew from where its reader is, for another transport: there the cloud knows this device by another
-            name, and not the job. None, or None of it, stays with the transport that knows it.
+        again: Makes the job anew from where its reader is, for another transport over which the cloud knows this device by
+            another name, and not the job. None, or None of it, stays with the transport that knows it.
     """
 
     def __init__(self, road: Road, patience: Patience, deadline_s: float | None) -> None:
@@ -76,8 +76,10 @@ class JobFollower:
         self._patience = patience
         self._deadline = None if deadline_s is None else time.monotonic() + deadline_s
         self._job: JobRequest | None = None
+        self._id = ""
         self._transport: Transport | None = None
         self._before = Traffic()
+        self._known = Traffic()
         self._left = False
 
     @property
@@ -86,7 +88,7 @@ class JobFollower:
         if self._transport is None or self._job is None:
             return self._before
         now = self._transport.traffic(self._job.key)
-        return Traffic(self._before.up + now.up, self._before.down + now.down)
+        return Traffic(self._before.up + now.up - self._known.up, self._before.down + now.down - self._known.down)
 
     async def submit(self, job: JobRequest) -> None:
         """Hand the job over.
@@ -108,10 +110,10 @@ class JobFollower:
 
         try:
             await self.trying(hand)
-        except BaseException:
-            if tried:
-                self._road.parting.withdraw(tried[-1], job)
-            raise
+        finally:
+            for transport in {id(one): one for one in tried}.values():
+                if transport is not self._transport:
+                    self._road.parting.withdraw(transport, job, unless=self._id)
 
     async def trying(
         self, work: Callable[[Transport], Awaitable[Result]], *, patience_s: float | None = None
@@ -174,18 +176,24 @@ class JobFollower:
 
     async def _hand(self, transport: Transport) -> None:
         assert self._job is not None
-        await transport.submit(self._job)
+        self._id = (await transport.submit(self._job)).id
         self._transport = transport
 
     async def _where(self, transport: Transport) -> Transport:
-        """The transport that knows the job. Where the road leads over another one now, it is begun there from where it is."""
+        """The transport that knows the job. Where the road leads over another one now, it goes on there; where the cloud knows
+        this device by another name over that one, it is begun there from where it is."""
         if self._transport is None:
             await self._hand(transport)
         elif transport is not self._transport:
+            assert self._job is not None
+            if await transport.knows(self._job.key, self._id):
+                self._before, self._known = self.traffic, transport.traffic(self._job.key)
+                self._transport = transport
+                return transport
             job = None if self.again is None else self.again()
             if job is None:
                 return self._transport
-            self._before = self.traffic
+            self._before, self._known = self.traffic, Traffic()
             self._say("cancel", Place(0, 0))
             self._job, self._transport = job, None
             await self._hand(transport)

@@ -149,6 +149,15 @@ class HttpTransport:
         job.up += len(body) + _HEAD_BYTES
         return accepted
 
+    async def knows(self, key: str, id: str) -> bool:
+        """See `Transport.knows`."""
+        try:
+            await self._ask("GET", job_path(id))
+        except NotFound:
+            return False
+        self._jobs.setdefault(key, _Job(id))
+        return True
+
     async def events(self, key: str, after: Place) -> AsyncGenerator[Chunk | Final, None]:
         """See `Transport.events`."""
         job = self._job(key)

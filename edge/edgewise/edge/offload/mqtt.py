@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from edgewise.core.errors import BadMessage, DigestMismatch, EngineFault, LinkLost
+from edgewise.core.errors import BadMessage, DigestMismatch, EngineFault, LinkLost, NotFound
 from edgewise.core.log import get_logger
 from edgewise.edge.offload.transport import Traffic
 from edgewise.edge.placement.protocol import Meter
@@ -105,6 +105,17 @@ class MqttTransport:
         self._traffic.setdefault(request.key, Traffic())
         topic = topics.job_request(request.priority, self._link.uid)
         return _accepted(await self._ask(topic, request, key=request.key, ttl_ms=request.ttl_ms))
+
+    async def knows(self, key: str, id: str) -> bool:
+        """See `Transport.knows`. An acknowledgement of nothing is a question."""
+        question = JobControl(key=key, op="ack")
+        try:
+            accepted = _accepted(await self._ask(self._control_topic(key), question, key=key))
+        except NotFound:
+            return False
+        if accepted.id == id:
+            self._traffic.setdefault(key, Traffic())
+        return accepted.id == id
 
     async def events(self, key: str, after: Place) -> AsyncGenerator[Chunk | Final, None]:
         """See `Transport.events`."""

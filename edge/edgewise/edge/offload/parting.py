@@ -27,13 +27,17 @@ class Parting:
         """Tell the cloud of a job that it has taken."""
         self._begin(_insist(lambda: transport.control(control), control), f"{control.op}-{control.key}")
 
-    def withdraw(self, transport: Transport, job: JobRequest) -> None:
-        """Cancel a job that the cloud may have taken or not: its answer was lost. Handing it over again tells."""
+    def withdraw(self, transport: Transport, job: JobRequest, *, unless: str = "") -> None:
+        """Cancel a job that the cloud may have taken or not: its answer was lost. Handing it over again tells.
+
+        Args:
+            unless: Id of a job that is wanted: it was taken over another transport.
+        """
         control = JobControl(key=job.key, op="cancel", done=True)
 
         async def take_back() -> None:
-            await transport.submit(job)
-            await transport.control(control)
+            if (await transport.submit(job)).id != unless:
+                await transport.control(control)
 
         self._begin(_insist(take_back, control), f"withdraw-{job.key}")
 

@@ -43,6 +43,10 @@ class Transport(Protocol):
     async def submit(self, request: JobRequest) -> Accepted:
         """Hand a job over. Safe to repeat: the same key is the same job."""
 
+    async def knows(self, key: str, id: str) -> bool:
+        """Whether the job `id`, which was submitted over another transport, is here this device's job `key`: then it goes on
+        here as if it had been submitted here. Starts nothing."""
+
     def events(self, key: str, after: Place) -> AsyncGenerator[Chunk | Final, None]:
         """What follows `after`, to the final record. Chunks may repeat and overlap; the caller orders them.
 
