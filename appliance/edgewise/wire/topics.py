@@ -14,6 +14,8 @@ from edgewise.core.errors import BadMessage, InvalidRequest
 ROOT = "f/1"
 CLASSES = ("realtime", "interactive", "background", "bulk")
 """Classes of jobs, `core.priority` in words."""
+HOST_LIVE = f"{ROOT}/host/live"
+"""Where whoever receives what devices send says that it is there; devices may read it."""
 ASK = "ask"
 """In the place of a class: a question to the cloud that is no job."""
 BLOB_STEPS = ("get", "blk", "done")
@@ -59,6 +61,11 @@ def job_events(uid: str, job: str) -> str:
 def job_control(uid: str, job: str) -> str:
     """Where a device says how far it is, grants credit and cancels."""
     return _device(uid, "up", "job", job)
+
+
+def result(uid: str, way: str, job: str) -> str:
+    """Where a device delivers the result of a deferred job (`way` "up"), and where its receiver acknowledges it ("dn")."""
+    return _device(uid, way, "result", job)
 
 
 def blob(uid: str, way: str, xfer: str, step: str) -> str:

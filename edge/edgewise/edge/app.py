@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from edgewise.api.deps import ApiDependencies
 from edgewise.core.settings import LoadedSettings, Settings
+from edgewise.edge.broker import BrokerLink
 from edgewise.edge.offload.make import make_cloud
 from edgewise.edge.outbox.part import Outbox
 from edgewise.edge.placement.measure import LinkMeter
@@ -21,10 +22,13 @@ def serve(loaded: LoadedSettings) -> int:
 
 
 def device_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
-    """Placement, offload and outbox, as far as they are configured."""
+    """Broker, placement, offload and outbox, as far as they are configured."""
     parts: list[Part] = []
     meter = LinkMeter()
-    cloud = make_cloud(settings, deps, meter)
+    broker = None if settings.mqtt.host is None else BrokerLink(settings, deps)
+    if broker is not None:
+        parts.append(broker)
+    cloud = make_cloud(settings, deps, meter, None if broker is None else broker.link)
     if cloud is not None:
         deps.planner = PlacementPlanner(
             settings.placement,
@@ -35,5 +39,5 @@ def device_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
             clock=deps.clock,
         )
         parts.append(cloud)
-    parts.append(Outbox(settings, deps, link=cloud))
+    parts.append(Outbox(settings, deps, link=cloud, broker=broker))
     return parts

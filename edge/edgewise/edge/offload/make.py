@@ -7,7 +7,7 @@ import secrets
 import socket
 
 from edgewise.api.deps import ApiDependencies
-from edgewise.core.errors import LinkLost
+from edgewise.core.errors import ConfigError, LinkLost
 from edgewise.core.files import atomic_write, read_secret, translate_os_errors
 from edgewise.core.settings import Settings
 from edgewise.core.settings_links import CloudSettings
@@ -19,25 +19,30 @@ from edgewise.edge.offload.models import ModelsWithCloud
 from edgewise.edge.offload.mqtt import MqttTransport
 from edgewise.edge.offload.transport import Transport
 from edgewise.edge.placement.protocol import Meter
-from edgewise.wire.mqtt.make import make_link
+from edgewise.wire.mqtt.link import Link
 
 
-def make_cloud(settings: Settings, deps: ApiDependencies, meter: Meter | None = None) -> Cloud | None:
+def make_cloud(
+    settings: Settings, deps: ApiDependencies, meter: Meter | None = None, broker: Link | None = None
+) -> Cloud | None:
     """None where no cloud is configured. With one, `deps.models` are those of both.
 
     Args:
         meter: Told of what crosses the link.
+        broker: The device's link to the broker; None where none is configured.
 
     Raises:
-        ConfigError: A key or password cannot be read, or a broker is missing; the message names the setting.
+        ConfigError: A key cannot be read, or a broker is missing; the message names the setting.
     """
     if settings.cloud.url is None and settings.cloud.transport != "mqtt":
         return None
     device = device_name(settings)
     http = None if settings.cloud.url is None else http_transport(settings, meter)
     transports: list[Transport] = [http] if http is not None and settings.cloud.transport != "mqtt" else []
-    if settings.cloud.transport == "mqtt" or (settings.cloud.transport == "auto" and settings.mqtt.host is not None):
-        transports.append(MqttTransport(make_link(settings.mqtt, settings.home, device), meter=meter))
+    if settings.cloud.transport != "http" and broker is not None:
+        transports.append(MqttTransport(broker, meter=meter))
+    if not transports:
+        raise ConfigError("cloud.transport is 'mqtt', but mqtt.host is not set: name the broker")
     cloud = Cloud(
         settings.cloud,
         Health(transports, emit=deps.events.emit, meter=meter),

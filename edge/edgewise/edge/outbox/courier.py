@@ -67,6 +67,7 @@ class Courier:
         self._clock = clock
         self._concurrency = concurrency
         self._sending: dict[str, asyncio.Task[None]] = {}
+        self._wakes = 0
 
     def __repr__(self) -> str:
         return f"Courier(carriers={sorted(self._carriers)}, sending={len(self._sending)})"
@@ -84,6 +85,10 @@ class Courier:
             task = asyncio.create_task(self._send(job), name=f"deliver/{job.id}")
             self._sending[job.id] = task
             task.add_done_callback(partial(self._done, job.id))
+
+    def woken(self) -> None:
+        """Something is back that was away: a try that fails although it began before counts as the first one."""
+        self._wakes += 1
 
     async def stop(self) -> None:
         """End at once: what was not acknowledged is sent again after the next start."""
@@ -109,7 +114,7 @@ class Courier:
             await self._clock.sleep(_RETRY_S)
 
     async def _try(self, job: Job) -> None:
-        carrier = self._carriers.get(carrier_name(job.deliver))
+        carrier, wakes = self._carriers.get(carrier_name(job.deliver)), self._wakes
         try:
             if carrier is None:
                 raise NotDelivered(f"There is no way to deliver by {carrier_name(job.deliver)} as configured.")
@@ -117,7 +122,8 @@ class Courier:
         except NotDelivered as failure:
             over = failure.for_good or self._too_old(job)
             log.warning("delivery_failed", job=job.id, tries=job.sends + 1, reason=failure.why, given_up=over)
-            await self._store.not_sent(job.id, failure.why, again_s=None if over else pause_s(job.sends + 1))
+            again_s = pause_s(job.sends + 1 if wakes == self._wakes else 1)
+            await self._store.not_sent(job.id, failure.why, again_s=None if over else again_s)
         else:
             await self._store.sent(job.id)
             log.info("delivered", job=job.id, tries=job.sends + 1)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from fastapi import APIRouter
 
 from edgewise.api.deps import ApiDependencies
 from edgewise.core.files import read_secret
 from edgewise.core.settings import Settings
+from edgewise.edge.broker import BrokerLink
 from edgewise.edge.outbox.addresses import Addresses
 from edgewise.edge.outbox.courier import Carrier, Courier
 from edgewise.edge.outbox.endpoints import Endpoints
+from edgewise.edge.outbox.job import MQTT
+from edgewise.edge.outbox.mqtt import MqttCarrier
 from edgewise.edge.outbox.routes import Intake, jobs_router
 from edgewise.edge.outbox.runner import Link, Runner
 from edgewise.edge.outbox.schema import open_outbox
@@ -27,7 +30,7 @@ class Outbox:
 
     Args:
         link: To the cloud; None where none is configured.
-        carriers: Ways to receivers besides webhooks, by name ("mqtt").
+        broker: The device's link to its broker; None where none is configured.
     """
 
     def __init__(
@@ -36,7 +39,7 @@ class Outbox:
         deps: ApiDependencies,
         *,
         link: Link | None = None,
-        carriers: Mapping[str, Carrier] | None = None,
+        broker: BrokerLink | None = None,
     ) -> None:
         outbox = settings.outbox
         private, plain = named_hosts(outbox.webhook_hosts)
@@ -48,8 +51,11 @@ class Outbox:
         )
         file = outbox.webhook_secret_file
         secret = None if file is None else secret_of(read_secret(file, "outbox.webhook_secret_file"))
-        webhook = Webhook(policy, secret=secret, patience_s=outbox.webhook_timeout_s, clock=deps.clock)
-        ways: dict[str, Carrier] = {"webhook": webhook, **(carriers or {})}
+        patience_s = outbox.webhook_timeout_s
+        ways: dict[str, Carrier] = {"webhook": Webhook(policy, secret=secret, patience_s=patience_s, clock=deps.clock)}
+        if broker is not None:
+            ways[MQTT] = MqttCarrier(broker.link, patience_s=patience_s, on_receiver=self.look_again)
+            broker.on_up(self.look_again)
         keep_s = outbox.keep_days * _DAY_S
         self._database = open_outbox(settings.outbox_file)
         self.store = Store(self._database, max_open=outbox.max_open, total_bytes=outbox.total_bytes, clock=deps.clock)
@@ -69,6 +75,10 @@ class Outbox:
 
     def start(self) -> None:
         self._runner.start()
+
+    def look_again(self) -> None:
+        """A link stands, or a receiver is there, that was not: what waits for its next try or delivery waits no longer."""
+        self._runner.look_again()
 
     async def stop(self) -> None:
         await self._runner.stop()

@@ -85,6 +85,7 @@ class Runner:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._main: asyncio.Task[None] | None = None
         self._was_up = False
+        self._again = False
         self._stopped = False
 
     def __repr__(self) -> str:
@@ -110,6 +111,11 @@ class Runner:
         task = self._running.get(id)
         if task is not None:
             task.cancel()
+
+    def look_again(self) -> None:
+        """A link stands that did not: what waits for its next try or delivery waits no longer."""
+        self._again = True
+        self._store.changed.set()
 
     # --- the loop ---------------------------------------------------------------------------------------------------------
 
@@ -139,7 +145,9 @@ class Runner:
         for id in await self._store.expire():
             self.drop(id)
         up = self._link is None or self._link.link.up
-        if up and not self._was_up:
+        if self._again or (up and not self._was_up):
+            self._again = False
+            self._courier.woken()
             await self._store.wake()
         self._was_up = up
         if not self._deps.draining:
