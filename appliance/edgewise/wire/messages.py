@@ -86,10 +86,9 @@ class JobRequest(Message):
     Attributes:
         key: Idempotency key, drawn by the device.
         device: Who asks, for the record and for results over MQTT.
-        priority: Deadline class.
+        priority: Deadline class; "background" or "bulk" where nobody waits at the other end.
         privacy: Label of the input; a cloud refuses "private", whatever a device sends.
         ttl_ms: Milliseconds from receipt after which the job is `expired`; None never.
-        deferrable: Nobody waits at the other end: it may be worked off later.
     """
 
     v: Literal[1] = 1
@@ -99,7 +98,6 @@ class JobRequest(Message):
     priority: Literal["realtime", "interactive", "background", "bulk"] = "interactive"
     privacy: Literal["private", "site", "any"] = "any"
     ttl_ms: PositiveInt | None = None
-    deferrable: bool = False
 
 
 # --- what comes back --------------------------------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ INSERT INTO jobs (
 def insert(db: sqlite3.Connection, tenant: str, request: JobRequest, model: Capability, now: float, mono: float) -> Job:
     """A new job, queued. The caller has looked that its key is new."""
     work = request.work
-    priority = priority_of(request.priority)
     values = {
         "id": f"job_{uuid4().hex}",
         "tenant": tenant,
@@ -44,7 +43,7 @@ def insert(db: sqlite3.Connection, tenant: str, request: JobRequest, model: Capa
         "prompt_tokens": len(work.prompt) if isinstance(work, GenerateWork) else 0,
         "price_in": model.price_in,
         "price_out": model.price_out,
-        "priority": max(priority, Priority.BACKGROUND) if request.deferrable else priority,
+        "priority": priority_of(request.priority),
         "request": request.model_dump_json(exclude_none=True),
         "base": len(work.output) if isinstance(work, GenerateWork) else 0,
         "now": now,
