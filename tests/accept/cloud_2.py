@@ -1,25 +1,27 @@
 """The link is cut in mid-answer, twice, at every tenth token: the answer is byte-equal to an uncut one, and each is billed once.
 
 A device and a cloud as two real processes on a tiny model; every answer comes from the cloud over a link of our own, to the cloud
-or to the broker that both are clients of. It is slow enough that whoever reads the device's stream can cut it in time: when so
-many tokens have reached the client, and once more some tokens later. Every connection breaks; new ones are taken after a moment.
+or to the broker that both are clients of (iotcore, and mosquitto where it is installed), with the default patience. The link is
+slow enough that whoever reads the device's stream can cut it in time: when so many tokens have reached the client, and once more
+some tokens later. Every connection breaks; new ones are taken after a moment.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from edgewise.bench.link import LinkShape
+from edgewise.core.settings_links import CloudSettings
 from scripts.sse import events
 from tests.accept.line import Line, Verdict, main, progress
-from tests.e2e.broker import iotcore_broker
+from tests.e2e.broker import BrokerProcess, iotcore_broker, mosquitto_broker, mosquitto_path
 from tests.e2e.pair import Pair, paired
 from tests.e2e.service import edgewise
 
@@ -29,6 +31,10 @@ APART = 50  # tokens between the two cuts: more than can be on their way behind 
 DARK_S = 0.1
 SLOW = LinkShape(bits_per_s=64_000)
 PROMPTS = 4
+BROKERS: Mapping[str, Callable[[], AbstractContextManager[BrokerProcess]]] = {
+    "iotcore": iotcore_broker,
+    "mosquitto": mosquitto_broker,
+}
 
 
 @dataclass
@@ -91,19 +97,24 @@ def both_cuts(offset: int) -> tuple[int, int]:
 
 def fault(answer: Answer, uncut: Answer, broken: int) -> str | None:
     """Why a cut answer is not right."""
-    if len(answer.cuts) < 2 or broken < 2:
-        return f"was cut at {answer.cuts} only, and {broken} connections followed"
     if answer.segments != [("cloud", 0)]:
         return f"was made by {answer.segments}"
+    if len(answer.cuts) < 2 or broken < 2:
+        return f"was cut at {answer.cuts} only, and {broken} connections followed"
     return None if answer.same_as(uncut) else "differs from the uncut one"
 
 
-def over(transport: str, count: int) -> dict[str, str]:
-    """Trials over one transport: what is wrong, by trial."""
+def ways() -> list[str]:
+    """HTTP and every broker that is here."""
+    return ["http", "iotcore", *(["mosquitto"] if mosquitto_path() else [])]
+
+
+def over(way: str, count: int) -> dict[str, str]:
+    """Trials over one way: what is wrong, by trial."""
     faults: dict[str, str] = {}
     with ExitStack() as stack:
-        broker = stack.enter_context(iotcore_broker()) if transport == "mqtt" else None
-        pair = stack.enter_context(paired(broker=broker, CLOUD__PATIENCE_S="60"))
+        broker = stack.enter_context(BROKERS[way]()) if way in BROKERS else None
+        pair = stack.enter_context(paired(broker=broker, CLOUD__PATIENCE_S=str(CloudSettings().patience_s)))
         uncut = [ask(pair, number) for number in range(PROMPTS)]
         before = billed(pair)
         pair.link.reshape(SLOW)
@@ -119,11 +130,11 @@ def over(transport: str, count: int) -> dict[str, str]:
             answer = ask(pair, number, both_cuts(offset), cut)
             why = fault(answer, uncut[number % PROMPTS], pair.link.connections - connections)
             if why is not None:
-                faults[f"{transport}-{number}-at-{offset}"] = why
-            progress(f"{transport}: cut at {answer.cuts}: {why or 'equal'}")
+                faults[f"{way}-{number}-at-{offset}"] = why
+            progress(f"{way}: cut at {answer.cuts}: {why or 'equal'}")
         jobs, tokens = (now - then for now, then in zip(billed(pair), before, strict=True))
     if tokens - jobs != count * (TOKENS - 1):  # answers of one token, by which the link was tried, do not change that
-        faults[transport] = f"{jobs} jobs and {tokens} tokens were billed for {count} answers of {TOKENS}"
+        faults[way] = f"{jobs} jobs and {tokens} tokens were billed for {count} answers of {TOKENS}"
     return faults
 
 
@@ -134,12 +145,13 @@ def billed(pair: Pair) -> tuple[int, int]:
 
 
 def measure(count: int) -> Verdict:
-    """`count` streams on each transport."""
-    faults = {**over("http", count), **over("mqtt", count)}
-    trials = 2 * count
+    """`count` streams over each way."""
+    tried = ways()
+    faults = {name: why for way in tried for name, why in over(way, count).items()}
+    trials = len(tried) * count
     bad = len({name for name in faults if "-at-" in name})
     billing = "; ".join(why for name, why in faults.items() if "-at-" not in name) or "each billed once"
-    figure = f"{trials - bad} of {trials} streams byte-equal after two cuts, over HTTP and MQTT; {billing}"
+    figure = f"{trials - bad} of {trials} streams byte-equal after two cuts, over {', '.join(tried)}; {billing}"
     return Verdict(figure=figure, passed=not faults, details={"faults": faults})
 
 

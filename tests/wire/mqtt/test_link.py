@@ -347,9 +347,9 @@ def test_a_connection_that_lived_ends_the_outage_and_one_that_was_dropped_does_n
     retries = _Retries(rng)
     assert retries.delay(100, None) == 1
     assert retries.delay(140, None) == 20
-    assert retries.delay(160, 159) == 30  # taken and dropped
-    assert retries.delay(190, 179) == 1  # lived for eleven seconds
-    assert retries.delay(194, 191.5) == 1  # away for 1.5 s and back for longer
+    assert retries.delay(160, 159.5) == 30  # taken and dropped
+    assert retries.delay(190, 189) == 1
+    assert retries.delay(192, None) == 1
     assert rng.bounds == [(0, 1), (0, 20), (0, 30), (0, 1), (0, 1)]
 
 

@@ -31,7 +31,7 @@ MAX_WAITING = 8 * 1024**2
 """Bytes that may wait for the broker's acknowledgement before `publish` itself waits."""
 _FIRST_DELAY_S = 1.0
 _LONGEST_DELAY_S = 120.0
-_STEADY_S = 10.0
+_STEADY_S = 1.0
 _CLONE_S = 60.0
 _FAREWELL_S = 2.0
 
@@ -332,8 +332,8 @@ class _Retries:
     at most.
 
     So a short cut costs about a second, and what a broker's outage has cut off together comes back spread over a time that
-    grows with the outage: nobody retries in step, and nobody waits longer for a broker than it was away. A connection ends
-    the outage if it lived longer than that, or ten seconds; one that the broker takes and drops does not.
+    grows with the outage: nobody retries in step, and nobody waits longer for a broker than it was away. A connection that
+    lived for a second ends the outage; one that the broker takes and drops does not.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -342,14 +342,10 @@ class _Retries:
 
     def delay(self, now: float, up_since: float | None) -> float:
         """Seconds from `now`, at which an attempt ended; `up_since` is when its connection stood, None if it never did."""
-        if self._lost_at is None or (up_since is not None and self._good(self._lost_at, up_since, now)):
+        if self._lost_at is None or (up_since is not None and now - up_since >= _STEADY_S):
             self._lost_at = now
         limit = max(_FIRST_DELAY_S, (now - self._lost_at) / 2)
         return self._rng.uniform(0, min(_LONGEST_DELAY_S, limit))
-
-    @staticmethod
-    def _good(lost_at: float, up_since: float, now: float) -> bool:
-        return now - up_since > min(_STEADY_S, max(_FIRST_DELAY_S, up_since - lost_at))
 
 
 def matches(filter: str, topic: str) -> bool:
