@@ -13,9 +13,17 @@ from edgewise.cloud.jobs.records import Claim, Ending
 from edgewise.cloud.jobs.schema import MIGRATIONS
 from edgewise.cloud.jobs.table import JobTable
 from edgewise.core.clock import FakeClock
-from edgewise.core.errors import EngineUnavailable, NotFound, RangeNotThere, StaleFence, StorageError, StreamGone
+from edgewise.core.errors import (
+    EngineUnavailable,
+    InvalidRequest,
+    NotFound,
+    RangeNotThere,
+    StaleFence,
+    StorageError,
+    StreamGone,
+)
 from edgewise.core.sqlite import Database
-from edgewise.wire.messages import Chunk
+from edgewise.wire.messages import Blob, Chunk
 from edgewise.wire.stream_log import Place, StreamHash
 from tests.cloud.tables import DONE, ME, TINY, job_request, open_table, read, write
 
@@ -215,6 +223,22 @@ async def test_a_full_disk_ends_the_attempt_and_nobody_has_seen_what_was_not_wri
     await table.close()
 
 
+async def test_the_trouble_of_one_stream_keeps_no_other_from_the_log(table: JobTable) -> None:
+    for key in "ab":
+        await table.submit(ME, job_request(key), TINY)
+    one, two = await claimed(table), await claimed(table)
+    nowhere = Blob(sha256="0" * 64, bytes=1)
+    await table.append(one.lease, Chunk(attempt=1, offset=0, count=1, preview=nowhere))
+    await table.append(two.lease, Chunk(attempt=1, offset=0, count=1, tokens=(7,)))
+    await table.settle(two.lease)
+    with pytest.raises(InvalidRequest):
+        await table.settle(one.lease)
+    assert ((await table.get(ME, one.job.id)).count, (await table.get(ME, two.job.id)).count) == (0, 1)
+    await table.append(two.lease, Chunk.model_construct(attempt=1, offset=1, count=1, text="\ud800"))  # as none is made
+    with pytest.raises(StorageError):
+        await table.settle(two.lease)
+
+
 # --- order -------------------------------------------------------------------------------------------------------------------
 
 
@@ -234,11 +258,6 @@ async def test_waiting_makes_urgent_but_never_realtime(table: JobTable, clock: F
     await table.submit(ME, job_request("new"), TINY)
     await table.submit(ME, job_request("now", priority="realtime"), TINY)
     assert [(await claimed(table)).job.key for _ in range(3)] == ["now", "old", "new"]
-
-
-async def test_deferrable_work_is_never_urgent(table: JobTable) -> None:
-    job, _ = await table.submit(ME, job_request(deferrable=True), TINY)
-    assert job.priority.label == "background"
 
 
 # --- streams -----------------------------------------------------------------------------------------------------------------
@@ -348,10 +367,12 @@ async def test_content_goes_with_the_acknowledgement(tmp_path: Path, clock: Fake
     assert await table.work_of(job.id) is None
     with pytest.raises(StreamGone):
         await anext(table.events(ME, job.id))
-    await table.close()
-    stored = (tmp_path / "cloud.db").read_bytes()
+    assert b"70001" in (tmp_path / "cloud.db-wal").read_bytes()
+    await table.sweep()
+    stored = b"".join((tmp_path / name).read_bytes() for name in ("cloud.db", "cloud.db-wal"))
     assert b"70001" not in stored
     assert b"81234" not in stored
+    await table.close()
 
 
 async def test_content_is_kept_as_long_as_the_setting_says(tmp_path: Path, clock: FakeClock) -> None:

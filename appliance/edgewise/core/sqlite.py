@@ -53,6 +53,11 @@ class Database:
         """SQLite's own verdict on the file: "ok", or the first damage found."""
         return await self.run(lambda connection: str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0]))
 
+    async def checkpoint(self) -> bool:
+        """Bring the write-ahead log into the file and empty it, so that it holds no earlier versions of rows; False while another
+        process reads."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._checkpoint)
+
     def close(self) -> None:
         """Wait for work that was begun, then close. A closed database refuses all work (RuntimeError)."""
         self._thread.submit(self._close)
@@ -62,6 +67,18 @@ class Database:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _checkpoint(self) -> bool:
+        if self._connection is None:
+            return True
+        try:
+            self._connection.execute("PRAGMA busy_timeout = 100")  # a reader that stands still holds nobody up
+            try:
+                return not self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            finally:
+                self._connection.execute(f"PRAGMA busy_timeout = {int(_BUSY_TIMEOUT_S * 1000)}")
+        except sqlite3.Error as error:
+            raise StorageError(_explain(error, self._path)) from error
 
     def _transact(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
         try:

@@ -45,6 +45,7 @@ class _Attempt:
     Attributes:
         offset: Where the next chunk begins.
         skip: Steps that are done again and that the log has already.
+        ending: Its end is being written: nothing stops it any more.
     """
 
     claim: Claim
@@ -53,6 +54,7 @@ class _Attempt:
     skip: int = 0
     task: asyncio.Task[None] | None = None
     stopped: EdgewiseError | None = None
+    ending: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     results: list[Blob] = field(default_factory=list)
     last: Produced | None = None
@@ -115,10 +117,10 @@ class Workers:
     async def drain(self) -> None:
         """Claim nothing more and give the leases back: the next process, or another one, goes on at the logs' ends."""
         self._draining = True
-        attempts = [attempt.task for attempt in self._attempts.values() if attempt.task is not None]
-        for task in attempts:
-            task.cancel()
-        await asyncio.gather(*attempts, return_exceptions=True)
+        for attempt in self._attempts.values():
+            _stop(attempt)
+        tasks = [attempt.task for attempt in self._attempts.values() if attempt.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stop(self) -> None:
         await self.drain()
@@ -159,9 +161,9 @@ class Workers:
 
     def _end_early(self, job: str, error: EdgewiseError) -> None:
         attempt = self._attempts.get(job)
-        if attempt is not None and attempt.task is not None and attempt.stopped is None:
+        if attempt is not None and attempt.stopped is None:
             attempt.stopped = error
-            attempt.task.cancel()
+            _stop(attempt)
 
     async def _keep(self) -> None:
         """Renew the leases, and let time pass in the table."""
@@ -229,7 +231,10 @@ class Workers:
         """Run it, and end the attempt as its outcome asks."""
         lease = attempt.claim.lease
         try:
-            finish = await self._run(attempt)
+            try:
+                finish = await self._run(attempt)
+            finally:
+                attempt.ending = True
         except asyncio.CancelledError:
             if attempt.stopped is None:
                 await self._table.give_back(lease, busy_s=self._busy_s(attempt))
@@ -355,6 +360,12 @@ class Workers:
         waited = attempt.facts.get("queued_s")
         seconds = self._clock.monotonic() - attempt.began_s
         return max(0.0, seconds - waited) if isinstance(waited, float) else seconds
+
+
+def _stop(attempt: _Attempt) -> None:
+    """Cancel it, unless it has come to its end by itself: a cancellation in the midst of writing that would leave it open."""
+    if attempt.task is not None and not attempt.ending:
+        attempt.task.cancel()
 
 
 def _finish_of(produced: Produced) -> Finish:

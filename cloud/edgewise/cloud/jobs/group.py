@@ -14,9 +14,12 @@ from functools import partial
 from edgewise.cloud.jobs import statements
 from edgewise.cloud.jobs.records import Lease
 from edgewise.cloud.jobs.statements import Entry
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, StorageError
+from edgewise.core.log import get_logger
 from edgewise.core.sqlite import Database
 from edgewise.wire.messages import Chunk
+
+log = get_logger(__name__)
 
 _PAUSE_S = 0.003  # between commits: short against a token, long enough that those of several streams meet
 _BACKLOG = 64  # chunks of one stream that may wait for the disk
@@ -33,6 +36,7 @@ class GroupCommit:
         self._pending: dict[Lease, list[Chunk]] = {}
         self._writing: dict[Lease, list[Chunk]] = {}
         self._broken: dict[Lease, EdgewiseError] = {}
+        self._leases: set[Lease] = set()
         self._task: asyncio.Task[None] | None = None
         self._committed = asyncio.Event()
 
@@ -47,6 +51,7 @@ class GroupCommit:
             StorageError: The disk refuses; the attempt has to end.
         """
         self._check(lease)
+        self._leases.add(lease)
         chunks = self._pending.setdefault(lease, [])
         if chunks and _joinable(chunks[-1], chunk):
             chunks[-1] = _joined(chunks[-1], chunk)
@@ -70,6 +75,7 @@ class GroupCommit:
 
     def forget(self, lease: Lease) -> None:
         """The lease is over: drop what is not written."""
+        self._leases.discard(lease)
         self._pending.pop(lease, None)
         self._broken.pop(lease, None)
 
@@ -91,23 +97,39 @@ class GroupCommit:
             batch, self._pending = self._pending, {}
             self._writing = batch
             try:
-                entries = await self._database.run(partial(_append_all, batch))
+                written = await self._database.run(partial(_append_all, batch))
             except EdgewiseError as error:
-                self._broken |= dict.fromkeys(batch, error)
-            else:
-                for lease in batch:
-                    if entries[lease]:
-                        self._written(lease.job, entries[lease])
-                    else:
-                        self._broken[lease] = statements.stale(lease)
+                written = dict.fromkeys(batch, error)
+            except Exception as error:  # a fault of ours: the attempts end, and those who wait hear of it
+                log.exception("append_broke")
+                written = dict.fromkeys(
+                    batch, StorageError(f"The chunks could not be written ({type(error).__name__}).")
+                )
+            for lease, result in written.items():
+                if not isinstance(result, EdgewiseError):
+                    self._written(lease.job, result)
+                elif lease in self._leases:
+                    self._broken[lease] = result
             self._writing = {}
             self._committed.set()
             if self._pending:
                 await asyncio.sleep(_PAUSE_S)
 
 
-def _append_all(batch: dict[Lease, list[Chunk]], db: sqlite3.Connection) -> dict[Lease, list[Entry]]:
-    return {lease: statements.append(db, lease, chunks) for lease, chunks in batch.items()}
+def _append_all(batch: dict[Lease, list[Chunk]], db: sqlite3.Connection) -> dict[Lease, list[Entry] | EdgewiseError]:
+    """What was written for each lease, or why nothing was: the trouble of one stream does not keep others from the log."""
+    return {lease: _append_one(db, lease, chunks) for lease, chunks in batch.items()}
+
+
+def _append_one(db: sqlite3.Connection, lease: Lease, chunks: list[Chunk]) -> list[Entry] | EdgewiseError:
+    db.execute("SAVEPOINT one")
+    try:
+        result: list[Entry] | EdgewiseError = statements.append(db, lease, chunks) or statements.stale(lease)
+    except EdgewiseError as error:
+        db.execute("ROLLBACK TO one")
+        result = error
+    db.execute("RELEASE one")
+    return result
 
 
 def _joinable(one: Chunk, other: Chunk) -> bool:

@@ -69,6 +69,7 @@ class JobTable:
         self._tails = Tails()
         self._log = GroupCommit(database, self._tails.written)
         self._stops: dict[Lease, Callable[[str], None]] = {}
+        self._dropped = True  # content, since the write-ahead log was emptied; perhaps by a process before this one
         self.work = asyncio.Event()
         """Set whenever a job may have become claimable."""
 
@@ -190,7 +191,9 @@ class JobTable:
                     endings.drop_content(db, db.execute("SELECT * FROM jobs WHERE id = ?", (id,)).fetchall())
             return statements.by_id(db, tenant, id)
 
-        return await self._run(work)
+        job = await self._run(work)
+        self._dropped |= not job.kept
+        return job
 
     def events(self, tenant: str, id: str, after: Place = START) -> AsyncGenerator[Chunk | Final, None]:
         """The stream from `after` on, waiting for what comes, up to the final record.
@@ -300,7 +303,8 @@ class JobTable:
         return changed
 
     async def sweep(self) -> int:
-        """Drop content whose time of retention is over, and rows of long ago; returns how many lost their content."""
+        """Drop content whose time of retention is over, and rows of long ago; returns how many lost their content. What was
+        dropped since the last sweep is gone from the write-ahead log too afterwards."""
 
         def work(db: sqlite3.Connection) -> int:
             now = self._clock.time()
@@ -309,7 +313,10 @@ class JobTable:
             endings.forget(db, now - _KEEP_JOBS_S, now - _KEEP_USAGE_S)
             return dropped
 
-        return await self._run(work)
+        count = await self._run(work)
+        if count or self._dropped:
+            self._dropped = not await self._database.checkpoint()
+        return count
 
     async def queues(self) -> list[Queue]:
         """What waits and runs, by class."""
