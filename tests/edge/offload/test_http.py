@@ -8,6 +8,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import cbor2
 import pytest
 
 from edgewise.core.errors import (
@@ -65,7 +66,7 @@ def test_a_job_goes_up_and_its_stream_comes_down() -> None:
             "POST /edgewise/v1/jobs HTTP/1.1",
             "GET /edgewise/v1/jobs/job%2F1/stream?from=0.0 HTTP/1.1",
         ]
-        assert json.loads(server.asked[0][1])["work"]["prompt"] == [1, 2, 3]
+        assert cbor2.loads(server.asked[0][1])["work"]["prompt"] == [1, 2, 3]
         assert {headers["authorization"] for headers in server.headers} == {"Bearer secret"}
         up, down = transport.traffic(JOB.key)
         assert up > len(server.asked[0][1])
@@ -230,3 +231,32 @@ def test_events_of_a_job_that_was_not_handed_over_here_are_not_there() -> None:
             await anext(transport.events("other", Place(0, 0)))
 
     with_transport(lambda method, path, body: [], use)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_large_blob_goes_on_where_a_lost_link_left_it(dropped: bool) -> None:
+    content = bytes(range(256)) * 400
+
+    def reply(method: str, path: str, body: bytes) -> list[bytes | float | None]:
+        if method == "HEAD":
+            return [whole(b"", "404 Not Found", upload_offset="70000")]
+        if dropped and len(body) < len(content):
+            error = {"error": {"code": "range_not_satisfiable", "message": "go on at 0"}}
+            return [whole(json.dumps(error).encode(), "416 Range Not Satisfiable")]
+        return [whole(b"{}", "201 Created")]
+
+    async def use(transport: HttpTransport, server: RawServer) -> None:
+        await transport.put_blob(content, "image/png")
+        sent = [body for _, body in server.asked if body]
+        assert sent == [content[70000:], content][: 1 + dropped]
+        assert server.headers[1]["content-range"] == "bytes 70000-102399/102400"
+
+    with_transport(reply, use)
+
+
+def test_a_large_blob_that_is_there_is_not_sent_again() -> None:
+    async def use(transport: HttpTransport, server: RawServer) -> None:
+        await transport.put_blob(bytes(100_000), "image/png")
+        assert [(first.split()[0], body) for first, body in server.asked] == [("HEAD", b"")]
+
+    with_transport(lambda method, path, body: [whole(b"")], use)
