@@ -15,6 +15,8 @@ import pytest
 from edgewise.core.checks import Check
 from edgewise.core.settings import Settings
 from edgewise.edge.offload.doctor import check_broker, check_cloud
+from edgewise.wire.mqtt.link import LinkEvent
+from edgewise.wire.mqtt.note import NAME, LinkNote
 from tests.edge.offload.raw import Reply, raw_server, whole
 
 
@@ -88,3 +90,25 @@ def test_a_key_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
     settings = Settings.model_validate({"home": tmp_path, "mqtt": {"host": "127.0.0.1", "port": 9}})
     assert [(one.name, one.status) for one in check_broker(settings)] == [("broker", "warn")]
+
+
+def test_a_broker_to_which_the_service_is_connected_is_not_connected_to(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"home": tmp_path, "mqtt": {"host": "127.0.0.1", "port": 9}})
+    note = LinkNote(tmp_path / NAME)
+    note.write(LinkEvent("up", "connected"))
+    assert [(one.status, one.detail) for one in check_broker(settings)] == [
+        ("ok", "127.0.0.1:9: the running service is connected")
+    ]
+    note.write(LinkEvent("down", "no route"))
+    note.write(LinkEvent("down", "short"))
+    assert [(one.status, one.detail) for one in check_broker(settings)] == [
+        ("warn", "127.0.0.1:9: the running service has lost it: short")
+    ]
+    note.write(LinkEvent("clone", "another client uses the name"))
+    assert [one.status for one in check_broker(settings)] == ["fail"]
+    other = LinkNote(tmp_path / NAME)
+    other.write(LinkEvent("up", "of a second process"))  # which has no say
+    assert [one.status for one in check_broker(settings)] == ["fail"]
+    note.close()  # as at the end of the process: nobody is connected now, and the broker itself is asked
+    (asked,) = check_broker(settings)
+    assert (asked.status, "running service" in asked.detail) == ("warn", False)

@@ -10,6 +10,8 @@ from edgewise.core.files import read_secret
 from edgewise.core.settings_links import MqttSettings
 from edgewise.wire.mqtt.connection import Broker
 from edgewise.wire.mqtt.link import Link, LinkEvent
+from edgewise.wire.mqtt.note import NAME as NOTE
+from edgewise.wire.mqtt.note import LinkNote
 from edgewise.wire.mqtt.session import SessionCounter
 
 
@@ -17,14 +19,21 @@ def make_link(mqtt: MqttSettings, home: Path, uid: str, *, on_event: Callable[[L
     """Not yet started.
 
     Args:
-        home: State directory, for the number of the session.
+        home: State directory, for the number of the session and the note of what befalls the link.
         uid: Name where the settings have none.
 
     Raises:
         ConfigError: No broker is named, or the password cannot be read.
         InvalidRequest: `uid` cannot be a name at the broker.
     """
-    return Link(broker_of(mqtt, uid), SessionCounter(home / "mqtt-session"), on_event=on_event, probe=True)
+    note = LinkNote(home / NOTE)
+
+    def happened(event: LinkEvent) -> None:
+        note.write(event)
+        if on_event is not None:
+            on_event(event)
+
+    return Link(broker_of(mqtt, uid), SessionCounter(home / "mqtt-session"), on_event=happened, probe=True)
 
 
 def broker_of(mqtt: MqttSettings, uid: str) -> Broker:

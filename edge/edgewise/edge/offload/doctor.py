@@ -13,7 +13,10 @@ from edgewise.edge.offload.http import HttpTransport
 from edgewise.edge.offload.make import device_name, http_transport
 from edgewise.models.store import Store
 from edgewise.wire.messages import CloudInfo
+from edgewise.wire.mqtt.link import LinkEvent
 from edgewise.wire.mqtt.make import broker_of
+from edgewise.wire.mqtt.note import NAME as NOTE
+from edgewise.wire.mqtt.note import read_note
 from edgewise.wire.mqtt.probe import probe_broker
 
 _CLOCK_S = 120.0
@@ -44,10 +47,15 @@ def check_cloud(settings: Settings) -> Iterator[Check]:
 
 
 def check_broker(settings: Settings) -> Iterator[Check]:
-    """Whether the configured broker can be used, where there is one."""
+    """Whether the configured broker can be used, where there is one. The running service is asked, if there is one: a second
+    client of its name would end its connection."""
     if settings.mqtt.host is None:
         return
     where = f"{settings.mqtt.host}:{settings.mqtt.port}"
+    told = read_note(settings.home / NOTE)
+    if told is not None:
+        yield _told(where, told)
+        return
     try:
         probe = asyncio.run(probe_broker(broker_of(settings.mqtt, device_name(settings))))
         probe.check()
@@ -58,6 +66,16 @@ def check_broker(settings: Settings) -> Iterator[Check]:
     else:
         lacks = f", without {' and '.join(probe.weak)}" if probe.weak else ""
         yield Check("broker", "ok", f"{where} can be used{lacks}")
+
+
+def _told(where: str, event: LinkEvent) -> Check:
+    if event.kind == "up":
+        return Check("broker", "ok", f"{where}: the running service is connected")
+    if event.kind == "down":
+        remedy = "check mqtt.host, mqtt.port and the network"
+        return Check("broker", "warn", f"{where}: the running service has lost it: {event.message}", remedy)
+    detail = f"{where}: the running service cannot use it: {event.message}"
+    return Check("broker", "fail", detail, "see docs/wire.md for what a broker needs")
 
 
 async def _ask(transport: HttpTransport) -> CloudInfo:
