@@ -32,7 +32,9 @@ HANDED_OVER = replace(
 
 
 def plan_of(where: str = "cloud", total_s: float = 2.0) -> Plan:
-    predicted = Prediction(first_s=0.5, total_s=total_s, up_bytes=500, down_bytes=500, price=0.5)
+    predicted = Prediction(
+        first_s=0.5, total_s=total_s, up_bytes=400, down_bytes=200, price=0.2, most_bytes=1000, most_price=0.5
+    )
     candidate = Candidate(where="local", allowed=False, why="The model is not here.")
     decision = Decision(
         stage="generate",
@@ -149,7 +151,7 @@ async def test_a_plan_is_on_disk_before_it_is_used_and_its_receipt_joins_it(
     assert found["plan"]["stages"][0]["candidates"][0]["why"] == "The model is not here."
 
 
-async def test_what_was_spent_survives_a_crash_and_counts_what_runs_as_predicted(
+async def test_what_was_spent_survives_a_crash_and_counts_what_runs_with_what_it_may_cost(
     stored: tuple[Stored, ReceiptStore],
 ) -> None:
     made, store = stored

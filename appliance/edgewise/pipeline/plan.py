@@ -70,7 +70,11 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a stage is expected to take at one place. None where nothing was measured yet."""
+    """What a stage is expected to take at one place. None where nothing was measured yet.
+
+    `most_bytes` (both ways) and `most_price` are what nine of ten such requests stay below: a budget has room for that or the
+    place is not taken, and so much of it is spoken for while the stage runs.
+    """
 
     first_s: float | None
     total_s: float | None
@@ -78,6 +82,8 @@ class Prediction:
     down_bytes: int = 0
     joules: float | None = None
     price: float = 0.0
+    most_bytes: int = 0
+    most_price: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

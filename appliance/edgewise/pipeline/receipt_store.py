@@ -89,7 +89,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Bytes over the link and money, of requests that ended and, as predicted, of those that run."""
+    """Bytes over the link and money, of requests that ended and, as cautiously predicted, of those that run."""
 
     bytes: int = 0
     price: float = 0.0
@@ -120,8 +120,8 @@ class ReceiptStore:
         row = self._row(errand, model, plan)
         chosen = [decision.predicted for decision in plan.decisions if decision.predicted is not None]
         row |= {
-            "bytes": sum(one.up_bytes + one.down_bytes for one in chosen),
-            "price": sum(one.price for one in chosen),
+            "bytes": sum(one.most_bytes for one in chosen),
+            "price": sum(one.most_price for one in chosen),
         }
         await self._database.run(lambda connection: connection.execute(_PLANNED, row))
 

@@ -194,16 +194,6 @@ async def test_a_back_end_of_texts_is_not_asked_for_what_takes_tokens(device: De
     assert "knows texts only" in decision.reason
 
 
-async def test_a_back_end_of_texts_is_not_asked_for_what_takes_tokens(device: Device) -> None:
-    texts = TINY.model_copy(update={"reads": "text"})
-    device.cloud.info = CloudInfo(name="c", tenant="t", models=(texts,))
-    planner = device.planner(policy="prefer-cloud")
-    assert (await device.decide(planner)).where == "cloud"
-    decision = await device.decide(planner, device.demand(needs_tokens=True))
-    assert decision.where == "local"
-    assert "knows texts only" in decision.reason
-
-
 async def test_a_prompt_beyond_the_device_goes_to_the_cloud(device: Device) -> None:
     planner = device.planner(policy="prefer-local")
     assert (await device.decide(planner)).where == "local"
@@ -271,7 +261,7 @@ async def test_the_expected_length_is_learned(device: Device) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "word"), [({"daily_bytes": 12_000}, "daily_bytes"), ({"daily_price": 1.2}, "daily_price")]
+    ("limit", "word"), [({"daily_bytes": 33_000}, "daily_bytes"), ({"daily_price": 2.7}, "daily_price")]
 )
 async def test_a_budget_is_kept_over_restarts_and_is_new_every_day(
     device: Device, limit: dict[str, Any], word: str
@@ -279,7 +269,7 @@ async def test_a_budget_is_kept_over_restarts_and_is_new_every_day(
     planner = device.planner(policy="prefer-cloud", **limit)
     device.clock.advance(DAY_S - device.clock.time() % DAY_S + 100)
     device.cloud.info = CloudInfo(name="c", tenant="t", models=(TINY.model_copy(update={"price_out": 5.0}),))
-    for _ in range(2):
+    for _ in range(5):  # each costs 6000 bytes and 0.5
         assert (await run(device, planner, total_s=1.0)).decisions[0].where == "cloud"
     await device.stores[-1].flush()
     again = device.planner(policy="prefer-cloud", **limit)
@@ -308,6 +298,26 @@ async def test_requests_at_the_same_time_do_not_spend_the_same_budget(device: De
     planner = device.planner(policy="prefer-cloud", daily_price=1.2)  # each is expected to cost 0.5
     places = [one.where for one in await asyncio.gather(*(device.decide(planner) for _ in range(5)))]
     assert sorted(places) == ["cloud", "cloud", "local", "local", "local"]
+
+
+@pytest.mark.parametrize("at_once", [1, 4, 20])
+async def test_a_budget_of_bytes_holds_from_the_first_request_on(device: Device, at_once: int) -> None:
+    """A slow engine, whose every token is an event of its own: four times the bytes of the usual one, and long answers."""
+    planner = device.planner(policy="prefer-cloud", daily_bytes=200_000)
+    spent = 0
+    for _ in range(40 // at_once):
+        errands = [device.errand() for _ in range(at_once)]
+        plans = await asyncio.gather(*(planner.plan(errand, [device.demand()]) for errand in errands))
+        for errand, plan in zip(errands, plans, strict=True):
+            if plan.decisions[0].where == "cloud":
+                made = told(plan, errand, total_s=1.0, where="cloud")
+                (stats,) = made.stats
+                assert stats is not None
+                link = LinkUse(up_bytes=900, down_bytes=25_000)
+                costs = replace(made.costs, up_bytes=900, down_bytes=25_000)
+                device.stores[-1].ended(replace(made, stats=(replace(stats, link=link),), costs=costs))
+                spent += 25_900
+    assert 150_000 < spent <= 200_000
 
 
 async def test_a_full_disk_stops_spending_and_nothing_else(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

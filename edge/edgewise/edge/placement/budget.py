@@ -1,5 +1,5 @@
 """What may cross the link and what cloud work may cost, by day (UTC). Spending is counted from the stored plans and receipts, so
-that a restart forgets nothing; what runs counts as predicted."""
+that a restart forgets nothing; what runs counts with what it may cost (`Prediction.most_bytes`, `most_price`)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Left:
     price: float | None = None
 
     def less(self, predicted: Prediction | None) -> Left:
-        """After a stage that is expected to cost so much."""
+        """After a stage that may cost so much."""
         if predicted is None:
             return self
         return Left(
-            None if self.bytes is None else self.bytes - predicted.up_bytes - predicted.down_bytes,
-            None if self.price is None else self.price - predicted.price,
+            None if self.bytes is None else self.bytes - predicted.most_bytes,
+            None if self.price is None else self.price - predicted.most_price,
         )
 
 

@@ -74,9 +74,12 @@ def cloud_prediction(
     work: Work,
     *,
     traffic: tuple[int, int],
+    most_bytes: int,
+    most_tokens: int,
     powered: bool,
 ) -> Prediction:
-    """`traffic` is bytes up and down; `powered`: the power of this device is known, so that computing nothing takes nothing."""
+    """`traffic` is bytes up and down; `most_bytes` and `most_tokens` (of each answer) are what a budget reckons with; `powered`:
+    the power of this device is known, so that computing nothing takes nothing."""
     up, down = traffic
     price = 0.0 if capability is None else _price(demand, capability, work.tokens)
     return Prediction(
@@ -86,6 +89,8 @@ def cloud_prediction(
         down_bytes=down,
         joules=0.0 if powered else None,
         price=price,
+        most_bytes=most_bytes,
+        most_price=0.0 if capability is None else _price(demand, capability, most_tokens),
     )
 
 

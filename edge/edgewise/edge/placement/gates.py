@@ -101,12 +101,12 @@ def _no_link(demand: Demand, sight: Sight) -> str | None:
 
 def _no_budget(sight: Sight) -> str | None:
     predicted, left = sight.predicted, sight.left
-    cost = 0 if predicted is None else predicted.up_bytes + predicted.down_bytes
+    cost = 0 if predicted is None else predicted.most_bytes
     if left.bytes is not None and cost > left.bytes:
-        return f"It would cost {cost} bytes, and {max(0, left.bytes)} are left today (placement.daily_bytes)."
-    price = 0.0 if predicted is None else predicted.price
+        return f"It may cost {cost} bytes, and {max(0, left.bytes)} are left today (placement.daily_bytes)."
+    price = 0.0 if predicted is None else predicted.most_price
     if left.price is not None and (price > left.price or left.price < 0):
-        return f"It would cost {price:.6g}, and {max(0.0, left.price):.6g} are left today (placement.daily_price)."
+        return f"It may cost {price:.6g}, and {max(0.0, left.price):.6g} are left today (placement.daily_price)."
     return None
 
 
@@ -115,8 +115,6 @@ def _no_capability(demand: Demand, sight: Sight) -> str | None:
     if found is None:
         named = sight.info is not None and any(one.model == demand.model for one in sight.info.models)
         return f"The cloud has {'other files of' if named else 'not'} the model '{demand.model}'."
-    if demand.needs_tokens and found.reads == "text":
-        return "The cloud's back end knows texts only: no log probabilities come from there, and no grammar holds its answer."
     if demand.needs_tokens and found.reads == "text":
         return "The cloud's back end knows texts only: no log probabilities come from there, and no grammar holds its answer."
     return _no_room(demand, found.context, "the cloud")

@@ -16,6 +16,7 @@ from edgewise.pipeline.plan import Demand, Errand, Place, Plan
 from edgewise.pipeline.receipt_store import Outcome
 
 _TRIES = 3
+_UNMEASURED = 4.0  # times the usual bytes: a slow engine sends every token in an event of its own
 _TELLING = 32  # answers of one request whose accounts are kept
 _FORGOTTEN_S = 3600.0  # a request of which no end was told no longer counts as running
 
@@ -84,9 +85,9 @@ class Experience:
 
     # --- what is asked -----------------------------------------------------------------------------------------------------
 
-    def answer_tokens(self, errand: Errand, demand: Demand) -> int:
-        """How long each answer is expected to become."""
-        return self._lengths.expect(demand.digest, errand.key, demand.answer_tokens)
+    def answer_tokens(self, errand: Errand, demand: Demand, *, most: bool = False) -> int:
+        """How long each answer is expected to become; with `most`, what nine of ten stay below."""
+        return self._lengths.expect(demand.digest, errand.key, demand.answer_tokens, 0.9 if most else 0.5)
 
     def fresh(self, errand: Errand, demand: Demand) -> float:
         """The share of the prompt that is not in a prefix cache."""
@@ -95,6 +96,14 @@ class Experience:
     def traffic(self, demand: Demand, up: int, down: int) -> tuple[int, int]:
         """Bytes over the link, mended by what such requests really cost."""
         return _mended(up, self._up.get(demand.digest)), _mended(down, self._down.get(demand.digest))
+
+    def most_bytes(self, demand: Demand, up: int, down: int) -> int:
+        """What nine of ten such requests stay below, both ways."""
+        most_up, most_down = (
+            _UNMEASURED if track is None or track.p90 is None else max(1.0, track.p90)
+            for track in (self._up.get(demand.digest), self._down.get(demand.digest))
+        )
+        return round(up * most_up + down * most_down)
 
     def curious(self, demand: Demand, where: Place) -> bool:
         """Whether a place that was never measured is worth a request: a few are, also where they bring no measurement."""

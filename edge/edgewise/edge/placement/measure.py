@@ -9,7 +9,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median_low
 
 from edgewise.engine.request import RequestStats
 
@@ -260,12 +259,14 @@ class Lengths:
                 fresh = 1.0 - one.cached_tokens / one.prompt_tokens
                 self._fresh.setdefault((digest, key), Track()).add(fresh)
 
-    def expect(self, digest: str, key: str, limit: int) -> int:
-        """Tokens of an answer whose limit is `limit`: the median of those like it, else of those of the model, else the limit."""
+    def expect(self, digest: str, key: str, limit: int, share: float = 0.5) -> int:
+        """Tokens of an answer whose limit is `limit`: what `share` of those like it stay below, else of those of the model, else
+        the limit."""
         for place in _places(digest, key, limit):
             known = self._lengths.get(place)
             if known:
-                return max(1, int(median_low(limit if cut else min(limit, length) for length, cut in known)))
+                lengths = sorted(limit if cut else min(limit, length) for length, cut in known)
+                return max(1, lengths[math.ceil(share * len(lengths)) - 1])
         return limit
 
     def fresh(self, digest: str, key: str) -> float:

@@ -176,8 +176,16 @@ class PlacementPlanner:
         expected = self.experience.expect(demand, "cloud", work, transfer_s)
         if expected is None and capability is not None:
             expected = told_pace(capability, demand, work, queue_s, transfer_s)
+        most_tokens = self.experience.answer_tokens(errand, demand, most=True)
         predicted = cloud_prediction(
-            expected, demand, capability, work, traffic=(up, down), powered=self._watts is not None
+            expected,
+            demand,
+            capability,
+            work,
+            traffic=(up, down),
+            most_bytes=self.experience.most_bytes(demand, *traffic_of(demand, most_tokens)),
+            most_tokens=most_tokens,
+            powered=self._watts is not None,
         )
         unforeseen_s = 0.0 if expected is None else max(0.0, queue_s - expected.queue_s)
         sight = Sight(
