@@ -91,6 +91,11 @@ class ServedModel:
     aliases: tuple[str, ...] = ()
     sampling: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What callers may call it."""
+        return (self.name, *self.aliases)
+
     @cached_property
     def special_ids(self) -> Mapping[str, int]:
         """Ids of the control tokens by their written form."""
@@ -129,6 +134,7 @@ class ServedPictures:
     """One model that can be asked for pictures; the attributes are those of `ServedModel`.
 
     Attributes:
+        here: False for one that is asked elsewhere: its engine refuses.
         steps: Steps of a picture where a request names none.
         pixels: Of a picture whose request names no size.
     """
@@ -140,6 +146,14 @@ class ServedPictures:
     steps: int = 0
     pixels: int = 0
     owned_by: str = "edgewise"
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What callers may call it."""
+        return (self.name, *self.aliases)
+
+    here: bool = True
 
 
 class Observed(Protocol):

@@ -81,7 +81,8 @@ class OtherCloud(FakeTransport):
         self._link()
         large = Capability(model="large", digest=DIGEST, context=100)
         text = Capability(model="elsewhere", reads="text")
-        return CloudInfo(name="rack", tenant="test", models=(large, text, self.own))
+        painter = Capability(model="painter", kind="diffuse", digest=DIGEST)
+        return CloudInfo(name="rack", tenant="test", models=(large, text, painter, self.own))
 
 
 def with_models(
@@ -108,7 +109,7 @@ def test_it_is_listed_opened_with_its_own_tokenizer_and_not_fetched_twice(tmp_pa
     async def use(models: ModelsWithCloud, health: Health, transport: OtherCloud) -> None:
         del health, transport
         cards = {card.name: card for card in await models.cards()}
-        assert [card.where for card in cards.values()] == ["local", "cloud", "cloud"]
+        assert [card.where for card in cards.values()] == ["local", "cloud", "cloud", "cloud"]
         assert (cards["large"].context, cards["large"].loaded, cards["large"].owned_by) == (100, True, "cloud rack")
         assert "elsewhere" not in cards  # nothing here could tokenize for it
         model = await models.open("large")
@@ -196,3 +197,20 @@ def test_the_oldest_faces_go(tmp_path: Path, server: FaceServer) -> None:
     asyncio.run(store.get(DIGEST))
     assert len(list((tmp_path / "faces").iterdir())) == KEPT
     assert list(asyncio.run(store.known())) == ["large"]
+
+
+def test_a_model_that_draws_is_listed_and_opened_without_a_face(tmp_path: Path, server: FaceServer) -> None:
+    async def use(models: ModelsWithCloud, health: Health, transport: OtherCloud) -> None:
+        del health, transport
+        card = next(card for card in await models.cards() if card.role == "diffusion")
+        assert (card.name, card.where, card.loaded, card.owned_by) == ("painter", "cloud", True, "cloud rack")
+        for name in ("painter", None):
+            model = await models.open_pictures(name)
+            assert (model.name, model.here, model.digest) == ("painter", False, DIGEST)
+        with pytest.raises(EngineUnavailable):
+            await model.engine.submit(None)  # type: ignore[arg-type]
+        with pytest.raises(ModelNotFound):
+            await models.open_pictures("nobody's")
+        assert not server.asked
+
+    with_models(tmp_path, server, use)

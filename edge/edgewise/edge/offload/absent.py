@@ -1,9 +1,10 @@
-"""The engine of a model that is not on this device: it says so."""
+"""The engines of models that are not on this device: they say so."""
 
 from __future__ import annotations
 
 from edgewise.core.errors import EngineUnavailable
 from edgewise.engine.api import CacheTier, EngineState, EngineStats, MemoryReport, TokenStream
+from edgewise.engine.pictures.request import DiffuseRequest, PictureStream
 from edgewise.engine.request import GenerateRequest
 
 
@@ -21,7 +22,7 @@ class AbsentEngine:
 
     async def submit(self, request: GenerateRequest) -> TokenStream:
         del request
-        raise EngineUnavailable(f"The model '{self._model}' is not on this device, and the cloud is not asked for it.")
+        raise _not_here(self._model)
 
     async def stats(self) -> EngineStats:
         return EngineStats()
@@ -32,3 +33,24 @@ class AbsentEngine:
     async def clear_cache(self, tier: CacheTier | None = None) -> dict[str, int]:
         del tier
         return {}
+
+
+class AbsentPictures:
+    """Implements `engine.pictures.request.PictureEngine` in the same way."""
+
+    info = None
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    @property
+    def state(self) -> EngineState:
+        return "stopped"
+
+    async def submit(self, request: DiffuseRequest) -> PictureStream:
+        del request
+        raise _not_here(self._model)
+
+
+def _not_here(model: str) -> EngineUnavailable:
+    return EngineUnavailable(f"The model '{model}' is not on this device, and the cloud is not asked for it.")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from edgewise.core.errors import ModelNotFound
+from edgewise.edge.offload.absent import AbsentPictures
 from edgewise.edge.offload.cloud import Cloud
 from edgewise.edge.offload.faces import FaceStore, served_face
 from edgewise.engine.api import Engine
@@ -21,6 +22,8 @@ from edgewise.pipeline.model import (
 )
 from edgewise.wire.messages import Capability
 
+_STEPS, _PIXELS = 20, 512 * 512
+"""What a picture takes where a request does not say: the wire does not tell what a model was trained for."""
 _FIRST_S = 3.0
 """How long the first words of a cloud are waited for after the start, before its models count as unknown."""
 
@@ -68,7 +71,25 @@ class ModelsWithCloud(Models):
         await self._here.unload(name)
 
     async def open_pictures(self, name: str | None, *, keep_alive_s: float | None = None) -> ServedPictures:
-        return await self._here.open_pictures(name, keep_alive_s=keep_alive_s)
+        """As `Models.open_pictures`; a model that is not here is the cloud's, if that has it: nothing is fetched for it."""
+        try:
+            return await self._here.open_pictures(name, keep_alive_s=keep_alive_s)
+        except ModelNotFound:
+            await self._cloud.health.wait_asked(_FIRST_S)
+            drawing = self._drawing()
+            capability = next(iter(drawing.values()), None) if name is None else drawing.get(name)
+            if capability is None:
+                raise
+        return ServedPictures(
+            name=capability.model,
+            engine=AbsentPictures(capability.model),
+            digest=_digest(capability),
+            created=0,
+            steps=_STEPS,
+            pixels=_PIXELS,
+            owned_by=self._owner,
+            here=False,
+        )
 
     def get(self, name: str) -> ServedModel:
         opened = self._opened.get(name)
@@ -95,7 +116,23 @@ class ModelsWithCloud(Models):
             for name in sorted({*offered, *known} - names)
             for capability, face in [(offered.get(name), known.get(name))]
         ]
-        return (*here, *there)
+        drawing = [
+            ModelCard(
+                name=name,
+                aliases=(),
+                context=None,
+                digest=_digest(capability),
+                created=0,
+                owned_by=self._owner,
+                chat=None,
+                loaded=up,
+                where="cloud",
+                role="diffusion",
+            )
+            for name, capability in sorted(self._drawing().items())
+            if name not in names
+        ]
+        return (*here, *there, *drawing)
 
     async def open(self, name: str, *, keep_alive_s: float | None = None) -> ServedModel:
         """As `Models.open`; a model that is not here is the cloud's, if that has it.
@@ -118,6 +155,11 @@ class ModelsWithCloud(Models):
         models = () if self._cloud.info is None else self._cloud.info.models
         usable = [one for one in models if one.kind == "generate" and one.reads == "tokens" and one.digest is not None]
         return {one.model: one for one in usable}
+
+    def _drawing(self) -> dict[str, Capability]:
+        """What the cloud draws pictures with, by name."""
+        models = () if self._cloud.info is None else self._cloud.info.models
+        return {one.model: one for one in models if one.kind == "diffuse" and one.digest is not None}
 
     def _widen(self, model: ServedModel) -> ServedModel:
         """With the context that the cloud has for the same model, which may hold what this device's does not."""
