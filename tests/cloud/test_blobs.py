@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import errno
 import hashlib
 import os
 from collections.abc import AsyncIterator
@@ -8,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from edgewise.cloud.blobs import UNUSED_S, BlobStore
+from edgewise.cloud.blobs import SILENT_S, UNUSED_S, BlobStore
 from edgewise.cloud.jobs.schema import open_jobs
 from edgewise.core.clock import FakeClock
-from edgewise.core.errors import NotFound
+from edgewise.core.errors import Cancelled, NotFound, QueueFull, StorageError
 from edgewise.wire.http import BLOBS
 from tests.api.harness import error_of
 from tests.cloud.service import Cloud, cloud_engine
@@ -142,6 +144,101 @@ async def test_a_job_keeps_its_blobs_until_it_is_acknowledged(tmp_path: Path) ->
     assert files(tmp_path) == []
     await table.close()
     database.close()
+
+
+class Held:
+    """Bytes that come in two halves, the second one when it is let go."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        half = len(self.content) // 2
+        yield self.content[:half]
+        self.begun.set()
+        await self.go.wait()
+        yield self.content[half:]
+
+
+def named(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(2_000_000_000.0)
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[BlobStore]:
+    database = open_jobs(tmp_path / "cloud.db")
+    yield BlobStore(database, tmp_path / "cloud-blobs", max_bytes=1000, tenant_bytes=1500, clock=clock)
+    database.close()
+
+
+async def test_uploads_under_way_count_and_none_grows_past_the_quota(store: BlobStore, tmp_path: Path) -> None:
+    one, other = Held(b"1" * 900), Held(b"2" * 900)
+    first = asyncio.create_task(store.write(ME, named(one.content), aiter(one), start=0, total=900, media="x/y"))
+    await one.begun.wait()
+    with pytest.raises(QueueFull):  # announced
+        await store.write(ME, named(other.content), aiter(other), start=0, total=900, media="x/y")
+    other.go.set()
+    with pytest.raises(QueueFull):  # not announced
+        await store.write(ME, named(other.content), aiter(other), start=0, total=None, media="x/y")
+    one.go.set()
+    blob = await first
+    assert blob is not None
+    assert await store.read(ME, blob.sha256) == one.content
+
+
+async def test_one_blob_from_many_at_once(store: BlobStore, tmp_path: Path) -> None:
+    blobs = await asyncio.gather(*(store.put(ME, b"same" * 200, "x/y") for _ in range(20)))
+    assert len({blob.sha256 for blob in blobs}) == 1
+    assert files(tmp_path) == [blobs[0].sha256]
+    assert (store._locks, store._uploads) == ({}, {})
+
+
+async def test_an_upload_that_fell_silent_gives_way(store: BlobStore, clock: FakeClock) -> None:
+    gone = Held(b"b" * 900)
+    sha256 = named(gone.content)
+    first = asyncio.create_task(store.write(ME, sha256, aiter(gone), start=0, total=900, media="x/y"))
+    await gone.begun.wait()
+    clock.advance(SILENT_S)
+    clock.advance(2 * UNUSED_S)
+    assert await store.tidy() == 0  # whatever the wall clock says
+    second = Held(gone.content)
+    second.go.set()
+    blob = await store.write(ME, sha256, aiter(second), start=0, total=900, media="x/y")
+    assert blob is not None
+    with pytest.raises(Cancelled):
+        await first
+    assert await store.read(ME, sha256) == gone.content
+
+
+@pytest.mark.parametrize("where", ["_write", "_enter", "make_folder"])
+async def test_a_full_disk_leaves_no_pieces_and_the_next_upload_works(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"edgewise.cloud.blobs.{where}", full)
+        with pytest.raises(StorageError):
+            await store.put(ME, b"full" * 100, "x/y")
+        assert where == "_enter" or files(tmp_path) == []
+    blob = await store.put(ME, b"full" * 100, "x/y")
+    assert files(tmp_path) == [blob.sha256]
+
+
+async def test_a_file_that_somebody_took_away_is_not_there(cloud: Cloud) -> None:
+    await cloud.put(SHA, CONTENT)
+    (path,) = (cloud.home / "cloud-blobs").glob("*/*")
+    path.unlink()
+    assert (await cloud.get(PATH)).status_code == 404
+    await cloud.put(SHA, CONTENT)
+    assert (await cloud.get(PATH)).content == CONTENT
 
 
 async def test_what_a_crash_left_is_tidied(tmp_path: Path) -> None:

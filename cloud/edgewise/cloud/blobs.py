@@ -11,13 +11,24 @@ import contextlib
 import hashlib
 import os
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 from edgewise.core.clock import Clock, SystemClock
-from edgewise.core.errors import DigestMismatch, NotFound, PayloadTooLarge, QueueFull, RangeNotThere
+from edgewise.core.errors import (
+    Cancelled,
+    DigestMismatch,
+    NotFound,
+    PayloadTooLarge,
+    QueueFull,
+    RangeNotThere,
+    StorageError,
+)
 from edgewise.core.files import fsync_dir, make_folder, translate_os_errors
+from edgewise.core.patience import within
 from edgewise.core.sqlite import Database
 from edgewise.wire.messages import Blob
 
@@ -25,7 +36,26 @@ UNUSED_S = 3600.0
 """A blob that no job names, and an upload that nobody goes on with, is dropped after so long."""
 
 
+SILENT_S = 5.0
+"""An upload that has brought nothing for so long gives way to another one of the same blob: its link may be gone unnoticed."""
+
+_LOOK_S = 0.5
 _PIECE = 2**20
+
+
+@dataclass(slots=True)
+class _Upload:
+    """Attributes:
+    size: Bytes that it is counted with; those that it announced, or that are here.
+    silent_since: Moment on the monotonic clock since which it waits for bytes; None while it does not.
+    task: Who waits.
+    """
+
+    tenant: str
+    size: int
+    silent_since: float | None = None
+    task: asyncio.Task[Any] | None = None
+    gave_way: bool = False
 
 
 class BlobStore:
@@ -50,6 +80,7 @@ class BlobStore:
         self._tenant_bytes = tenant_bytes
         self._clock = clock or SystemClock()
         self._locks: dict[Path, tuple[asyncio.Lock, list[None]]] = {}
+        self._uploads: dict[Path, _Upload] = {}
 
     def __repr__(self) -> str:
         return f"BlobStore({str(self._folder)!r})"
@@ -73,15 +104,15 @@ class BlobStore:
 
     def received(self, tenant: str, sha256: str) -> int:
         """Bytes of an unfinished upload that are here."""
-        try:
-            return _part(self.path(tenant, sha256)).stat().st_size
-        except FileNotFoundError:
-            return 0
+        return _size(_part(self.path(tenant, sha256)))
 
     async def read(self, tenant: str, sha256: str) -> bytes:
         """All its bytes. Raises `NotFound`."""
         await self.find(tenant, sha256)
-        return await asyncio.to_thread(self.path(tenant, sha256).read_bytes)
+        try:
+            return await asyncio.to_thread(self.path(tenant, sha256).read_bytes)
+        except FileNotFoundError:
+            raise NotFound(f"The bytes of blob {sha256} are gone: PUT them again.", param="sha256") from None
 
     async def put(self, tenant: str, content: bytes, media: str) -> Blob:
         """Keep bytes of our own: results and previews."""
@@ -112,16 +143,25 @@ class BlobStore:
         path = self.path(tenant, sha256)
         async with self._alone(path):
             with contextlib.suppress(NotFound):
-                return await self.find(tenant, sha256)
-            await self._check_room(tenant, path, start if total is None else total)
-            size = await self._take(path, content, start, total)
+                known = await self.find(tenant, sha256)
+                if await asyncio.to_thread(path.is_file):  # not so where the table was restored without its folder
+                    return known
+            upload = self._uploads[path] = _Upload(tenant, start if total is None else total)
+            try:
+                room = await self._room(upload)
+                size = await self._take(path, content, start, total, upload, room)
+            finally:
+                del self._uploads[path]
             if total is not None and size < total:
                 return None
-            await asyncio.to_thread(_enter, path, sha256)
+            with translate_os_errors("enter", path):
+                await asyncio.to_thread(_enter, path, sha256)
             blob = Blob(sha256=sha256, bytes=size, media=media)
             expires_at = self._clock.time() + UNUSED_S
             values = (tenant, sha256, size, media, expires_at)
-            await self._database.run(lambda db: db.execute("INSERT INTO blobs VALUES (?, ?, ?, ?, ?)", values).rowcount)
+            await self._database.run(
+                lambda db: db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?, ?, ?)", values).rowcount
+            )
             return blob
 
     async def sweep(self) -> int:
@@ -137,7 +177,7 @@ class BlobStore:
     async def tidy(self) -> int:
         """Delete files that belong to no blob: uploads that nobody goes on with, and what a crash left."""
         known = await self._database.run(lambda db: db.execute("SELECT tenant, sha256 FROM blobs").fetchall())
-        paths = {self.path(row["tenant"], row["sha256"]) for row in known}
+        paths = {self.path(row["tenant"], row["sha256"]) for row in known} | {*self._locks}
         return await asyncio.to_thread(_tidy, self._folder, paths, self._clock.time() - UNUSED_S)
 
     async def _drop(self, tenant: str, sha256: str, now: float) -> None:
@@ -154,44 +194,100 @@ class BlobStore:
         lock, users = self._locks.setdefault(path, (asyncio.Lock(), []))
         users.append(None)
         try:
-            async with lock:
+            await self._turn(path, lock)
+            try:
                 yield
+            finally:
+                lock.release()
         finally:
             users.pop()
             if not users:
                 del self._locks[path]
 
-    async def _check_room(self, tenant: str, path: Path, size: int) -> None:
-        if size > self.max_bytes:
+    async def _turn(self, path: Path, lock: asyncio.Lock) -> None:
+        """Wait for the lock, but not for an upload whose link has gone silent."""
+        while True:
+            try:
+                await within(lock.acquire(), _LOOK_S, asyncio.TimeoutError)
+            except asyncio.TimeoutError:
+                upload = self._uploads.get(path)
+                since = None if upload is None else upload.silent_since
+                if since is not None and self._clock.monotonic() - since >= SILENT_S:
+                    assert upload is not None
+                    assert upload.task is not None
+                    upload.gave_way = True
+                    upload.task.cancel()
+            else:
+                return
+
+    async def _room(self, upload: _Upload) -> int:
+        """Bytes that this upload may have. Uploads under way count with what they announced."""
+        if upload.size > self.max_bytes:
             raise self._too_large()
         query = "SELECT coalesce(sum(bytes), 0) FROM blobs WHERE tenant = ?"
-        used = await self._database.run(lambda db: int(db.execute(query, (tenant,)).fetchone()[0]))
-        used += await asyncio.to_thread(_unfinished, path)
-        if used + size > self._tenant_bytes:
-            raise QueueFull(
-                f"The blobs of '{tenant}' have {used} of {self._tenant_bytes} bytes: acknowledge results first.",
-                retry_after_s=60.0,
-                param="bytes",
-            )
+        used = await self._database.run(lambda db: int(db.execute(query, (upload.tenant,)).fetchone()[0]))
+        others = {path: one for path, one in self._uploads.items() if one.tenant == upload.tenant}
+        used += sum(one.size for one in others.values() if one is not upload)
+        used += await asyncio.to_thread(_unfinished, self.path(upload.tenant, "-").parent, {*map(_part, others)})
+        if used + upload.size > self._tenant_bytes:
+            raise self._full(upload.tenant, used)
+        return self._tenant_bytes - used
 
-    async def _take(self, path: Path, content: AsyncIterator[bytes], start: int, total: int | None) -> int:
+    async def _take(
+        self, path: Path, content: AsyncIterator[bytes], start: int, total: int | None, upload: _Upload, room: int
+    ) -> int:
         """Write to the `.part` file; its size afterwards."""
         part = _part(path)
-        with translate_os_errors("write", part):
-            make_folder(part.parent, mode=0o750)
-            with part.open("r+b" if part.exists() else "w+b") as file:
-                have = file.seek(0, os.SEEK_END)
-                if start > have:
-                    raise RangeNotThere(f"The upload so far has {have} bytes: go on there.", param="content-range")
-                file.truncate(start)
-                size = file.seek(start)
-                async for piece in content:
-                    size += len(piece)
-                    if size > self.max_bytes or (total is not None and size > total):
-                        raise self._too_large()
-                    await asyncio.to_thread(file.write, piece)
-                await asyncio.to_thread(_sync, file)
+        try:
+            with translate_os_errors("write", part):
+                make_folder(part.parent, mode=0o750)
+                with part.open("r+b" if part.exists() else "w+b", buffering=0) as file:
+                    have = file.seek(0, os.SEEK_END)
+                    if start > have:
+                        raise RangeNotThere(f"The upload so far has {have} bytes: go on there.", param="content-range")
+                    file.truncate(start)
+                    size = file.seek(start)
+                    async with contextlib.aclosing(self._heard(content, upload)) as heard:
+                        async for piece in heard:
+                            size += len(piece)
+                            if size > self.max_bytes or (total is not None and size > total):
+                                raise self._too_large()
+                            if size > room:
+                                raise self._full(upload.tenant, self._tenant_bytes - room)
+                            upload.size = max(upload.size, size)
+                            await asyncio.to_thread(_write, file, piece)
+                    await asyncio.to_thread(os.fsync, file.fileno())
+        except StorageError:  # what is here of it is in the way of everybody else
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
         return size
+
+    async def _heard(self, content: AsyncIterator[bytes], upload: _Upload) -> AsyncGenerator[bytes, None]:
+        """The bytes as they come. Raises `Cancelled` once the upload has given way to another one."""
+        upload.task = asyncio.current_task()
+        pieces = content.__aiter__()
+        try:
+            while True:
+                upload.silent_since = self._clock.monotonic()
+                try:
+                    piece = await anext(pieces)
+                except StopAsyncIteration:
+                    return
+                finally:
+                    upload.silent_since = None
+                yield piece
+        except asyncio.CancelledError:
+            if upload.gave_way:
+                raise Cancelled("Another upload of this blob goes on where this one fell silent.") from None
+            raise
+
+    def _full(self, tenant: str, used: int) -> QueueFull:
+        return QueueFull(
+            f"The blobs of '{tenant}' have {used} of {self._tenant_bytes} bytes: acknowledge results first.",
+            retry_after_s=60.0,
+            param="bytes",
+        )
 
     def _too_large(self) -> PayloadTooLarge:
         return PayloadTooLarge(f"A blob has at most {self.max_bytes} bytes, and no more than it announces.")
@@ -201,9 +297,10 @@ def _part(path: Path) -> Path:
     return path.with_name(f"{path.name}.part")
 
 
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+def _write(file: FileIO, piece: bytes) -> None:
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _enter(path: Path, sha256: str) -> None:
@@ -221,14 +318,21 @@ def _enter(path: Path, sha256: str) -> None:
     fsync_dir(path.parent)
 
 
-def _unfinished(path: Path) -> int:
-    """Bytes of the other uploads of the same tenant that are not finished."""
-    parts = path.parent.glob("*.part")
-    return sum(part.stat().st_size for part in parts if part != _part(path))
+def _unfinished(folder: Path, counted: set[Path]) -> int:
+    """Bytes of a tenant's broken uploads, which may be resumed; those that are counted otherwise left out."""
+    return sum(size for part in folder.glob("*.part") if part not in counted and (size := _size(part)))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _tidy(folder: Path, known: set[Path], before: float) -> int:
-    strangers = [path for path in folder.glob("*/*") if path not in known and path.stat().st_mtime < before]
+    kept = known | {_part(path) for path in known}
+    strangers = [path for path in folder.glob("*/*") if path not in kept and path.stat().st_mtime < before]
     for path in strangers:
         path.unlink(missing_ok=True)
     return len(strangers)

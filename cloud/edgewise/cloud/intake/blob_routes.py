@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 
@@ -53,7 +54,12 @@ def blobs_router(blobs: BlobStore, *, silence_s: float) -> APIRouter:
                 return Response(status_code=404, headers=_offset(blobs.received(tenant, sha256)))
             raise
         headers = {"etag": f'"{sha256}"', "cache-control": "private, immutable"}
-        return FileResponse(blobs.path(tenant, sha256), media_type=blob.media, headers=headers)
+        path = blobs.path(tenant, sha256)
+        try:
+            stat = await asyncio.to_thread(path.stat)
+        except FileNotFoundError:  # dropped between the two, or taken away by hand
+            raise NotFound(f"There is no blob '{sha256}' here any more.", param="sha256") from None
+        return FileResponse(path, media_type=blob.media, headers=headers, stat_result=stat)
 
     return router
 
