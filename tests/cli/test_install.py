@@ -44,6 +44,35 @@ def test_dry_run_for_the_machine_names_paths_and_commands(capsys: pytest.Capture
     assert plan["commands"][-1] == ["systemctl", "enable", "--now", "edgewise-device.service"]
 
 
+def test_the_cloud_engine_has_unit_folders_and_steps_of_its_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plan = json.loads(install(capsys, "--cloud", "--dry-run", "--now", "--json")[0])
+    assert [file["path"] for file in plan["files"]] == [
+        "/etc/systemd/system/edgewise-cloud.service",
+        "/etc/sysusers.d/edgewise.conf",
+        "/etc/tmpfiles.d/edgewise-cloud.conf",
+        "/etc/edgewise/edgewise.toml",
+    ]
+    assert ["systemd-tmpfiles", "--create", "/etc/tmpfiles.d/edgewise-cloud.conf"] in plan["commands"]
+    assert plan["commands"][-1] == ["systemctl", "enable", "--now", "edgewise-cloud.service"]
+    assert any("EDGEWISE_HOME=/var/lib/edgewise-cloud" in step and "keys new" in step for step in plan["next_steps"])
+
+    install(capsys, "--cloud", "--prefix", str(tmp_path))
+    unit = (tmp_path / "etc/systemd/system/edgewise-cloud.service").read_text()
+    assert "\nExecStart=/bin/true cloud\n" in unit
+    assert (
+        "\nd /var/lib/edgewise-cloud 0750 edgewise edgewise -\n"
+        in (tmp_path / "etc/tmpfiles.d/edgewise-cloud.conf").read_text()
+    )
+    toml = load_settings(tmp_path / "etc/edgewise/edgewise.toml", environ={}).settings
+    assert toml.home == Path("/var/lib/edgewise-cloud")
+    install(capsys, "--prefix", str(tmp_path))  # the device service beside it
+    assert (tmp_path / "etc/systemd/system/edgewise-device.service").exists()
+    assert unit == (tmp_path / "etc/systemd/system/edgewise-cloud.service").read_text()
+    assert "--user installs a device" in install(capsys, "--cloud", "--user", code=2)[1]
+
+
 def test_prefix_writes_exactly_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out, _ = install(capsys, "--prefix", str(tmp_path))
     written = {path for path in tmp_path.rglob("*") if path.is_file()}

@@ -25,6 +25,7 @@ def install(
     ] = False,
     prefix: Annotated[Path | None, typer.Option(help="Write below this folder, for an image; run nothing.")] = None,
     user: Annotated[bool, typer.Option("--user", help="Install for you alone, without root.")] = False,
+    cloud: Annotated[bool, typer.Option("--cloud", help="Install the cloud engine; a machine may have both.")] = False,
     start: Annotated[bool, typer.Option("--now", help="Start the service at once.")] = False,
     executable: Annotated[
         Path | None, typer.Option("--exec", help="The `edgewise` to start; default: this one.")
@@ -37,12 +38,14 @@ def install(
 
     if user and prefix:
         raise typer.BadParameter("--user installs into your home: it goes without --prefix")
+    if user and cloud:
+        raise typer.BadParameter("--user installs a device service: the cloud engine is one of the whole machine")
     command = (executable or this_command()).absolute()
     drain_s = load_settings(config).settings.drain_s
     if user:
         plan = plan_user(command, drain_s=drain_s, start=start)
     else:
-        plan = plan_system(command, drain_s=drain_s, prefix=prefix and prefix.absolute(), start=start)
+        plan = plan_system(command, drain_s=drain_s, prefix=prefix and prefix.absolute(), start=start, cloud=cloud)
     if not dry_run:
         _require_root(needed=not user and prefix is None)
         carry_out(plan)

@@ -17,6 +17,7 @@ from edgewise.core.settings_reference import example_toml
 UNIT = "edgewise-device.service"
 CLOUD_UNIT = "edgewise-cloud.service"
 SERVICE_HOME = "/var/lib/edgewise"
+CLOUD_HOME = "/var/lib/edgewise-cloud"
 DEFAULT_EXEC = Path("/opt/edgewise/bin/edgewise")
 # After the drain the service ends its engine and closes its listeners; this many seconds are kept for that.
 STOP_MARGIN_S = 15
@@ -103,7 +104,7 @@ def template(name: str) -> str:
 
 
 def plan_system(
-    executable: Path, *, drain_s: float = 20.0, prefix: Path | None = None, start: bool = False
+    executable: Path, *, drain_s: float = 20.0, prefix: Path | None = None, start: bool = False, cloud: bool = False
 ) -> InstallPlan:
     """An installation for the whole machine.
 
@@ -111,24 +112,31 @@ def plan_system(
         executable: The `edgewise` that the unit starts.
         prefix: Write below this folder instead, for an image that is being built; nothing is run then.
         start: Start the service at once.
+        cloud: The cloud engine instead of the device service; a machine may have both.
     """
     root = prefix or Path("/")
+    unit, home = (CLOUD_UNIT, CLOUD_HOME) if cloud else (UNIT, SERVICE_HOME)
+    folders = f"etc/tmpfiles.d/{Path(home).name}.conf"
+    render = render_cloud_unit if cloud else render_unit
     planned = (
-        PlannedFile(root / "etc/systemd/system" / UNIT, render_unit(executable, drain_s=drain_s)),
+        PlannedFile(root / "etc/systemd/system" / unit, render(executable, drain_s=drain_s)),
         PlannedFile(root / "etc/sysusers.d/edgewise.conf", template("sysusers.conf")),
-        PlannedFile(root / "etc/tmpfiles.d/edgewise.conf", template("tmpfiles.conf")),
-        PlannedFile(root / "etc/edgewise/edgewise.toml", service_toml(), keep=True),
+        PlannedFile(root / folders, tmpfiles(cloud=cloud)),
+        PlannedFile(root / "etc/edgewise/edgewise.toml", service_toml(home), keep=True),
     )
     commands = (
         ("systemd-sysusers", "/etc/sysusers.d/edgewise.conf"),
-        ("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/edgewise.conf"),
+        ("systemd-tmpfiles", "--create", f"/{folders}"),
         ("systemctl", "daemon-reload"),
-        ("systemctl", "enable", *(["--now"] if start else []), UNIT),
+        ("systemctl", "enable", *(["--now"] if start else []), unit),
     )
+    # The configuration may be one that both services share: what is run by hand names the state directory itself.
+    command = f"sudo -u edgewise EDGEWISE_HOME={home} {executable}" if cloud else f"sudo -u edgewise {executable}"
     steps = (
-        f"sudo -u edgewise {executable} models pull starter",
-        f"sudo systemctl start {UNIT}",
-        f"{executable} doctor",
+        f"{command} models pull starter",
+        *([f"{command} cloud keys new NAME   # for each device or tenant"] if cloud else []),
+        f"sudo systemctl start {unit}",
+        f"{command} doctor" if cloud else f"{executable} doctor",
     )
     return InstallPlan(planned, () if prefix else commands, tuple(_system_problems(executable)), steps)
 
@@ -152,9 +160,15 @@ def plan_user(executable: Path, *, drain_s: float = 20.0, start: bool = False) -
     return InstallPlan(planned, commands, tuple(_missing(executable)), steps)
 
 
-def service_toml() -> str:
+def service_toml(home: str = SERVICE_HOME) -> str:
     """The configuration of an installed service: `home` is set, so that `edgewise keys` finds the service's keys too."""
-    return example_toml({"home": SERVICE_HOME})
+    return example_toml({"home": home})
+
+
+def tmpfiles(*, cloud: bool = False) -> str:
+    """Folders that exist before the first start."""
+    text = template("tmpfiles.conf")
+    return text.replace(SERVICE_HOME, CLOUD_HOME).replace("device service", "cloud engine") if cloud else text
 
 
 def carry_out(plan: InstallPlan) -> None:
