@@ -72,14 +72,20 @@ def new_link(broker: BrokerProcess, uid: str, home: Path) -> Link:
 
 
 @asynccontextmanager
-async def cloud_behind(broker: BrokerProcess, home: Path, engine: FakeEngine) -> AsyncIterator[tuple[MqttIntake, Link]]:
+async def cloud_behind(
+    broker: BrokerProcess, home: Path, engine: FakeEngine, *, uid: str = "edgewise-cloud"
+) -> AsyncIterator[tuple[MqttIntake, Link]]:
     settings = Settings(home=home, intake=IntakeSettings(max_blob_bytes=4 * 1024**2))
     with KeyStore(settings.keys_file) as keys:
         deps = ApiDependencies(models=Models([fake_model(engine)]), keys=keys)
         part = CloudPart(settings, deps)
-        link = new_link(broker, "edgewise-cloud", home)
+        link = new_link(broker, uid, home)
         intake = MqttIntake(
-            part.intake, link, tenant=lambda uid: tenant_of_device(keys, uid, time.time()), emit=deps.events.emit
+            part.intake,
+            link,
+            tenant=lambda uid: tenant_of_device(keys, uid, time.time()),
+            emit=deps.events.emit,
+            heard_s=0.02,
         )
         keys.create("line-1", device="dev")
         part.start()
@@ -300,6 +306,25 @@ async def test_a_device_speaks_for_itself_only(world: World) -> None:
     await world.device.submit(job(device="somebody else"))
     found = await world.intake._desk.find("line-1", "dev", "k")
     assert found.device == "dev"
+
+
+@pytest.mark.parametrize("make", [iotcore_broker, mosquitto_broker])
+async def test_a_second_cloud_service_finds_the_first_and_takes_nothing(make: Any, tmp_path: Path) -> None:
+    first, second = (FakeEngine(script=lambda request: LONG[len(request.output) :]) for _ in range(2))
+    with make() as broker:
+        async with cloud_behind(broker, tmp_path / "first", first) as (serving, _):
+            assert await serving._duty.wait()
+            async with cloud_behind(broker, tmp_path / "second", second, uid="cloud-2") as (intake, link):
+                await until(lambda: intake._duty.stood_down and not link.connected, "it stands down")
+                device = MqttTransport(new_link(broker, "dev", tmp_path))
+                try:
+                    for name in ("a", "b", "c"):
+                        await device.submit(job(name, max_tokens=300))
+                        assert (await read(device, name))[0] == [*LONG]
+                finally:
+                    await device.close()
+            assert not serving._duty.stood_down
+    assert (len(first.requests), len(second.requests)) == (3, 0)
 
 
 # --- blobs ----------------------------------------------------------------------------------------------------------------

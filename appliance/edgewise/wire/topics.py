@@ -75,6 +75,16 @@ def blob(uid: str, way: str, xfer: str, step: str) -> str:
     return f"{_device(uid, way, 'blob', xfer)}/{step}"
 
 
+def cloud(uid: str) -> str:
+    """Where a cloud service says to others that it is there."""
+    return f"{ROOT}/cloud/{check_uid(uid)}"
+
+
+def clouds() -> str:
+    """Subscription of what all cloud services say there."""
+    return f"{ROOT}/cloud/+"
+
+
 def own(uid: str, name: str) -> str:
     """A topic that device `uid` both writes and reads: the broker probe, the note of its last session."""
     return _device(uid, "own", name)

@@ -4,7 +4,7 @@ The tenant follows from the device's name in the topic (`tenants.tenant_of_devic
 and lets each write to topics of its own name only (`systemd/mosquitto.acl`); on a broker without an access list everybody can
 be everybody.
 
-One service listens behind a broker: requests would be shared between several, but what a device says of its stream reaches all.
+One service listens behind a broker (`mqtt_duty`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from edgewise.cloud.blobs import BlobStore
 from edgewise.cloud.jobs.records import Job
+from edgewise.cloud.mqtt_duty import HEARD_S, Duty
 from edgewise.cloud.mqtt_streams import Outflow, Outflows
 from edgewise.core.errors import BadMessage, EdgewiseError, InvalidRequest, QueueFull, StorageError
 from edgewise.core.log import get_logger
@@ -67,7 +68,8 @@ class MqttIntake:
         link: To the broker; started and stopped here.
         tenant: Whose jobs and blobs a device may see, by its name; asked for every message. Raises `NotAuthenticated`.
         dropped: Called for each message that is malformed or too large.
-        emit: Told of them, not more often than every ten seconds for one reason.
+        emit: Told of them, not more often than every ten seconds for one reason; and of another service that is here already.
+        heard_s: See `mqtt_duty.HEARD_S`.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class MqttIntake:
         tenant: Callable[[str], str],
         dropped: Callable[[], None] = lambda: None,
         emit: Callable[[str, str], object] = lambda _kind, _message: None,
+        heard_s: float = HEARD_S,
     ) -> None:
         self._desk = desk
         self._link = link
@@ -86,8 +89,10 @@ class MqttIntake:
         self._dropped: Counter[str] = Counter()
         self._told: dict[str, float] = {}
         self._tasks = Tasks()
+        self._leaving: asyncio.Task[None] | None = None
         self._flows = Outflows()
         self._pulls: dict[tuple[str, str], Pull] = {}
+        self._duty = Duty(link, self._stand_down, heard_s=heard_s)
         for kind in topics.CLASSES:
             link.on(topics.job_requests(kind), self._handler(self._submit))
         link.on(topics.job_requests(topics.ASK), self._handler(self._answer))
@@ -105,10 +110,14 @@ class MqttIntake:
 
     def start(self) -> None:
         self._link.start()
+        self._duty.start()
 
     async def stop(self) -> None:
+        await self._duty.stop()
         await self._flows.stop()
         await self._tasks.end()
+        if self._leaving is not None:
+            await self._leaving
         await self._link.stop()
 
     # --- messages -----------------------------------------------------------------------------------------------------------
@@ -141,6 +150,8 @@ class MqttIntake:
         self, work: Callable[[str, str, Envelope], Awaitable[None]], uid: str, job: str, envelope: Envelope
     ) -> None:
         """Do it; a refusal goes back to the device."""
+        if not await self._duty.wait():
+            return
         try:
             await work(uid, job, envelope)
         except BadMessage as error:
@@ -156,6 +167,15 @@ class MqttIntake:
             self._told[reason] = now
             log.warning("mqtt_message_dropped", reason=reason, message=message, count=self._dropped[reason])
             self._emit("mqtt_message_dropped", f"A message was dropped: {message}")
+
+    def _stand_down(self, reason: str) -> None:
+        log.error("mqtt_second_cloud", message=reason)
+        self._emit("mqtt_second_cloud", reason)
+        self._leaving = asyncio.create_task(self._leave(), name="mqtt-leave")
+
+    async def _leave(self) -> None:
+        await self._flows.stop()
+        await self._link.stop()
 
     async def _reply(self, uid: str, job: str, to: Envelope, body: BaseModel) -> None:
         await self._send(topics.job_events(uid, job), body, re=to.id, key=to.key)
@@ -222,7 +242,7 @@ class MqttIntake:
 
     def _blob(self, incoming: Incoming) -> None:
         opened = self._open(incoming)
-        if opened is None:
+        if opened is None or self._duty.stood_down:
             return
         topic, envelope = opened
         try:

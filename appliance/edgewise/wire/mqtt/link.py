@@ -58,6 +58,7 @@ class Link:
         probe: Whether to find out, after the first connect, what the broker can do; one that lacks what is needed is not used.
         birth: Called after each connect, when all subscriptions stand; publish what the other side must know then.
         on_event: Told what befalls the link; it must not raise.
+        on_stop: Called when it has been stopped.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Link:
         will: Callable[[int], Will] | None = None,
         birth: Callable[[], Awaitable[None]] | None = None,
         on_event: Callable[[LinkEvent], None] | None = None,
+        on_stop: Callable[[], None] | None = None,
         probe: bool = False,
         clock: Clock | None = None,
         rng: random.Random | None = None,
@@ -75,7 +77,7 @@ class Link:
         self.uid = topics.check_uid(broker.uid)
         self._broker = broker
         self._sessions = sessions
-        self._will, self._birth, self._on_event = will, birth, on_event
+        self._will, self._birth, self._on_event, self._on_stop = will, birth, on_event, on_stop
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()  # noqa: S311  # spreads reconnects, hides nothing
         self._handlers: list[tuple[Subscription, Handler]] = []
@@ -132,6 +134,8 @@ class Link:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._on_stop is not None:
+            self._on_stop()
 
     @property
     def connected(self) -> bool:

@@ -33,7 +33,8 @@ def make_link(mqtt: MqttSettings, home: Path, uid: str, *, on_event: Callable[[L
         if on_event is not None:
             on_event(event)
 
-    return Link(broker_of(mqtt, uid), SessionCounter(home / "mqtt-session"), on_event=happened, probe=True)
+    sessions = SessionCounter(home / "mqtt-session")
+    return Link(broker_of(mqtt, uid), sessions, on_event=happened, on_stop=note.close, probe=True)
 
 
 def broker_of(mqtt: MqttSettings, uid: str) -> Broker:
