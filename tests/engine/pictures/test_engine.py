@@ -124,7 +124,7 @@ def test_a_deadline_ends_a_picture_by_name(core: PictureCore) -> None:
         ({"guidance": float("nan")}, "guidance"),
         ({"strength": 0.0}, "strength"),
         ({"mask": b"x"}, "mask"),
-        ({"cache": 0.1}, "cache"),
+        ({"cache": 1.5}, "step_cache"),
         ({"image": b"no picture"}, "image"),
     ],
 )

@@ -136,3 +136,23 @@ def test_a_pipeline_is_imported_and_resolved(files: ModelFiles, tmp_path: Path) 
         canvas = loaded.begin(brief(loaded))
     draw(loaded, canvas)
     assert canvas.done
+
+
+def test_predicted_steps_are_not_computed(model: PictureModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    denoise = model._directions  # type: ignore[attr-defined]
+
+    def counted(canvases: Any) -> Any:
+        calls.append(len(canvases))
+        return (yield from denoise(canvases))
+
+    monkeypatch.setattr(model, "_directions", counted)
+    with torch.inference_mode():
+        saving, whole, alone = (model.begin(brief(model, cache=cache)) for cache in (99.0, 0.0, 99.0))
+    draw(model, saving, whole)
+    assert (saving.predicted, whole.predicted) == (STEPS - 2, 0)
+    assert calls == [2, 1, 1, 2]
+    draw(model, alone)
+    assert calls[4:] == [1, 1]
+    assert torch.allclose(alone.latents, saving.latents, atol=1e-4)
+    assert not torch.allclose(whole.latents, saving.latents, atol=1e-4)

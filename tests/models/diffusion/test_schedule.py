@@ -21,11 +21,12 @@ def best_guess(latents: torch.Tensor, time: float) -> torch.Tensor:
 def solve(steps: int, shift: float, *, carry: bool = True) -> float:
     """The largest error of the result; the true path ends at `SPREAD * NOISE`."""
     clock = times(steps, shift)
-    latents, before = NOISE, None
-    for step in range(steps):
-        guess = best_guess(latents, clock[step])
-        latents = advance(latents, guess, before, (clock[max(step - 1, 0)], clock[step], clock[step + 1]))
-        before = guess if carry else None
+    latents = NOISE
+    before: tuple[tuple[float, torch.Tensor], ...] = ()
+    for now, following in pairwise(clock):
+        guesses = (*before, (now, best_guess(latents, now)))
+        latents = advance(latents, guesses, now, following)
+        before = guesses[-1:] if carry else ()
     return float((latents - SPREAD * NOISE).abs().max())
 
 
@@ -41,10 +42,9 @@ def test_times_rise_from_0_to_1_and_crowd_where_they_are_told_to(steps: int, shi
 
 def test_a_known_picture_is_reached_exactly() -> None:
     picture = torch.tensor([0.3, -0.9], dtype=torch.float64)
-    latents, before, clock = torch.tensor([1.2, 0.4], dtype=torch.float64), None, times(5, 1.5)
-    for step in range(5):
-        latents = advance(latents, picture, before, (clock[max(step - 1, 0)], clock[step], clock[step + 1]))
-        before = picture
+    latents = torch.tensor([1.2, 0.4], dtype=torch.float64)
+    for now, following in pairwise(times(5, 1.5)):
+        latents = advance(latents, ((now, picture),), now, following)
     assert torch.allclose(latents, picture, atol=1e-12)
 
 

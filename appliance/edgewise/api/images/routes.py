@@ -93,6 +93,7 @@ async def prepare(deps: ApiDependencies, body: ImageBody, caller: Caller, kind: 
             height=height,
             steps=body.steps,
             guidance=body.guidance,
+            cache=body.step_cache or 0.0,
             previews=body.partial_images or 0,
         ),
         n=body.n or 1,

@@ -36,7 +36,7 @@ REFUSED: Mapping[str, Refusal] = {
     "svg": Refusal("pictures here are made of pixels", empty),
 }
 
-EXTENSIONS = ("guidance", "keep_alive", "negative_prompt", "seed", "steps", "timeout")
+EXTENSIONS = ("guidance", "keep_alive", "negative_prompt", "seed", "step_cache", "steps", "timeout")
 EDIT_EXTENSIONS = (*EXTENSIONS, "strength")
 
 
@@ -55,6 +55,7 @@ class ImageBody(BaseModel):
     partial_images: Annotated[int, Field(ge=0, le=MAX_PARTIAL)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=MAX_SEED)] | None = None
     steps: Annotated[int, Field(ge=1)] | None = None
+    step_cache: Annotated[float, Field(ge=0, le=1)] | None = None
     guidance: Annotated[float, Field(ge=1)] | None = None
     negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
     timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from edgewise.core.errors import InvalidRequest, UnsupportedField
+from edgewise.core.errors import InvalidRequest
 from edgewise.engine.pictures.request import DiffuseParams, PictureInfo
 from edgewise.models.diffusion.pictures import read_mask, read_pixels
 from edgewise.models.diffusion.protocol import Brief
@@ -44,8 +44,8 @@ def brief_of(params: DiffuseParams, info: PictureInfo) -> Brief:
         raise InvalidRequest(f"The model '{info.model}' cannot begin with a picture.", param="image")
     if params.mask is not None and params.image is None:
         raise InvalidRequest("'mask' says which part of 'image' is drawn anew: there is no 'image'.", param="mask")
-    if params.cache:
-        raise UnsupportedField(f"The model '{info.model}' has no step cache.", param="cache")
+    if not 0.0 <= params.cache <= 1.0:
+        raise InvalidRequest(f"'step_cache' is {params.cache}: 0 (off) to 1.", param="step_cache")
     if not 0.0 < params.strength <= 1.0:
         raise InvalidRequest(f"'strength' is {params.strength}: above 0, at most 1.", param="strength")
     image = None if params.image is None else read_pixels(params.image, width, height)

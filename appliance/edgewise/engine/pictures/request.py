@@ -31,7 +31,8 @@ class DiffuseParams:
         image: Encoded picture to begin with (edits); None draws from noise.
         mask: Encoded picture whose transparent or white pixels are drawn anew; None for all.
         strength: How much of `image` is replaced, (0, 1].
-        cache: Skip steps whose result can be predicted (step cache); 0 never, else the allowed relative change.
+        cache: Predict steps instead of computing them (`models.diffusion.step_cache`): the relative change of the network's
+            conditions that may add up in between, at most 1; 0 computes all.
         previews: How many previews are wanted on the way.
         latents: Hand out latents instead of a finished picture.
     """

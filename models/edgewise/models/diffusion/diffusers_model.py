@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from edgewise.core.errors import BadModelFile, InvalidRequest, UnsupportedModel
 from edgewise.kernels.noise import normal
 from edgewise.models.diffusion.latents import pack_latents, unpack_latents
 from edgewise.models.diffusion.protocol import Brief, Canvas, PictureModel, PictureTraits, Pixels
+from edgewise.models.diffusion.step_cache import plan_steps
 from edgewise.models.files import ModelFiles
 from edgewise.models.importing import PIPELINE
 from edgewise.models.small_files import read_object
@@ -32,11 +33,14 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(slots=True)
 class _Memory:
-    """Beside the latents: what the denoiser is told of both prompts, the schedule, and the present guess of the picture."""
+    """Beside the latents: what the denoiser is told of both prompts, the schedule, which steps are computed, the denoiser's
+    last answer, and the present guess of the picture."""
 
     wanted: Tensors
     unwanted: Tensors | None
     schedule: Any
+    plan: tuple[bool, ...]
+    direction: torch.Tensor | None = None
     guess: torch.Tensor | None = None
 
 
@@ -76,6 +80,10 @@ class _Family(ABC):
     def schedule(self, steps: int, tokens: int, device: torch.device) -> Any:
         """A schedule that is ready for its first step."""
 
+    @abstractmethod
+    def conditions(self, times: torch.Tensor, told: Tensors) -> torch.Tensor:
+        """What the denoiser's layers are modulated with at the times [n] of a schedule, for one prompt: [n, width]."""
+
     def __call__(self, latents: torch.Tensor, time: torch.Tensor, told: Tensors) -> torch.Tensor:
         """One call of the denoiser: latents [n, channels, h, w], times [n]."""
         out: torch.Tensor = self.denoiser(hidden_states=latents, timestep=time, return_dict=False, **told)[0]
@@ -83,6 +91,13 @@ class _Family(ABC):
 
 
 class _Flow(_Family):
+    def conditions(self, times: torch.Tensor, told: Tensors) -> torch.Tensor:
+        embed, pooled = self.denoiser.time_text_embed, told["pooled_projections"]
+        weight = next(embed.parameters())  # where parts take turns on a GPU, it may lie elsewhere than the prompt
+        given = [times] if "guidance" not in told else [times, 1000 * told["guidance"].expand(len(times))]
+        found: torch.Tensor = embed(*(one.to(weight.device) for one in given), pooled.to(weight))
+        return found
+
     def schedule(self, steps: int, tokens: int, device: torch.device) -> Any:
         if not isinstance(self.pipe.scheduler, diffusers.FlowMatchEulerDiscreteScheduler):
             raise UnsupportedModel(
@@ -216,6 +231,13 @@ class _StableDiffusionXL(_Family):
         made.set_begin_index(0)
         return made
 
+    def conditions(self, times: torch.Tensor, told: Tensors) -> torch.Tensor:
+        del told
+        net = self.denoiser
+        weight = next(net.time_embedding.parameters())
+        found: torch.Tensor = net.time_embedding(net.time_proj(times.to(weight.device)).to(weight.dtype))
+        return found
+
     def __call__(self, latents: torch.Tensor, time: torch.Tensor, told: Tensors) -> torch.Tensor:
         added = {"text_embeds": told["text_embeds"], "time_ids": told["time_ids"]}
         out: torch.Tensor = self.denoiser(
@@ -271,7 +293,10 @@ class DiffusersPictures:
         schedule = family.schedule(brief.steps, tokens, self._device)
         noise = torch.from_numpy(normal(brief.seed, int(np.prod(shape)))).view(shape).to(self._device)
         latents = noise * float(getattr(schedule, "init_noise_sigma", 1.0))
-        return Canvas(brief=brief, step=0, latents=latents, memory=_Memory(wanted, unwanted, schedule))
+        plan = (True,) * brief.steps
+        if brief.cache:
+            plan = plan_steps(family.conditions(schedule.timesteps, wanted), brief.cache)
+        return Canvas(brief=brief, step=0, latents=latents, memory=_Memory(wanted, unwanted, schedule, plan))
 
     def batch_key(self, canvas: Canvas) -> object:
         memory = _memory(canvas)
@@ -279,6 +304,14 @@ class DiffusersPictures:
         return tuple(canvas.latents.shape), memory.unwanted is not None, texts
 
     def step(self, canvases: Sequence[Canvas]) -> Iterator[None]:
+        due = [canvas for canvas in canvases if _memory(canvas).plan[canvas.step]]
+        drawn = (yield from self._directions(due)) if due else ()
+        fresh = {id(canvas): direction for canvas, direction in zip(due, drawn, strict=True)}
+        for canvas in canvases:
+            self._move(canvas, fresh.get(id(canvas)))
+
+    def _directions(self, canvases: Sequence[Canvas]) -> Generator[None, None, torch.Tensor]:
+        """The denoiser's answers, guidance included."""
         memories = [_memory(canvas) for canvas in canvases]
         times = [memory.schedule.timesteps[canvas.step] for canvas, memory in zip(canvases, memories, strict=True)]
         inputs = torch.stack(
@@ -299,11 +332,19 @@ class DiffusersPictures:
             yield
             scale = torch.tensor([canvas.brief.guidance for canvas in canvases], device=self._device)
             guess = other + scale[:, None, None, None] * (guess - other)
-        for canvas, memory, at, direction in zip(canvases, memories, times, guess, strict=True):
-            sigma = memory.schedule.sigmas[canvas.step].to(self._device)
-            memory.guess = canvas.latents - sigma * direction
-            canvas.latents = memory.schedule.step(direction, at, canvas.latents, return_dict=False)[0]
-            canvas.step += 1
+        return guess
+
+    def _move(self, canvas: Canvas, direction: torch.Tensor | None) -> None:
+        """One step on; in the last direction where none was computed, which is Euler's method with a longer step."""
+        memory = _memory(canvas)
+        canvas.predicted += direction is None
+        if direction is not None:
+            memory.direction = direction
+        schedule, direction = memory.schedule, memory.direction
+        memory.guess = canvas.latents - schedule.sigmas[canvas.step].to(self._device) * direction
+        at = schedule.timesteps[canvas.step]
+        canvas.latents = schedule.step(direction, at, canvas.latents, return_dict=False)[0]
+        canvas.step += 1
 
     def decode(self, canvas: Canvas) -> Pixels:
         guess = _memory(canvas).guess

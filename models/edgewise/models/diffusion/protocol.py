@@ -38,7 +38,8 @@ class Brief:
         image: Picture to begin with, already in the asked size; None draws from noise.
         mask: [height, width], 0 keeps and 255 draws anew; None draws all anew.
         start: First of the `steps` that is computed; above 0 with an `image`.
-        cache: Allowed relative change in which a step is predicted from the one before instead of computed; 0 for never.
+        cache: Of the step cache (`step_cache`): relative change of the conditions in which steps are predicted from those before
+            instead of computed; 0 computes all.
     """
 
     prompt: str

@@ -15,16 +15,19 @@ from edgewise.models.diffusion.protocol import Brief, Canvas, PictureTraits, Pix
 from edgewise.models.diffusion.starter.network import StarterNetwork, TextStates
 from edgewise.models.diffusion.starter.schedule import advance, times
 from edgewise.models.diffusion.starter.text_encoder import TextEncoder
+from edgewise.models.diffusion.step_cache import plan_steps
 
 
 @dataclass(slots=True)
 class _Memory:
-    """Beside the latents: the prompts' states (one row each), the clock, the last prediction, and what an edit keeps."""
+    """Beside the latents: the prompts' states (one row each), the clock, which steps are computed, the last two predictions
+    with their times, and what an edit keeps."""
 
     wanted: TextStates
     unwanted: TextStates
     clock: tuple[float, ...]
-    guess: torch.Tensor | None = None
+    plan: tuple[bool, ...]
+    guesses: tuple[tuple[float, torch.Tensor], ...] = ()
     kept: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
     """Picture [3, h, w], noise [3, h, w], and 1 where the picture stays [1, h, w]."""
 
@@ -69,10 +72,12 @@ class StarterPictures:
                 param="size",
             )
         noise = torch.from_numpy(normal(brief.seed, 3 * size * size)).view(3, size, size).to(self._device)
+        wanted, clock = self._read(brief.prompt), times(brief.steps, self._config.shift)
         memory = _Memory(
-            wanted=self._read(brief.prompt),
+            wanted=wanted,
             unwanted=self._read(brief.negative_prompt),
-            clock=times(brief.steps, self._config.shift),
+            clock=clock,
+            plan=self._plan(brief, wanted, clock),
         )
         latents = noise
         if brief.image is not None:
@@ -88,6 +93,17 @@ class StarterPictures:
         return canvas.latents.shape, canvas.brief.guidance != 1
 
     def step(self, canvases: Sequence[Canvas]) -> Generator[None, None, None]:
+        due = [canvas for canvas in canvases if self._memory(canvas).plan[canvas.step]]
+        drawn = (yield from self._guess(due)) if due else ()
+        fresh = {id(canvas): guess for canvas, guess in zip(due, drawn, strict=True)}
+        moved = [self._moved(canvas, fresh.get(id(canvas))) for canvas in canvases]
+        for canvas, (latents, guesses) in zip(canvases, moved, strict=True):
+            canvas.latents, self._memory(canvas).guesses = latents, guesses
+            canvas.predicted += id(canvas) not in fresh
+            canvas.step += 1
+
+    def _guess(self, canvases: Sequence[Canvas]) -> Generator[None, None, torch.Tensor]:
+        """The pictures as the network sees them in the latents, guidance included."""
         memories = [self._memory(canvas) for canvas in canvases]
         guided = canvases[0].brief.guidance != 1
         texts = [memory.wanted for memory in memories] + [memory.unwanted for memory in memories] * guided
@@ -101,15 +117,11 @@ class StarterPictures:
             scale = torch.tensor([canvas.brief.guidance for canvas in canvases], device=self._device)
             wanted, unwanted = guess.chunk(2)
             guess = unwanted + scale[:, None, None, None] * (wanted - unwanted)
-        guess = guess.clamp(-1, 1)  # guidance overshoots, and no picture lies outside
-        moved = [self._moved(canvas, drawn) for canvas, drawn in zip(canvases, guess, strict=True)]
-        for canvas, memory, latents, drawn in zip(canvases, memories, moved, guess, strict=True):
-            canvas.latents, memory.guess = latents, drawn
-            canvas.step += 1
+        return guess.clamp(-1, 1)  # guidance overshoots, and no picture lies outside
 
     def decode(self, canvas: Canvas) -> Pixels:
-        guess = self._memory(canvas).guess
-        return _pixels_out(canvas.latents if canvas.done or guess is None else guess)
+        guesses = self._memory(canvas).guesses
+        return _pixels_out(canvas.latents if canvas.done or not guesses else guesses[-1][1])
 
     def export(self, canvas: Canvas) -> bytes:
         return pack_latents(canvas.latents, self._made_by)
@@ -142,15 +154,26 @@ class StarterPictures:
             tokens.to(self._dtype), mask, pooled.to(self._dtype), torch.tensor([given], device=self._device)
         )
 
-    def _moved(self, canvas: Canvas, guess: torch.Tensor) -> torch.Tensor:
-        """Latents one step on; what an edit keeps is laid over them with as much noise as the rest has."""
+    def _plan(self, brief: Brief, wanted: TextStates, clock: Sequence[float]) -> tuple[bool, ...]:
+        """Which steps are computed."""
+        if not brief.cache:
+            return (True,) * brief.steps
+        at = torch.tensor(clock[:-1], device=self._device)
+        return plan_steps(self._network.modulations(at, wanted), brief.cache, brief.start)
+
+    def _moved(
+        self, canvas: Canvas, guess: torch.Tensor | None
+    ) -> tuple[torch.Tensor, tuple[tuple[float, torch.Tensor], ...]]:
+        """Latents one step on, and the guesses that they rest on; `guess` is None in a step that is not computed. What an edit
+        keeps is laid over with as much noise as the rest has."""
         memory, step = self._memory(canvas), canvas.step
-        last, now, following = memory.clock[max(step - 1, 0)], memory.clock[step], memory.clock[step + 1]
-        latents = advance(canvas.latents, guess, memory.guess, (last, now, following))
+        now, following = memory.clock[step], memory.clock[step + 1]
+        guesses = memory.guesses if guess is None else (*memory.guesses[-1:], (now, guess))
+        latents = advance(canvas.latents, guesses, now, following)
         if memory.kept is not None:
             picture, noise, stays = memory.kept
             latents = torch.lerp(latents, following * picture + (1 - following) * noise, stays)
-        return latents
+        return latents, guesses
 
     def _pixels_in(self, image: Pixels) -> torch.Tensor:
         values = torch.from_numpy(np.ascontiguousarray(image)).to(self._device).permute(2, 0, 1)

@@ -168,12 +168,20 @@ class StarterNetwork(nn.Module):
         words = torch.where(text.mask[..., None], self.text(text.tokens), self.no_token.to(noisy.dtype))
         words = torch.where(text.given[:, None, None], words, self.no_prompt) + self.text_place
         x = torch.cat((words, self.inlet(patches) + self.place), dim=1)
+        condition = self._condition(time, text)
+        mods = self.mods(condition).view(len(noisy), 6, -1)
+        return x, Conditions(mods, self.ends(condition).view(len(noisy), 2, -1), self.cos, self.sin)
+
+    def modulations(self, time: Tensor, text: TextStates) -> Tensor:
+        """What every layer is modulated with at the times [n], for one prompt: [n, 6 * width]."""
+        found: Tensor = self.mods(self._condition(time, text))
+        return found
+
+    def _condition(self, time: Tensor, text: TextStates) -> Tensor:
         pooled = torch.where(
             text.given[:, None], self.pooled(text.pooled * text.pooled.shape[-1] ** 0.5), self.no_pooled
         )
-        condition = F.silu(self.time(_waves(time).to(noisy.dtype)) + pooled)
-        mods = self.mods(condition).view(len(noisy), 6, -1)
-        return x, Conditions(mods, self.ends(condition).view(len(noisy), 2, -1), self.cos, self.sin)
+        return F.silu(self.time(_waves(time).to(text.pooled.dtype)) + pooled)
 
     def leave(self, x: Tensor, conditions: Conditions) -> Tensor:
         """The picture in the sequence."""

@@ -20,20 +20,21 @@ def times(steps: int, shift: float) -> tuple[float, ...]:
 
 
 def advance(
-    latents: torch.Tensor, guess: torch.Tensor, before: torch.Tensor | None, clock: Sequence[float]
+    latents: torch.Tensor, guesses: Sequence[tuple[float, torch.Tensor]], now: float, following: float
 ) -> torch.Tensor:
     """One step.
 
     Args:
         latents: At the present time.
-        guess: The picture as predicted from them.
-        before: The prediction of the step before; None at the first.
-        clock: Times of the step before (whatever it is where `before` is None), now, and next.
+        guesses: The last pictures that were predicted, the latest last, with the times at which they were: usually that of the
+            step before and now. Where the latest is older than `now`, its line is followed.
+        now, following: Times of the step's beginning and end.
     """
-    last, now, following = clock
-    if before is not None and last > 0 and following < 1:
-        ahead, behind = _log_ratio(following) - _log_ratio(now), _log_ratio(now) - _log_ratio(last)
-        guess = guess + ahead / (2 * behind) * (guess - before)
+    at, guess = guesses[-1]
+    before_at, before = guesses[0] if len(guesses) > 1 else (0.0, guess)
+    if before_at > 0 and following < 1:
+        middle = _log_ratio(now) - _log_ratio(at) + (_log_ratio(following) - _log_ratio(now)) / 2
+        guess = guess + middle / (_log_ratio(at) - _log_ratio(before_at)) * (guess - before)
     kept = (1 - following) / (1 - now)
     return kept * latents + (following - now * kept) * guess
 
