@@ -42,16 +42,16 @@ def summarize(run: Run) -> dict[str, Any]:
     return {
         "wall_s": round(wall, 4),
         "requests": _requests(run),
-        "time_to_first_token_s": _spread([sample.first_s for sample in good if sample.first_s is not None]),
-        "between_tokens_s": _spread([gap for sample in good for gap in sample.gaps]),
-        "time_per_output_token_s": _spread([pace for sample in counted if (pace := _pace(sample)) is not None]),
-        "latency_s": _spread([sample.total_s for sample in good]),
+        "time_to_first_token_s": spread([sample.first_s for sample in good if sample.first_s is not None]),
+        "between_tokens_s": spread([gap for sample in good for gap in sample.gaps]),
+        "time_per_output_token_s": spread([pace for sample in counted if (pace := _pace(sample)) is not None]),
+        "latency_s": spread([sample.total_s for sample in good]),
         "tokens": {
             "prompt": prompt if whole else None,
             "cached_prompt": sum(sample.cached_tokens for sample in counted) if whole else None,
             "answer": answer if whole else None,
-            "prompt_per_request": _spread([float(sample.prompt_tokens or 0) for sample in counted]),
-            "answer_per_request": _spread([float(sample.answer_tokens or 0) for sample in counted]),
+            "prompt_per_request": spread([float(sample.prompt_tokens or 0) for sample in counted]),
+            "answer_per_request": spread([float(sample.answer_tokens or 0) for sample in counted]),
             "per_piece": _ratio(answer, sum(len(sample.arrivals) for sample in counted)),
         },
         "per_second": {
@@ -59,7 +59,7 @@ def summarize(run: Run) -> dict[str, Any]:
             "answer_tokens": round(answer / wall, 3) if whole else None,
             "prompt_tokens": round(prompt / wall, 3) if whole else None,
         },
-        "late_s": _spread([sample.sent - sample.scheduled for sample in run.samples]),
+        "late_s": spread([sample.sent - sample.scheduled for sample in run.samples]),
     }
 
 
@@ -81,7 +81,8 @@ def _pace(sample: Sample) -> float | None:
     return (sample.arrivals[-1] - sample.arrivals[0]) / (tokens - 1)
 
 
-def _spread(values: Sequence[float]) -> Mapping[str, float] | None:
+def spread(values: Sequence[float]) -> Mapping[str, float] | None:
+    """Mean, percentiles and the largest; None of nothing."""
     if not values:
         return None
     found = {"mean": sum(values) / len(values)}

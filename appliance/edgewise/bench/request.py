@@ -67,6 +67,7 @@ class Sample:
         prompt_tokens: As the server's usage says; None where it says nothing.
         answer_tokens: Likewise.
         cached_tokens: Prompt tokens that the server says it had in a cache.
+        receipt: The `edgewise` object of one of our services; None from others.
         error: Why it failed: HTTP status and the error's code, or "timeout", "unreachable", "broken", "cut".
     """
 
@@ -77,6 +78,7 @@ class Sample:
     prompt_tokens: int | None = None
     answer_tokens: int | None = None
     cached_tokens: int = 0
+    receipt: Mapping[str, Any] | None = None
     error: str | None = None
 
     @property
@@ -139,6 +141,7 @@ async def _read(response: httpx.Response, sample: Sample) -> str | None:
         if any(_has_text(choice) for choice in event.get("choices") or ()):
             sample.arrivals.append(now)
         _note_usage(event.get("usage"), sample)
+        sample.receipt = event.get("edgewise") or sample.receipt
     return "cut"
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,8 +17,8 @@ from edgewise.cli.output import print_json
 from edgewise.core.errors import EngineUnavailable
 
 if TYPE_CHECKING:
+    from edgewise.bench.machines import Machine
     from edgewise.cli.demo_acts import Act
-    from edgewise.cli.demo_machines import Machine
 
 PATIENCE_S = 2.0
 """Seconds that the device waits for the cut link: long enough to be seen, short enough to be watched."""
@@ -45,52 +43,28 @@ def demo(
     Both services run on this machine, on loopback; the cloud engine shares the device's models. Further flags go to
     `edgewise serve`.
     """
+    from edgewise.bench.machines import linked, sharing_home
     from edgewise.cli import demo_acts as acts
     from edgewise.core.settings import load_settings
 
     home = load_settings(config).settings.home
     signal.signal(signal.SIGTERM, _end_as_interrupt)
     flags = [*context.args, *(["--config", str(config)] if config else [])]
+    cloud = sharing_home(home / "demo-cloud", home / "models")
+    patience = {"EDGEWISE_CLOUD__PATIENCE_S": str(PATIENCE_S)}
     show = _Show(as_json=as_json, began=began or time.time())
     try:
-        with _machines(home, model, port, flags) as (device, cut):
+        with linked(home, cloud, model, flags=flags, port=port, settings=patience) as (device, link):
             show.ready(device.url)
             show.local(acts.local_answer(device.url, model, show.piece))
             show.picture(acts.picture(device.url, picture_model, out.absolute()))
-            show.cut(acts.cut_answer(device.url, model, show.piece, show.cutting(cut)))
+            show.cut(acts.cut_answer(device.url, model, show.piece, show.cutting(link.cut)))
             show.receipts()
             code = device.stop() if once else _serve(device, show)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     show.line(f"demo: the service ended with code {code}")
     raise typer.Exit(code)
-
-
-@contextmanager
-def _machines(
-    home: Path, model: str, port: int | None, flags: Sequence[str]
-) -> Iterator[tuple[Machine, Callable[[], None]]]:
-    """Cloud engine, link and device, all ready, and what cuts the link; ended in the opposite order."""
-    from edgewise.bench.link import Link
-    from edgewise.cli.demo_machines import Machine, cloud_home, free_port
-    from edgewise.security.keys import KeyStore
-
-    there, cloud_port = cloud_home(home), free_port()
-    with KeyStore(there / "keys.db") as keys:
-        _, key = keys.create(f"demo-{os.getpid()}-{int(time.time())}", ttl_s=86_400.0)
-    with ExitStack() as stack:
-        cloud = Machine(["cloud", "--model", model], there, cloud_port, {})
-        cloud.start()
-        stack.callback(cloud.stop)
-        link = stack.enter_context(Link("127.0.0.1", cloud_port, keep_bytes=0))
-        settings = {
-            "EDGEWISE_CLOUD__URL": f"http://127.0.0.1:{link.port}",
-            "EDGEWISE_CLOUD__KEY": key,
-            "EDGEWISE_CLOUD__PATIENCE_S": str(PATIENCE_S),
-        }
-        device = stack.enter_context(Machine(["serve", "--model", model, *flags], home, port or free_port(), settings))
-        cloud.wait_ready()
-        yield device, link.cut
 
 
 def _serve(device: Machine, show: _Show) -> int:

@@ -1,4 +1,4 @@
-"""The two machines of the demo, as processes of this one: a device, a cloud engine, and the link between them."""
+"""Two machines as processes of this one, for the demo and for measurements: a device and a cloud engine on loopback."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
 import httpx
 
+from edgewise.bench.link import Link, LinkShape
 from edgewise.core.errors import EngineUnavailable
 from edgewise.core.python import module_command
+from edgewise.security.keys import KeyStore
 
 _READY_S = 120.0
 _STOP_S = 60.0
+_KEY_S = 86_400.0
 
 
 def free_port() -> int:
@@ -42,7 +46,7 @@ class Machine:
 
     def __init__(self, command: list[str], home: Path, port: int, settings: Mapping[str, str]) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self.log = home / f"demo-{command[0]}.log"
+        self.log = home / f"{command[0]}-{port}.log"
         self._command = [*module_command("edgewise.cli.main"), *command, "--port", str(port)]
         self._environment = {**os.environ, **settings, "EDGEWISE_HOME": str(home)}
         self._process: subprocess.Popen[bytes] | None = None
@@ -122,11 +126,51 @@ class Machine:
         return f"End of {self.log}:\n" + "\n".join(lines)
 
 
-def cloud_home(device_home: Path) -> Path:
-    """A state directory for the demo's cloud engine, which shares the device's model store and nothing else."""
-    home = device_home / "demo-cloud"
+def sharing_home(home: Path, models: Path) -> Path:
+    """A state directory at `home`, made if need be, that shares the model store `models` and nothing else."""
     home.mkdir(parents=True, exist_ok=True)
-    models = home / "models"
-    if not models.is_symlink():
-        models.symlink_to(device_home / "models")
+    link = home / "models"
+    if not link.is_symlink():
+        link.symlink_to(models)
     return home
+
+
+@contextmanager
+def linked(
+    device_home: Path,
+    cloud_home: Path,
+    model: str,
+    *,
+    shape: LinkShape | None = None,
+    flags: Sequence[str] = (),
+    port: int | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[tuple[Machine, Link]]:
+    """A device and the link to its cloud engine, all ready; ended in the opposite order.
+
+    Args:
+        shape: What the link does to bytes.
+        flags: Of the device's `serve`.
+        port: The device's; a free one by default.
+        settings: Further `EDGEWISE_*` variables of the device.
+
+    Raises:
+        EngineUnavailable: One of the two did not start; the message ends with its log.
+    """
+    cloud_port = free_port()
+    with KeyStore(cloud_home / "keys.db") as keys:
+        _, key = keys.create(f"device-{os.getpid()}-{int(time.time())}", ttl_s=_KEY_S)
+    with ExitStack() as stack:
+        cloud = Machine(["cloud", "--model", model], cloud_home, cloud_port, {})
+        cloud.start()
+        stack.callback(cloud.stop)
+        link = stack.enter_context(Link("127.0.0.1", cloud_port, shape, keep_bytes=0))
+        known = {
+            "EDGEWISE_CLOUD__URL": f"http://127.0.0.1:{link.port}",
+            "EDGEWISE_CLOUD__KEY": key,
+            **(settings or {}),
+        }
+        device = Machine(["serve", "--model", model, *flags], device_home, port or free_port(), known)
+        stack.enter_context(device)
+        cloud.wait_ready()
+        yield device, link
