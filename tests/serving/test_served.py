@@ -78,9 +78,11 @@ async def test_a_model_is_opened_with_one_look_at_its_header(
         await models.close()
 
 
-async def test_who_asks_for_a_set_may_use_its_name(tmp_path: Path, tiny_gguf: Path) -> None:
+@pytest.mark.parametrize("configured", ["starter", "smollm2-135m-instruct"])
+async def test_who_asks_for_a_set_may_use_its_name(tmp_path: Path, tiny_gguf: Path, configured: str) -> None:
+    """Whatever is configured: a label for the set's name holds for whoever asks by it."""
     install(tmp_path, tiny_gguf, "smollm2-135m-instruct")
-    models = installed(tmp_path, "starter")
+    models = installed(tmp_path, configured)
     try:
         served = await models.open("starter")
         assert (served.name, served.aliases) == ("smollm2-135m-instruct", ("starter",))

@@ -81,9 +81,10 @@ async def _explain(deps: ApiDependencies, body: dict[str, Any], asker: Caller) -
 
 
 async def _draws(deps: ApiDependencies, body: Mapping[str, Any]) -> bool:
-    """Whether a body asks a picture model; a text completion's has the same fields."""
-    cards = await deps.models.cards()
-    return any(card.role == "diffusion" and body.get("model") in (card.name, *card.aliases) for card in cards)
+    """Whether a body asks a picture model; a text completion's has the same fields, and is meant where a name stands for both."""
+    asked = body.get("model")
+    roles = {card.role for card in await deps.models.cards() if asked in (card.name, *card.aliases)}
+    return roles == {"diffusion"}
 
 
 def _prepare_of(body: Mapping[str, Any]) -> Prepare:

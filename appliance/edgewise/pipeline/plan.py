@@ -42,6 +42,7 @@ class Demand:
 
     Attributes:
         model, digest: Name and manifest digest ("sha256:...").
+        aliases: Other names that the model may be asked for by; what is configured for one of them holds for it.
         local: The engine on this device (`engine.api.Engine`, `engine.pictures.request.PictureEngine`); None where the model
             is not here.
         context: Largest prompt + answer of the local engine in tokens; None where it is unknown or does not apply.
@@ -65,6 +66,7 @@ class Demand:
     pixels: int = 0
     upload_bytes: int = 0
     needs_tokens: bool = False
+    aliases: tuple[str, ...] = ()
     allowed: tuple[Place, ...] = ()
 
 

@@ -389,6 +389,7 @@ def _demand(task: Task, requests: list[GenerateRequest]) -> Demand:
         stage="generate",
         model=model.name,
         digest=model.digest,
+        aliases=model.aliases,
         local=model.engine if model.here else None,
         context=model.context if model.here else None,
         prompt_tokens=max(len(request.prompt) for request in requests),

@@ -260,10 +260,10 @@ class InstalledModels(Models):
         served: ServedModel | ServedPictures
         if isinstance(read, ReadPictures):
             engine = PooledPictures(self._pool, key, read.config)
-            served = read.served(engine)
+            served = read.served(engine, _aliases(name))
         else:
             engine = PooledEngine(self._pool, key, read.config)
-            served = read.served(engine, self._aliases(name))
+            served = read.served(engine, _aliases(name))
         self._known[name] = _Known(key, digest, stamp, engine)
         self._opened[name] = _Opened(read, served, time.monotonic())
         self._close_unused()
@@ -280,11 +280,6 @@ class InstalledModels(Models):
         """What it could be given at most: pinned models keep what they need."""
         kept = sum(entry.kept for entry in self._pool.book.entries() if entry.name != name)
         return replace(self._machine, available=max(0, self._pool.book.budget - kept))
-
-    def _aliases(self, name: str) -> tuple[str, ...]:
-        """Whoever configured "starter" may also ask for "starter"."""
-        asked = self._settings.model
-        return (asked,) if asked in SETS and asked != name and _plain(asked) == name else ()
 
     # --- closing -----------------------------------------------------------------------------------------------------
 
@@ -335,7 +330,7 @@ class InstalledModels(Models):
         limits = [limit for limit in (manifest.info.context, self._settings.engine.max_context) if limit is not None]
         return ModelCard(
             name=manifest.name,
-            aliases=self._aliases(manifest.name),
+            aliases=_aliases(manifest.name),
             context=min(limits, default=None) if manifest.info.context is not None else None,
             digest=manifest.digest,
             created=manifest.installed_seconds,
@@ -378,6 +373,11 @@ def _starting(entry: Entry) -> ModelState:
 def _plain(name: str) -> str:
     """The model that a set's name stands for."""
     return member_for_role(name, "llm") if name in SETS else name
+
+
+def _aliases(name: str) -> tuple[str, ...]:
+    """The sets by whose names it may be asked for: labels and policies for these names hold for it too."""
+    return tuple(one for one, members in SETS.items() if name in members)
 
 
 def _seconds(setting: float) -> float:

@@ -29,9 +29,10 @@ class ReadPictures:
     needs: Needs
     created: int
 
-    def served(self, engine: PictureEngine) -> ServedPictures:
+    def served(self, engine: PictureEngine, aliases: tuple[str, ...]) -> ServedPictures:
         return ServedPictures(
             name=self.config.model.name,
+            aliases=aliases,
             engine=engine,
             digest=self.config.model.digest,
             created=self.created,

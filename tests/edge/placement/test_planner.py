@@ -285,6 +285,10 @@ async def test_policies_of_models_classes_and_requests(device: Device) -> None:
     assert (await device.decide(planner)).where == "local"
     assert (await device.decide(planner, policy="prefer-cloud")).where == "cloud"
     assert (await device.decide(planner, policy="local-only")).where == "local"
+    alias = device.demand(aliases=("set",))
+    assert (await device.decide(device.planner(policy="prefer-cloud", policies=("set=local-only",)), alias)).where == "local"
+    both = device.planner(policy="prefer-cloud", policies=("tiny=prefer-cloud", "set=local-only"))
+    assert (await device.decide(both, alias)).where == "local"
     planner = device.planner(policy="prefer-local", policies=("interactive=prefer-cloud",))
     assert (await device.decide(planner)).where == "cloud"
     planner = device.planner(policy="local-only")

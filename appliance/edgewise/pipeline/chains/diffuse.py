@@ -65,7 +65,7 @@ class Diffuse:
     async def begin(self, call: Call) -> Work:
         model = await self._models.open_pictures(None if call.model == ANY_MODEL else call.model)
         given = Options.model_validate(call.options)
-        label = self._labels.model((model.name,))
+        label = self._labels.model(model.names)
         said: dict[str, Any] = {name: one.strip() if isinstance(one, str) else one for name, one in call.input.items()}
         task = PictureTask(
             id=call.id,

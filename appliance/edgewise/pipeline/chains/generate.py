@@ -98,7 +98,7 @@ class Generate:
         texts = {name: str(value) for name, value in call.input.items()}
         names = [("system", texts.get("system")), ("user", texts.get("user"))]
         chat = tuple({"role": role, "content": text} for role, text in names if text is not None)
-        label = self._labels.model((model.name, *model.aliases))
+        label = self._labels.model(model.names)
         return Task(
             id=call.id,
             model=model,

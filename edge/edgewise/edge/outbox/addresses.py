@@ -23,27 +23,28 @@ class Addresses:
         self._carriers = carriers
 
     def check(self, deliver: str, label: Privacy) -> None:
-        """Raises `InvalidRequest` or `NotPermitted`, naming the field."""
-        if deliver == POLL:
-            return
-        if deliver == MQTT:
-            if MQTT not in self._carriers:
-                raise InvalidRequest(
-                    "'deliver' is 'mqtt', but no broker is configured: set mqtt.host.", param="deliver"
-                )
-            reach = Privacy.ANY  # nobody knows who listens to a broker
-        else:
-            host = str(check_target(deliver, self._policy).hostname).lower()
-            reach = self._reach(host)
-        if label < reach:
+        """Whether an answer may be sent there; asked before a job is taken, and again before its answer goes: its label may have
+        become stricter (of a model that was not known before, or of a configuration that was changed).
+
+        Raises:
+            InvalidRequest, NotPermitted: It may not; they name the field.
+        """
+        if deliver == MQTT and MQTT not in self._carriers:
+            raise InvalidRequest("'deliver' is 'mqtt', but no broker is configured: set mqtt.host.", param="deliver")
+        if label < self._reach(deliver):
             raise NotPermitted(
                 f"'deliver' would send the answer further than its label '{label.label}' allows: poll for it, or name a webhook "
                 f"{'on this device' if label is Privacy.PRIVATE else 'of this site, listed in outbox.webhook_hosts'}.",
                 param="deliver",
             )
 
-    def _reach(self, host: str) -> Privacy:
-        """The label that an answer sent to `host` must have at least."""
+    def _reach(self, deliver: str) -> Privacy:
+        """The label that an answer sent there must have at least."""
+        if deliver == POLL:
+            return Privacy.PRIVATE
+        if deliver == MQTT:
+            return Privacy.ANY  # nobody knows who listens to a broker
+        host = str(check_target(deliver, self._policy).hostname).lower()
         if host == "localhost" or is_loopback(host):
             return Privacy.PRIVATE
         return Privacy.SITE if host in self._policy.private_hosts else Privacy.ANY

@@ -10,8 +10,10 @@ from typing import Protocol
 
 from edgewise.api.responses import dumps
 from edgewise.core.clock import Clock, plausible
-from edgewise.core.errors import StorageError
+from edgewise.core.errors import EdgewiseError, NotPermitted, StorageError
 from edgewise.core.log import get_logger
+from edgewise.core.privacy import Privacy, privacy_of
+from edgewise.edge.outbox.addresses import Addresses
 from edgewise.edge.outbox.job import MQTT, Job
 from edgewise.edge.outbox.shown import show_result
 from edgewise.edge.outbox.store import Store
@@ -52,17 +54,34 @@ def pause_s(sends: int) -> float:
     return min(LONGEST_S, FIRST_S * 2.0 ** min(sends - 1, 20)) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
 
 
+def label_of(job: Job) -> Privacy:
+    """The label of what a job's response says: the receipt's, or what key and header gave the job where that is stricter."""
+    body = {} if job.response is None else job.response["body"]
+    receipt = body.get("edgewise") or {}
+    told = [name for name in (job.privacy, receipt.get("privacy")) if name is not None]
+    return min(map(privacy_of, told), default=Privacy.ANY)
+
+
 class Courier:
     """Args:
+    addresses: Know how far an answer may go.
     carriers: By the names "webhook" and "mqtt"; what has no carrier is not accepted in the first place.
     give_up_s: Age of a result, from its job's end, at which no further try is made; it can still be polled.
     """
 
     def __init__(
-        self, store: Store, carriers: Mapping[str, Carrier], *, give_up_s: float, clock: Clock, concurrency: int = 4
+        self,
+        store: Store,
+        carriers: Mapping[str, Carrier],
+        addresses: Addresses,
+        *,
+        give_up_s: float,
+        clock: Clock,
+        concurrency: int = 4,
     ) -> None:
         self._store = store
         self._carriers = carriers
+        self._addresses = addresses
         self._give_up_s = give_up_s
         self._clock = clock
         self._concurrency = concurrency
@@ -116,6 +135,7 @@ class Courier:
     async def _try(self, job: Job) -> None:
         carrier, wakes = self._carriers.get(carrier_name(job.deliver)), self._wakes
         try:
+            self._check(job)
             if carrier is None:
                 raise NotDelivered(f"There is no way to deliver by {carrier_name(job.deliver)} as configured.")
             await carrier.carry(job, dumps(show_result(job)))
@@ -127,6 +147,15 @@ class Courier:
         else:
             await self._store.sent(job.id)
             log.info("delivered", job=job.id, tries=job.sends + 1)
+
+    def _check(self, job: Job) -> None:
+        """Raises `NotDelivered`, for good, where the answer's label keeps it from the receiver."""
+        try:
+            self._addresses.check(job.deliver, label_of(job))
+        except NotPermitted as error:
+            raise NotDelivered(error.message, for_good=True) from error
+        except EdgewiseError as error:
+            raise NotDelivered(error.message) from error
 
     def _too_old(self, job: Job) -> bool:
         ended = job.ended_at or 0.0

@@ -59,14 +59,13 @@ class Outbox:
         keep_s = outbox.keep_days * _DAY_S
         self._database = open_outbox(settings.outbox_file)
         self.store = Store(self._database, max_open=outbox.max_open, total_bytes=outbox.total_bytes, clock=deps.clock)
-        courier = Courier(self.store, ways, give_up_s=keep_s, clock=deps.clock)
+        addresses = Addresses(policy, frozenset(ways))
+        courier = Courier(self.store, ways, addresses, give_up_s=keep_s, clock=deps.clock)
         endpoints = Endpoints(deps)
         self._runner = Runner(
             deps, self.store, courier, endpoints, link=link, concurrency=outbox.concurrency, keep_s=keep_s
         )
-        intake = Intake(
-            deps, endpoints, Addresses(policy, frozenset(ways)), longest_s=outbox.ttl_s, cloud=link is not None
-        )
+        intake = Intake(deps, endpoints, addresses, longest_s=outbox.ttl_s, cloud=link is not None)
         self._router = jobs_router(intake, self.store, self._runner)
 
     @property

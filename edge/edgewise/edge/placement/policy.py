@@ -48,12 +48,14 @@ class Policies:
     named: Mapping[str, PolicyName] = field(default_factory=dict)
 
     def of(self, errand: Errand, demand: Demand) -> PolicyName:
-        """A model's goes before a class's; a request's own before both, unless "local-only" is configured.
+        """A model's, by any of its names, goes before a class's; a request's own before both, unless "local-only" is configured.
 
         Raises:
             NotPermitted: The request asks for another policy where "local-only" is configured.
         """
-        configured = self.named.get(demand.model) or self.named.get(errand.priority.label) or self.default
+        own = [self.named[name] for name in (demand.model, *demand.aliases) if name in self.named]
+        configured = "local-only" if "local-only" in own else next(iter(own), None)
+        configured = configured or self.named.get(errand.priority.label) or self.default
         asked = errand.policy
         if asked is None or asked == "local-only":
             return asked or configured
