@@ -86,7 +86,7 @@ class Caller:
 
     def privacy(self, model: ServedModel, inherited: Privacy | None = None) -> Privacy:
         """The label of a request to a model; `inherited` is that of the answer it continues. Raises as `privacy_in_force`."""
-        floor = self.labels.strictest(self.label, self.labels.model((model.name, *model.aliases)), inherited)
+        floor = self.labels.strictest(self.label, self.labels.model(model.names), inherited)
         return privacy_in_force(self.asked_privacy, floor)
 
 

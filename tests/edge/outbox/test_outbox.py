@@ -321,6 +321,22 @@ async def test_the_label_of_the_model_counts_too(tmp_path: Path) -> None:
         assert (await edge.leave(403, deliver="https://hub.example/x"))["error"]["param"] == "deliver"
 
 
+async def test_the_label_that_counts_is_the_one_when_the_answer_goes(tmp_path: Path) -> None:
+    """Between a job and its answer the configuration may change, and a model become known."""
+    engine = FakeEngine()
+    engine.hold.clear()
+    async with device(tmp_path, engine=engine) as edge:
+        job = await edge.leave(deliver="https://hub.example/x")
+        edge.deps.labels = Labels(models={"tiny": Privacy.PRIVATE})
+        await edge.until(job["id"], lambda job: job["state"] == "queued" or job["state"] == "running")
+        edge.outbox._runner.drop(job["id"])
+        engine.hold.set()
+        told = await edge.until(job["id"], lambda job: job["delivery"]["state"] == "failed")
+        assert told["receipt"]["privacy"] == "private"
+        assert "further than its label 'private' allows" in told["delivery"]["error"]
+        assert told["response"]["status_code"] == 200  # it can be polled
+
+
 async def test_metrics_agree_with_the_table(tmp_path: Path) -> None:
     engine = FakeEngine()
     engine.hold.clear()

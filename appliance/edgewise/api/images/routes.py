@@ -75,7 +75,7 @@ async def prepare(deps: ApiDependencies, body: ImageBody, caller: Caller, kind: 
     ignored = check(body)
     width, height = size_of(body.size)
     model = await deps.models.open_pictures(body.model, keep_alive_s=body.keep_alive)
-    floor = caller.labels.strictest(caller.label, caller.labels.model((model.name,)))
+    floor = caller.labels.strictest(caller.label, caller.labels.model(model.names))
     limits = [limit for limit in (body.timeout, caller.timeout_s) if limit is not None]
     form = PictureForm(
         kind=kind,

@@ -28,7 +28,9 @@ class PipelineEndpoint:
 
     async def check(self, deps: ApiDependencies, body: Mapping[str, Any], caller: Caller) -> Privacy:
         chain = await self._chain(body, caller)
-        models = deps.labels.model([record["model"] for record in chain.receipt()["stages"]])
+        asked = {record["model"] for record in chain.receipt()["stages"]}
+        named = [{card.name, *card.aliases} for card in await deps.models.cards()]
+        models = deps.labels.model(asked.union(*(names for names in named if names & asked)))
         return chain.privacy if models is None else min(chain.privacy, models)
 
     async def answer(
