@@ -23,6 +23,7 @@ from edgewise.api.sse import EventStream, attended
 from edgewise.api.writers import Writer
 from edgewise.core.errors import EdgewiseError, InvalidRequest
 from edgewise.core.log import get_logger
+from edgewise.core.privacy import early_label
 from edgewise.pipeline.run import Run, RunObserver, start_run
 from edgewise.pipeline.task import ChatInput, Task
 
@@ -69,8 +70,9 @@ async def read_body(request: Request, deps: ApiDependencies) -> dict[str, Any]:
 
 
 def caller(context: RequestContext, deps: ApiDependencies) -> Caller:
+    """Who asks for what; from here on its label is known to whoever opens a model for it."""
     limits = deps.limits
-    return Caller(
+    asking = Caller(
         request_id=context.id,
         salt=context.salt,
         key=context.key,
@@ -83,6 +85,8 @@ def caller(context: RequestContext, deps: ApiDependencies) -> Caller:
         timeout_s=limits.request_timeout_s,
         max_sequences=limits.max_sequences,
     )
+    early_label.set(asking.early_label)
+    return asking
 
 
 async def answer(request: Request, deps: ApiDependencies, route: str, prepare: Prepare) -> Response:

@@ -89,6 +89,11 @@ class Caller:
         floor = self.labels.strictest(self.label, self.labels.model(model.names), inherited)
         return privacy_in_force(self.asked_privacy, floor)
 
+    def early_label(self, name: str) -> Privacy:
+        """The label of a request to a model of this name; see `core.privacy.early_label`."""
+        floor = self.labels.strictest(self.label, self.labels.model((name,)))
+        return floor if self.asked_privacy is None else min(floor, self.asked_privacy)
+
 
 def chat_task(body: ChatBody, model: ServedModel, caller: Caller) -> tuple[Task, AnswerForm]:
     """Raises `InvalidRequest` or a subclass, naming the field."""

@@ -20,7 +20,7 @@ from edgewise.api.privacy import asked_privacy, key_label, privacy_in_force
 from edgewise.api.requests import RequestRecord
 from edgewise.core.errors import EdgewiseError, InvalidRequest
 from edgewise.core.priority import Priority, PriorityName
-from edgewise.core.privacy import Labels, Privacy, PrivacyName
+from edgewise.core.privacy import Labels, Privacy, PrivacyName, early_label
 from edgewise.pipeline.plan import Place, PolicyName
 from edgewise.pipeline.receipts import Usage
 
@@ -125,6 +125,7 @@ async def answer_unattended(
         labels=deps.labels,
         policy=asked.policy,
     )
+    early_label.set(caller.early_label)
     record = deps.requests.enter(id=asked.id, route=asked.route, key=asked.key, priority=asked.priority)
     status = 200
     try:

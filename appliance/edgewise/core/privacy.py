@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal, final, get_args
@@ -37,6 +38,11 @@ def privacy_of(name: str) -> Privacy:
         return Privacy(PRIVACY_NAMES.index(name.strip().lower()))
     except ValueError:
         raise ValueError(f"{name[:40]!r} is no privacy label: choose from {', '.join(PRIVACY_NAMES)}") from None
+
+
+early_label: ContextVar[Callable[[str], Privacy] | None] = ContextVar("early_label", default=None)
+"""Label of the request under way by the name of the model that it asks for, as far as it is known before that model is opened:
+opening one must not tell others of a request that stays here. None where there is no request."""
 
 
 @final

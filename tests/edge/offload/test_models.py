@@ -15,8 +15,9 @@ from edgewise.core.errors import (
     EngineUnavailable,
     LinkLost,
     ModelNotFound,
+    NoPlace,
 )
-from edgewise.core.privacy import Privacy
+from edgewise.core.privacy import Privacy, early_label
 from edgewise.core.settings_links import CloudSettings
 from edgewise.edge.offload.cloud import Cloud
 from edgewise.edge.offload.faces import KEPT, FaceStore
@@ -212,5 +213,22 @@ def test_a_model_that_draws_is_listed_and_opened_without_a_face(tmp_path: Path, 
         with pytest.raises(ModelNotFound):
             await models.open_pictures("nobody's")
         assert not server.asked
+
+    with_models(tmp_path, server, use)
+
+
+def test_for_a_request_that_stays_here_the_cloud_is_not_asked(tmp_path: Path, server: FaceServer) -> None:
+    async def use(models: ModelsWithCloud, health: Health, transport: OtherCloud) -> None:
+        del health, transport
+        early_label.set(lambda name: Privacy.PRIVATE if name == "large" else Privacy.ANY)
+        with pytest.raises(NoPlace, match="labelled 'private' does not leave"):
+            await models.open("large")
+        assert not server.asked
+        early_label.set(lambda name: Privacy.ANY)
+        await models.open("large")
+        fetched = len(server.asked)
+        early_label.set(lambda name: Privacy.PRIVATE)
+        await models.open("large")  # what is here tells nobody
+        assert len(server.asked) == fetched > 0
 
     with_models(tmp_path, server, use)

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
-from edgewise.core.errors import ModelNotFound
+from edgewise.core.errors import ModelNotFound, NoPlace
+from edgewise.core.privacy import Privacy, early_label
 from edgewise.edge.offload.absent import AbsentPictures
 from edgewise.edge.offload.cloud import Cloud
 from edgewise.edge.offload.faces import FaceStore, served_face
@@ -139,6 +140,7 @@ class ModelsWithCloud(Models):
 
         Raises:
             LinkLost: The cloud has it, and what is needed to tokenize for it cannot be fetched now.
+            NoPlace: It would have to be fetched for a request that stays here: the cloud is not told of such a one.
         """
         try:
             return self._widen(await self._here.open(name, keep_alive_s=keep_alive_s))
@@ -184,6 +186,8 @@ class ModelsWithCloud(Models):
         opened = self._opened.get(name)
         context = None if capability is None else capability.context
         if opened is None or opened.digest != digest or context not in (None, opened.cloud_context):
+            if known is None or known.digest != digest:
+                _check_may_ask(name)
             face = await self._faces.get(digest)
             served = await asyncio.to_thread(served_face, self._faces, face, capability, self._owner)
             if opened is not None:
@@ -196,6 +200,14 @@ def _digest(capability: Capability | None) -> str:
     assert capability is not None
     assert capability.digest is not None
     return capability.digest
+
+
+def _check_may_ask(name: str) -> None:
+    label = early_label.get()
+    if label is not None and label(name) is not Privacy.ANY:
+        raise NoPlace(
+            f"The model '{name}' is not on this device, and a request labelled '{label(name).label}' does not leave it."
+        )
 
 
 def _close(model: ServedModel) -> None:
