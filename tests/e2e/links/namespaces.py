@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+
+_CLONE_NEWNET = 0x40000000  # sched.h
 
 
 class NoNamespaces(Exception):
@@ -45,6 +50,20 @@ class TwoHosts:
     def plug(self) -> None:
         """Plug it in again."""
         ip("-n", self.device.name, "link", "set", self.device.interface, "up")
+
+
+@contextmanager
+def inside(host: Host) -> Iterator[ThreadPoolExecutor]:
+    """A thread of this process that lives on a host: its connections, and processes that it starts, are that host's."""
+
+    def enter() -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        with Path("/run/netns", host.name).open("rb") as namespace:
+            if libc.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), f"setns {host.name}")
+
+    with ThreadPoolExecutor(1, thread_name_prefix=host.name, initializer=enter) as thread:
+        yield thread
 
 
 def ip(*args: str) -> None:
