@@ -60,6 +60,10 @@ class Unattended:
 class Endpoint(Protocol):
     """A route that can answer without a connection."""
 
+    @property
+    def placed_whole(self) -> bool:
+        """Whether all of it runs in places that a request can name; the stages of a pipeline say so for themselves."""
+
     async def check(self, deps: ApiDependencies, body: Mapping[str, Any], caller: Caller) -> Privacy:
         """Validate a body without running it; the label that its answer would have as far as it is known. Raises
         `EdgewiseError`, naming the field."""
@@ -152,6 +156,7 @@ class TextEndpoint:
     """A text route, by what it makes of a body."""
 
     prepare: Prepare
+    placed_whole: bool = True
 
     async def check(self, deps: ApiDependencies, body: Mapping[str, Any], caller: Caller) -> Privacy:
         prepared = await self.prepare(deps, dict(body), caller)

@@ -380,6 +380,8 @@ async def test_a_chat_and_a_pipeline_can_be_deferred(tmp_path: Path) -> None:
         assert told["state"] == "succeeded", told
         assert told["response"]["body"]["output"]["rewrite"]["text"]
         assert [stage["name"] for stage in told["receipt"]["stages"]] == ["draft", "rewrite"]
+        placed = await edge.leave(400, url="/edgewise/v1/pipelines/draft-and-rewrite", body=wanted, where=["local"])
+        assert placed["error"]["param"] == "where"
         assert (await edge.leave(404, url="/edgewise/v1/pipelines/absent", body=wanted))["error"]["param"] == "name"
         wrong = await edge.leave(400, url="/edgewise/v1/pipelines/draft-and-rewrite", body={"input": {"colour": "red"}})
         assert wrong["error"]["param"] == "input"

@@ -15,6 +15,7 @@ from edgewise.core.errors import (
     InvalidRequest,
     ShuttingDown,
 )
+from edgewise.core.patience import within
 from edgewise.core.priority import Priority
 from edgewise.core.privacy import Labels, Privacy
 from edgewise.engine.request import GenerateRequest
@@ -232,6 +233,20 @@ async def test_a_stage_that_fails_ends_the_others_and_is_named() -> None:
     chain = bench.chain(TWO)
     with pytest.raises(EngineFault, match=r"^Stage 'rewrite': The engine broke as ordered\."):
         await run(chain)
+    assert (bench.first.pages_used, bench.second.pages_used) == (0, 0)
+
+
+async def test_a_piece_that_fails_is_told_at_once_though_the_stage_before_stands_still() -> None:
+    bench = Bench(FakeEngine(script=says("One. Two. Three.")))
+
+    def stall(request: GenerateRequest) -> Sequence[int]:
+        bench.first.hold.clear()
+        return echo(request)
+
+    bench.second = FakeEngine(script=stall, fault=Fault(0, 3))
+    chain = bench.chain(TWO)
+    with pytest.raises(EngineFault, match=r"^Stage 'rewrite': The engine broke as ordered\."):
+        await within(run(chain), 5.0, lambda: AssertionError("the fault was not told"))
     assert (bench.first.pages_used, bench.second.pages_used) == (0, 0)
 
 

@@ -126,6 +126,8 @@ WRONG = [
         "stages.0.each: a stage of kind 'diffuse' counts no tokens",
     ),
     ("", "stages: field required"),
+    ("a = " + "[" * 90_000, "not valid TOML: arrays or tables are nested too deeply"),
+    (".".join("a" * 100_000) + " = 1", "not valid TOML: line 6 has more than 200 dots; break it"),
 ]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgewise.api.deps import ApiDependencies
-from edgewise.api.images.routes import prepare
+from edgewise.api.images.routes import draw, prepare
 from edgewise.api.images.schemas import ImageBody
 from edgewise.api.images.writer import whole_answer
 from edgewise.api.parse import Caller
@@ -15,11 +15,12 @@ from edgewise.api.requests import RequestRecord
 from edgewise.api.schemas import validate
 from edgewise.api.unattended import Answered, Unattended, refuse_stream
 from edgewise.core.privacy import Privacy
-from edgewise.pipeline.pictures import start_pictures
 
 
 class PictureEndpoint:
     """See `api.unattended.Endpoint`."""
+
+    placed_whole = True
 
     async def check(self, deps: ApiDependencies, body: Mapping[str, Any], caller: Caller) -> Privacy:
         asked = await prepare(deps, validate(ImageBody, dict(body)), caller, "generation")
@@ -34,6 +35,6 @@ class PictureEndpoint:
         seed = asked.seed if wanted.task.seed is None else wanted.task.seed
         task = replace(wanted.task, key=asked.key, allowed=asked.allowed, seed=seed)
         record.model = task.model.name
-        run = await start_pictures(task, deps.planner, clock=deps.clock.monotonic, on_end=deps.receipts.ended)
+        run = await draw(deps, task)
         deps.requests.attach(record, run)
         return Answered(await whole_answer(run, wanted.form, int(deps.clock.time())), run.usage())

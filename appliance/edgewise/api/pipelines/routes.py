@@ -16,6 +16,7 @@ from edgewise.api.context import RequestContext
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import error_body, internal_error
 from edgewise.api.generate import admit, caller, read_body, start_task
+from edgewise.api.images.routes import draw
 from edgewise.api.openapi import request_body
 from edgewise.api.parse import Caller
 from edgewise.api.priority import priority_in_force
@@ -32,7 +33,6 @@ from edgewise.pipeline.chains.generate import Generate
 from edgewise.pipeline.chains.kinds import Kinds
 from edgewise.pipeline.chains.load import Pipelines, show_pipeline
 from edgewise.pipeline.chains.stage_run import Asked, ChainPiece
-from edgewise.pipeline.pictures import PictureRun, PictureTask, start_pictures
 from edgewise.pipeline.seeds import draw_seed
 
 log = get_logger(__name__)
@@ -58,13 +58,9 @@ class PipelineBody(BaseModel):
 
 def stage_kinds(deps: ApiDependencies) -> Kinds:
     """The kinds of stages that this build has back ends for."""
-
-    async def draw(task: PictureTask) -> PictureRun:
-        return await start_pictures(task, deps.planner, clock=deps.clock.monotonic, on_end=deps.receipts.ended)
-
     return {
         "generate": Generate(deps.models, partial(start_task, deps), deps.labels),
-        "diffuse": Diffuse(deps.models, draw, deps.labels),
+        "diffuse": Diffuse(deps.models, partial(draw, deps), deps.labels),
     }
 
 

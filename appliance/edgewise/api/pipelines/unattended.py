@@ -13,7 +13,6 @@ from edgewise.api.pipelines.routes import PipelineBody, asked_of, begin_chain, w
 from edgewise.api.requests import RequestRecord
 from edgewise.api.schemas import validate
 from edgewise.api.unattended import Answered, Unattended, refuse_stream
-from edgewise.core.errors import InvalidRequest
 from edgewise.core.privacy import Privacy
 from edgewise.pipeline.chains.chain import Chain
 from edgewise.pipeline.chains.load import Pipelines
@@ -21,6 +20,8 @@ from edgewise.pipeline.chains.load import Pipelines
 
 class PipelineEndpoint:
     """See `api.unattended.Endpoint`."""
+
+    placed_whole = False
 
     def __init__(self, pipelines: Pipelines, name: str) -> None:
         self._pipelines = pipelines
@@ -36,8 +37,6 @@ class PipelineEndpoint:
     async def answer(
         self, deps: ApiDependencies, record: RequestRecord, body: Mapping[str, Any], caller: Caller, asked: Unattended
     ) -> Answered:
-        if asked.allowed:
-            raise InvalidRequest("'where' is not for pipelines: each stage says where it may run.", param="where")
         chain = begin_chain(deps, record, await self._chain(body, caller, asked))
         return Answered(await whole_answer(chain), chain.usage())
 

@@ -49,7 +49,7 @@ def read_pipeline(text: str, source: str, kinds: Kinds) -> Pipeline:
 
 
 def read_file(path: Path, kinds: Kinds) -> Pipeline:
-    """Raises `ConfigError`; also for a file whose name is not that of its pipeline."""
+    """Raises `ConfigError`."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(f"{path}: larger than {MAX_BYTES} bytes, which no pipeline needs.")

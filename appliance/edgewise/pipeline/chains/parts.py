@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-_END = re.compile(r"[.!?\u2026]+[\"')\]\u2019\u201d]*\s+|[\u3002\uff01\uff1f]+\s*|\n\s*")
+_MARKS = r"(?<![.!?\u2026])[.!?\u2026]+[\"')\]\u2019\u201d]*"
+"""From the first mark of several only, else the time for many of them would grow with the square of their number."""
+_WIDE = r"[\u3002\uff01\uff1f]+\s*|\n\s*"
+_END = re.compile(rf"{_MARKS}\s+|{_WIDE}")
 """Where a sentence ends: a mark and a blank, a mark of Chinese or Japanese, a line's end."""
+_MAY_END = re.compile(rf"(?:{_MARKS}\s*|{_WIDE})\Z")
+"""What may be such an end once more text is there."""
 
 
 class Sentences:
@@ -14,23 +19,26 @@ class Sentences:
 
     def __init__(self) -> None:
         self._rest = ""
+        self._seen = 0  # no sentence ends before
 
     def feed(self, text: str) -> list[str]:
         """Sentences that are whole now, without the blanks around them: those after which another character has come, so that
         it does not matter how the text arrives."""
         self._rest += text
         found, start = [], 0
-        for end in _END.finditer(self._rest):
+        for end in _END.finditer(self._rest, self._seen):
             if end.end() == len(self._rest):
                 break
             found.append(self._rest[start : end.end()].strip())
             start = end.end()
+        open_end = _MAY_END.search(self._rest, max(start, self._seen))
+        self._seen = (len(self._rest) if open_end is None else open_end.start()) - start
         self._rest = self._rest[start:]
         return [sentence for sentence in found if sentence]
 
     def end(self) -> list[str]:
         """What is left."""
-        rest, self._rest = self._rest.strip(), ""
+        rest, self._rest, self._seen = self._rest.strip(), "", 0
         return [rest] if rest else []
 
 

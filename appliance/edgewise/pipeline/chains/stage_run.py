@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,23 +169,26 @@ class StageRun:
     async def _each(
         self, parts: AsyncGenerator[str, None], output: Output, first: int = 0, *, draft: bool = False
     ) -> None:
-        """`parallel` pieces at once; their outputs follow each other in the order of pieces."""
+        """`parallel` pieces at once; their outputs follow each other in the order of pieces. The first that fails ends all, also
+        while the text that they come from is still being written."""
+        crew = _Crew()
+        crew.spawn(self._begin_each(crew, parts, output, first, draft=draft))
+        await crew.run()
+
+    async def _begin_each(
+        self, crew: _Crew, parts: AsyncGenerator[str, None], output: Output, first: int, *, draft: bool
+    ) -> None:
         places = asyncio.Semaphore(self._stage.parallel)
-        async with _tasks_of_its_own() as tasks, aclosing(parts):
-            joined: asyncio.Task[None] | None = None
-            count = first
+        joined: asyncio.Task[None] | None = None
+        count = first
+        async with aclosing(parts):
             async for part in parts:
                 await places.acquire()
-                _raise_first(tasks)
                 own = Output(output.privacy)
-                working = asyncio.create_task(self._piece(part, count, own, places, draft=draft))
+                crew.spawn(self._piece(part, count, own, places, draft=draft))
                 separator = "" if joined is None else self._stage.separator
-                joined = asyncio.create_task(self._join(own, output, joined, separator))
-                tasks += [working, joined]
+                joined = crew.spawn(self._join(own, output, joined, separator))
                 count += 1
-            while any(not task.done() for task in tasks):
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-                _raise_first(tasks)
 
     async def _piece(self, part: str, count: int, own: Output, places: asyncio.Semaphore, *, draft: bool) -> None:
         try:
@@ -257,19 +260,31 @@ async def _listed(parts: Iterable[str]) -> AsyncGenerator[str, None]:
         yield part
 
 
-@asynccontextmanager
-async def _tasks_of_its_own() -> AsyncIterator[list[asyncio.Task[None]]]:
-    """A list for tasks, which are all ended when the block is left."""
-    tasks: list[asyncio.Task[None]] = []
-    try:
-        yield tasks
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+class _Crew:
+    """Tasks that work together: `run` returns once all have ended, and ends all when one fails."""
 
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over: asyncio.Future[asyncio.Task[None]] = asyncio.get_running_loop().create_future()
 
-def _raise_first(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        if task.done():
-            task.result()
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def run(self) -> None:
+        """Raises what the first task that failed raised. Cancelling this ends them all."""
+        try:
+            (await self._over).result()
+        finally:
+            tasks = [*self._tasks]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        failed = task.cancelled() or task.exception() is not None
+        if (failed or not self._tasks) and not self._over.done():
+            self._over.set_result(task)

@@ -109,6 +109,8 @@ class Intake:
         """The label of the answer, after the request has been checked as its route would; what may pass is no reason to refuse
         it, nor is a model that only the cloud may know."""
         endpoint, labels = self._endpoints.find(body.url), self._deps.labels
+        if body.where is not None and not endpoint.placed_whole:
+            raise InvalidRequest("'where' is not for pipelines: each stage says where it may run.", param="where")
         own = None if label is None else privacy_of(label)
         try:
             answer = await endpoint.check(self._deps, body.body, caller(context, self._deps))
