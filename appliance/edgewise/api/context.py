@@ -17,6 +17,11 @@ _SCOPE_KEY = "edgewise.context"
 ANONYMOUS_SALT = "anonymous"
 
 
+def key_salt(id: str) -> str:
+    """The salt of a key's requests."""
+    return f"key:{id}"
+
+
 @dataclass(slots=True, kw_only=True)
 class RequestContext:
     """Attributes:
@@ -48,7 +53,7 @@ class RequestContext:
     @property
     def salt(self) -> str:
         """Separates prefix-cache entries by key; the prefix keeps a key from naming another purpose's entries."""
-        return ANONYMOUS_SALT if self.key is None else f"key:{self.key.id}"
+        return ANONYMOUS_SALT if self.key is None else key_salt(self.key.id)
 
 
 def store_context(scope: Scope, context: RequestContext) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
+from edgewise.core.addresses import is_lan
 from edgewise.core.privacy import labels_by_name
 from edgewise.core.settings_types import Bytes, ExpandedPath, Seconds, Section, parse_bytes
 
@@ -100,6 +102,54 @@ class PlacementSettings(Section):
         default=0.0, ge=0, description="Power of the computing device in watts; 0 where it is unknown."
     )
     keep_days: float = Field(default=30.0, gt=0, description="Days for which plans and receipts are kept.")
+
+
+def _check_peers(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        try:
+            parts = urlsplit(value)
+            plain = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username or parts.password)
+            good = parts.scheme in ("http", "https") and plain and is_lan(parts.hostname or "")
+            _ = parts.port
+        except ValueError:
+            good = False
+        if not good:
+            raise ValueError(f"{value!r}: write http:// or https://, a private address (no name) and a port")
+    return values
+
+
+def _check_peer_keys(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if re.fullmatch(r"(local|[0-9a-z]{8})=.+", value) is None:
+            raise ValueError(f"{value!r}: write ID=FILE with the id of a key of this device, or local=FILE")
+    return values
+
+
+class PeersSettings(Section):
+    """Other appliances of the same network, from which KV pages of long prompts are fetched; see docs/kv-handover.md."""
+
+    serve: bool = Field(
+        default=False, description="Give KV pages to appliances that send a key of this one, each key its own."
+    )
+    urls: Annotated[tuple[str, ...], AfterValidator(_check_peers)] = Field(
+        default=(),
+        description="Base addresses of appliances that are asked, as `https://192.168.1.20:8400`: private addresses only.",
+    )
+    keys: Annotated[tuple[str, ...], AfterValidator(_check_peer_keys)] = Field(
+        default=(),
+        description="Whose pages are asked for there, as `ID=FILE`: the id of a key of this device (`edgewise keys list`), or "
+        "`local` for callers without one, and the file with the same user's key there.",
+    )
+    ca_file: ExpandedPath | None = Field(
+        default=None, description="PEM file of the authority that signed their certificates; unset: the system's."
+    )
+    memory_bytes: Bytes = Field(
+        default=256 * 1024**2,
+        description="Host memory in which fetched pages arrive, unless `engine.host_cache_bytes` is more.",
+    )
+    min_tokens: PositiveInt = Field(
+        default=512, description="Tokens that a hand-over must spare at least for a peer to be asked."
+    )
 
 
 class MqttSettings(Section):

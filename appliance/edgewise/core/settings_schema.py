@@ -10,7 +10,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_
 
 from edgewise.core.addresses import connectable, is_loopback
 from edgewise.core.priority import priorities_by_name
-from edgewise.core.settings_links import CloudSettings, IntakeSettings, MqttSettings, OutboxSettings, PlacementSettings
+from edgewise.core.settings_links import (
+    CloudSettings,
+    IntakeSettings,
+    MqttSettings,
+    OutboxSettings,
+    PeersSettings,
+    PlacementSettings,
+)
 from edgewise.core.settings_types import Bytes, ExpandedPath, Seconds, Section, parse_bytes
 
 DEFAULT_CONFIG_FILE = Path("/etc/edgewise/edgewise.toml")
@@ -293,6 +300,7 @@ class Settings(Section):
     cloud: CloudSettings = CloudSettings()
     placement: PlacementSettings = PlacementSettings()
     outbox: OutboxSettings = OutboxSettings()
+    peers: PeersSettings = PeersSettings()
     mqtt: MqttSettings = MqttSettings()
     intake: IntakeSettings = IntakeSettings()
     log: LogSettings = LogSettings()

@@ -176,30 +176,12 @@ def link_of(stream: object) -> LinkUse | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandedOver:
-    """What came of asking another appliance for a prompt's KV pages.
-
-    Attributes:
-        tokens: Prompt tokens whose pages came from there and are counted as restored; 0 where all was computed here.
-        down_bytes: Of pages that crossed the network, used or not.
-        seconds: That the request waited for it.
-        doubt: Why all was computed here although pages were asked for; None where they were used.
-    """
-
-    tokens: int
-    down_bytes: int
-    seconds: float
-    doubt: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStats:
     """Facts about a finished request, for usage and receipt. Times in seconds on the engine's monotonic clock.
 
-    `restored_tokens` are those of `cached_tokens` that came back from a lower cache tier (host memory, disk, another appliance:
-    `handed`, which is None where none was asked). `segments` are
-    set where more than one engine made the answer, or one elsewhere; `link` where something was sent there. `warnings` are
-    sentences for the receipt about what the engine could not do as asked.
+    `restored_tokens` are those of `cached_tokens` that came back from a lower cache tier (host memory, disk), or
+    from another appliance: `handed_tokens`. `segments` are set where more than one engine made the answer, or one elsewhere;
+    `link` where something was sent there. `warnings` are sentences for the receipt about what the engine could not do as asked.
     """
 
     prompt_tokens: int
@@ -211,7 +193,7 @@ class RequestStats:
     preemptions: int = 0
     restarts: int = 0
     restored_tokens: int = 0
-    handed: HandedOver | None = None
+    handed_tokens: int = 0
     segments: tuple[Segment, ...] = ()
     link: LinkUse | None = None
     warnings: tuple[str, ...] = ()

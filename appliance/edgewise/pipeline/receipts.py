@@ -65,7 +65,8 @@ class StageReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateReceipt(StageReceipt):
-    """`cached_tokens` counts each prompt once; `restored_tokens` are those of them that came back from host memory or disk."""
+    """`cached_tokens` counts each prompt once; `restored_tokens` are those of them that came back from host memory or disk,
+    or, `handed_tokens`, from another appliance."""
 
     prefill_ms: float | None
     decode_ms: float | None
@@ -73,6 +74,7 @@ class GenerateReceipt(StageReceipt):
     tokens_per_s: float | None
     cached_tokens: int | None
     restored_tokens: int | None
+    handed_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +181,7 @@ def generate_receipt(
         else None,
         cached_tokens=cached,
         restored_tokens=sum(one.restored_tokens for one in known) if known else None,
+        handed_tokens=sum(one.handed_tokens for one in known) if known else None,
     )
 
 

@@ -87,6 +87,7 @@ def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
         host_cache_bytes=engine.host_cache_bytes or 0,
         disk_cache_dir=str(settings.kv_cache_dir) if engine.disk_cache_bytes else None,
         disk_cache_bytes=engine.disk_cache_bytes or 0,
+        handover_bytes=settings.peers.memory_bytes if settings.peers.urls else 0,
         turns=str(settings.home / "engine-turns"),
     )
 

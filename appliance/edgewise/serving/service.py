@@ -37,6 +37,7 @@ from edgewise.security.keys import KeyStore
 from edgewise.security.tls import TlsFiles, check_tls
 from edgewise.serving.engines import make_engine
 from edgewise.serving.installed import InstalledModels
+from edgewise.serving.peers.part import make_peers
 from edgewise.serving.served import with_remedy
 from edgewise.serving.server import DrainingServer, listen
 
@@ -93,6 +94,7 @@ class Service:
     # Made by `run`, before anything that uses them is started.
     _loop: asyncio.AbstractEventLoop
     _deps: ApiDependencies
+    _pool: EnginePool
     _url: str
 
     def __init__(
@@ -113,7 +115,10 @@ class Service:
         models = await self._open_models()
         keys = KeyStore(self._settings.keys_file)
         self._deps = _dependencies(self._settings, models, keys, hooks)
-        parts = self._extend(self._settings, self._deps)
+        parts = (
+            *self._extend(self._settings, self._deps),
+            *make_peers(self._settings, self._deps, self._pool),
+        )
         batches = BatchRunner(self._deps, ENDPOINTS, concurrency=self._settings.batches.concurrency)
         server = DrainingServer(
             _server_config(
@@ -159,8 +164,8 @@ class Service:
         machine = await look(settings.engine.device)
         budget = settings.engine.memory_budget_bytes or int(machine.available * settings.engine.memory_fraction)
         book = PoolBook(budget, wait_s=settings.pool.wait_s, retry_s=settings.pool.retry_s)
-        pool = EnginePool(book, make_engine, on_event=self._engine_event)
-        models = InstalledModels(settings, Store(settings.home / "models"), machine, pool, preload=self._preload)
+        self._pool = EnginePool(book, make_engine, on_event=self._engine_event)
+        models = InstalledModels(settings, Store(settings.home / "models"), machine, self._pool, preload=self._preload)
         try:
             await models.open_first()
         except BaseException:

@@ -1,0 +1,1 @@
+"""KV pages between appliances of one network: giving them (`routes`), and taking them (`take`). See docs/kv-handover.md."""

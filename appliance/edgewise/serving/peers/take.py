@@ -1,0 +1,358 @@
+"""The taking side: before a long prompt is computed, a peer may give its KV pages.
+
+What a request goes through, `PeerPages.before_submit`:
+  1. its label must let its input leave the device, and its tenant have a key there;
+  2. the peer says how many of the prompt's pages it has (by name: a salted hash chain, no text crosses);
+  3. pages come in order, in pieces, into the engine's quarantine, as long as the link is measured above the break-even, and for
+     as long at most as computing them would take; what has come by then is used;
+  4. the engine proves them: an ordinary request computes the last page again over the others, and the bits are compared
+     (`engine.handover`). Only then do they get the names under which the request finds them.
+Whatever is in doubt is forgotten, and the prompt is computed as if nobody had been asked. No request fails by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from edgewise.core.errors import BadMessage, EdgewiseError, EngineUnavailable, LinkLost
+from edgewise.core.log import get_logger
+from edgewise.engine.api import EngineInfo, TokenStream
+from edgewise.engine.client import EngineClient
+from edgewise.engine.handover import ORDER_BYTES
+from edgewise.engine.prefix import PageHash, chain_start, extend_chain
+from edgewise.engine.request import GenerateRequest, RequestStats, SamplingParams, TokenChunk
+from edgewise.serving.peers.peer import Peer
+from edgewise.serving.peers.rates import LEAST_TOKENS, Average, break_even
+from edgewise.serving.peers.shown import ShownPages
+from edgewise.wire.pages import MAX_NAMES
+
+FIRST_BYTES = 256 << 10
+"""Of the first piece from a peer whose link is not known: enough to measure it by."""
+_LEAST_LOOKUP_S, _LOOKUP_S = 0.1, 1.0
+_PROOF_S = 5.0  # beside what computing all would take
+
+log = get_logger(__name__)
+
+Tell = Callable[[str, str], None]
+"""Told what came of it, a stable word, and for operators a sentence that may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Tokens that the request is spared, and why it is not spared what could be expected; an empty sentence if it is."""
+
+    tokens: int
+    doubt: str = ""
+
+
+@dataclass(slots=True)
+class _Errand:
+    """One request's pages and the peer that has them. `names`: how the peer calls them; `lasting`: how the engine will;
+    `hidden`: in the quarantine, whose salt is `salt`. `held`: how many the engine has itself. `tokens_per_s`: the pace of
+    computing."""
+
+    engine: EngineClient
+    info: EngineInfo
+    request: GenerateRequest
+    peer: Peer
+    names: list[PageHash]
+    lasting: list[PageHash]
+    hidden: list[PageHash]
+    salt: str
+    held: int
+    tokens_per_s: float
+
+    @property
+    def compute_s(self) -> float:
+        return self.spared(len(self.names)) / self.tokens_per_s
+
+    def spared(self, pages: int) -> int:
+        return max(0, pages - self.held) * self.info.page_tokens
+
+    def worth(self, bits_per_s: float | None, done: int) -> bool:
+        """Whether what is left comes faster over the link than it is computed; an unknown link is worth a try."""
+        spared = self.spared(len(self.names)) - self.spared(done)
+        if bits_per_s is None or spared == 0:
+            return bits_per_s is None
+        per_token = (len(self.names) - done) * self.info.kv_page_bytes / spared
+        return bits_per_s > break_even(per_token, self.tokens_per_s)
+
+
+class PeerPages:
+    """
+    Args:
+        peers: Who is asked, in this order.
+        tenants: Salts of the tenants that are known there.
+        shown: What this device gives away; told of every prompt that may be.
+        min_tokens: Tokens that a hand-over must spare.
+        tell: See `Tell`.
+        now: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        peers: Sequence[Peer],
+        tenants: frozenset[str],
+        shown: ShownPages,
+        *,
+        min_tokens: int,
+        tell: Tell,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._peers = peers
+        self._tenants = tenants
+        self._shown = shown
+        self._min_tokens = min_tokens
+        self._tell = tell
+        self._now = now
+        self._paces: dict[str, Average] = {}
+        self._busy: set[str] = set()
+        self._clearing: set[asyncio.Task[None]] = set()
+
+    async def before_submit(
+        self, engine: EngineClient, request: GenerateRequest
+    ) -> Callable[[TokenStream], TokenStream]:
+        """See `engine.pool.pool.BeforeSubmit`."""
+        info = engine.info
+        if info is None:
+            return _same
+        taken = None
+        if request.shared:
+            chain = _chain([*request.prompt, *request.output], chain_start(request.salt), info.page_tokens)
+            self._shown.add(info.digest, request.salt, chain)
+            if self._may_ask(info, request, chain):
+                self._busy.add(info.digest)
+                try:
+                    taken = await self._take(engine, info, request, chain)
+                except (
+                    EdgewiseError
+                ) as error:  # of our own engine, which will tell the request itself if it cannot work
+                    log.warning("kv_handover_failed", request_id=request.id, reason=error.message)
+                finally:
+                    self._busy.discard(info.digest)
+        pace = self._paces.setdefault(info.digest, Average())
+        return partial(_Watched, taken=taken, pace=pace)
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._clearing, return_exceptions=True)
+        for peer in self._peers:
+            await peer.close()
+
+    # --- whether ----------------------------------------------------------------------------------------------------------
+
+    def _may_ask(self, info: EngineInfo, request: GenerateRequest, chain: Sequence[PageHash]) -> bool:
+        """One hand-over of a model at a time; the others compute. Bits can be compared only where they do not depend on what
+        else is in a step."""
+        return (
+            request.salt in self._tenants
+            and info.batch_invariant
+            and info.digest not in self._busy
+            and self._pace(info.digest) is not None
+            and len(chain) * info.page_tokens >= self._min_tokens
+        )
+
+    def _pace(self, digest: str) -> float | None:
+        """Prompt tokens a second, as measured; None before a prompt was computed here."""
+        pace = self._paces.get(digest)
+        return None if pace is None else pace.value
+
+    async def _take(
+        self, engine: EngineClient, info: EngineInfo, request: GenerateRequest, chain: list[PageHash]
+    ) -> _Taken | None:
+        held = (await engine.pages("held", chain)).count
+        if (len(chain) - held) * info.page_tokens < self._min_tokens:
+            return None
+        room = (await engine.stats()).host_limit_bytes // info.kv_page_bytes
+        pace = self._pace(info.digest)
+        assert pace is not None
+        for peer in self._peers:
+            if peer.usable:
+                errand = await self._ask(peer, engine, info, request, chain[: min(room, MAX_NAMES)], held, pace)
+                if errand is not None:
+                    return await self._carry_out(errand)
+        return None
+
+    async def _ask(
+        self,
+        peer: Peer,
+        engine: EngineClient,
+        info: EngineInfo,
+        request: GenerateRequest,
+        chain: list[PageHash],
+        held: int,
+        pace: float,
+    ) -> _Errand | None:
+        """What the peer has of the prompt, if it is enough."""
+        known = peer.link.bits_per_s
+        if known is not None and known <= break_even(info.kv_page_bytes / info.page_tokens, pace):
+            self._tell("slow", "")
+            return None
+        limit = min(_LOOKUP_S, max(_LEAST_LOOKUP_S, (len(chain) - held) * info.page_tokens / pace / 4))
+        try:
+            start = await peer.start(request.salt, info.digest, limit)
+            tokens = [*request.prompt, *request.output]
+            names = _chain(tokens, start, info.page_tokens)[: len(chain)]
+            count = await peer.count(request.salt, info.digest, info.kv_fingerprint, names, limit)
+        except (LinkLost, BadMessage) as error:
+            self._tell("unreachable", "")
+            log.info("kv_peer_not_asked", peer=peer.url, reason=error.message)
+            peer.rest()
+            return None
+        if count is None:
+            self._tell("different", "")
+            return None
+        salt = f"quarantine:{secrets.token_hex(16)}"
+        hidden = _chain(tokens, chain_start(salt), info.page_tokens)
+        errand = _Errand(engine, info, request, peer, names[:count], chain[:count], hidden[:count], salt, held, pace)
+        return errand if errand.spared(count) >= self._min_tokens else None
+
+    # --- how --------------------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, errand: _Errand) -> _Taken | None:
+        if not errand.worth(errand.peer.link.bits_per_s, 0):
+            self._tell("slow", "")
+            return None
+        adopted = False
+        try:
+            got, doubt = await self._fetch(errand)
+            if errand.spared(got) < self._min_tokens:
+                return self._doubt(errand, *(doubt or ("little", "too little of it came")))
+            adopted = await self._prove(errand, got)
+        finally:
+            if not adopted:
+                self._forget(errand)
+        if not adopted:
+            errand.peer.rest(distrusted=True)
+            return self._doubt(errand, "disagreed", "the last of its pages is not what this device computes")
+        if got < len(errand.names):
+            self._forget(errand, got)
+        self._tell("used", "")
+        errand.peer.was_of_use()
+        return _Taken(errand.spared(got))
+
+    async def _fetch(self, errand: _Errand) -> tuple[int, tuple[str, str] | None]:
+        """Bring pages into the quarantine; how many, and why not all of them, a word and half a sentence."""
+        peer, info, count = errand.peer, errand.info, len(errand.names)
+        until = self._now() + errand.compute_s
+        got, piece = 0, FIRST_BYTES
+        while got < count:
+            names = errand.names[got : got + max(1, piece // info.kv_page_bytes)]
+            try:
+                pages = await peer.pages(
+                    errand.request.salt,
+                    info.digest,
+                    info.kv_fingerprint,
+                    names,
+                    info.kv_page_bytes,
+                    until - self._now(),
+                )
+            except LinkLost as error:
+                peer.rest()
+                log.info("kv_peer_failed", peer=peer.url, reason=error.message)
+                return got, ("late", "it did not come in the time that computing takes")
+            except BadMessage as error:
+                peer.rest(distrusted=True)
+                log.warning("kv_peer_refused", peer=peer.url, reason=error.message)
+                return 0, ("damaged", "what came was damaged")
+            hidden = errand.hidden[got : got + len(pages)]
+            kept = (await errand.engine.pages("import", hidden, contents=pages)).count if pages else 0
+            got += kept
+            if kept < len(names):
+                return got, ("little", "not all of it was there, or there was no room for it")
+            if got < count and not errand.worth(peer.link.bits_per_s, got):
+                return got, ("slow", "fetching it would have taken longer than computing it")
+            piece = ORDER_BYTES // 2
+        return got, None
+
+    async def _prove(self, errand: _Errand, got: int) -> bool:
+        """Have the engine compute the last page over the others, compare, and give them all their names."""
+        request = errand.request
+        proof = GenerateRequest(
+            id=f"handover-{secrets.token_hex(8)}",
+            prompt=(*request.prompt, *request.output)[: got * errand.info.page_tokens],
+            sampling=SamplingParams(max_tokens=1, temperature=0.0),
+            salt=errand.salt,
+            key=request.key,
+            priority=request.priority,
+            deadline_s=errand.compute_s + _PROOF_S,
+        )
+        stream = await errand.engine.submit(proof)
+        try:
+            async for chunk in stream:
+                if chunk.finish == "error":
+                    raise EngineUnavailable(chunk.error_message or "The proof of a hand-over failed.")
+        finally:
+            await stream.aclose()
+        lasting = errand.lasting[:got]
+        return (await errand.engine.pages("adopt", errand.hidden[:got], lasting=lasting)).count == got
+
+    def _doubt(self, errand: _Errand, word: str, why: str) -> _Taken:
+        text = f"{errand.peer.url} has the KV pages of this prompt, but {why}: all was computed here."
+        self._tell(word, text if word in ("disagreed", "damaged") else "")
+        return _Taken(0, text)
+
+    def _forget(self, errand: _Errand, first: int = 0) -> None:
+        """Empty the quarantine, also when the request has been cancelled: by a task that `close` waits for."""
+
+        async def clear() -> None:
+            try:
+                await errand.engine.pages("forget", errand.hidden[first:])
+            except EdgewiseError as error:  # the engine has ended, and its quarantine with it
+                log.debug("kv_quarantine_not_cleared", reason=error.message)
+
+        task = asyncio.create_task(clear(), name="kv-quarantine")
+        self._clearing.add(task)
+        task.add_done_callback(self._clearing.discard)
+
+
+class _Watched:
+    """A stream that measures the pace of computing, and tells in its statistics what was handed over."""
+
+    def __init__(self, stream: TokenStream, *, taken: _Taken | None, pace: Average) -> None:
+        self._stream = stream
+        self._taken = taken
+        self._pace: Average | None = pace
+
+    def __aiter__(self) -> AsyncIterator[TokenChunk]:
+        return self
+
+    async def __anext__(self) -> TokenChunk:
+        chunk = await self._stream.__anext__()
+        stats = chunk.stats
+        if stats is None:
+            return chunk
+        computed = stats.prompt_tokens - stats.cached_tokens
+        if self._pace is not None and computed >= LEAST_TOKENS and stats.prefill_s > 0 and stats.restarts == 0:
+            self._pace.add(computed / stats.prefill_s)
+        self._pace = None  # the last chunk has the same figures
+        return chunk if self._taken is None else replace(chunk, stats=_told(stats, self._taken))
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _told(stats: RequestStats, taken: _Taken) -> RequestStats:
+    handed = min(taken.tokens, stats.cached_tokens)
+    warnings = (*stats.warnings, taken.doubt) if taken.doubt else stats.warnings
+    return replace(
+        stats,
+        handed_tokens=handed,
+        restored_tokens=min(stats.cached_tokens, stats.restored_tokens + handed),
+        warnings=warnings,
+    )
+
+
+def _chain(tokens: Sequence[int], start: PageHash, page_tokens: int) -> list[PageHash]:
+    """Names of the full pages before the last token, which is always computed."""
+    names: list[PageHash] = []
+    extend_chain(names, start, tokens, page_tokens, len(tokens) - 1)
+    return names
+
+
+def _same(stream: TokenStream) -> TokenStream:
+    return stream

@@ -1,0 +1,228 @@
+"""KV pages between real services on loopback addresses, which stand for appliances of one network.
+
+The taking one computes in small steps, which makes its prompts slow and so the link worth it.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from edgewise.bench.link import Link, LinkShape
+from edgewise.wire.codec import decode, encode_cbor
+from edgewise.wire.pages import LOOKUP, PAGES, PageQuery, pack_pages, split
+from scripts.service import DeviceService
+from tests.e2e.service import edgewise, import_tiny, new_home, running
+
+COMMON = {"EDGEWISE_ENGINE__THREADS": "1", "EDGEWISE_ENGINE__KV_MEMORY_BYTES": "16 MiB"}
+SLOW = {"EDGEWISE_ENGINE__MAX_STEP_TOKENS": "8", "EDGEWISE_PEERS__MIN_TOKENS": "256"}
+WORDS = "the harbour master counts ships and writes their names into a long book before the tide turns "
+
+
+def ask(service: DeviceService, text: str, key: str | None = None, **headers: str) -> tuple[str, dict[str, Any]]:
+    """The answer and its receipt's stage; the receipt's warnings are put into the stage."""
+    body = {"model": "tiny", "prompt": text + WORDS * 12, "max_tokens": 12, "temperature": 0.8, "seed": 7}
+    if key is not None:
+        headers["authorization"] = f"Bearer {key}"
+    answer = httpx.post(f"{service.url}/v1/completions", json=body, headers=headers, timeout=120, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    document = answer.json()
+    (stage,) = document["edgewise"]["stages"]
+    return document["choices"][0]["text"], {**stage, "warnings": document["edgewise"]["warnings"]}
+
+
+def outcomes(service: DeviceService) -> dict[str, int]:
+    """What came of the hand-overs so far, but for those that never began."""
+    prefix = 'edgewise_kv_handovers_total{outcome="'
+    lines = httpx.get(f"{service.url}/metrics", timeout=30, trust_env=False).text.splitlines()
+    counts = {
+        line.removeprefix(prefix).split('"')[0]: int(float(line.split()[-1]))
+        for line in lines
+        if line.startswith(prefix)
+    }
+    counts.pop("unreachable", None)  # asked again now and then
+    return counts
+
+
+@contextmanager
+def sharing(home: Path) -> Iterator[Path]:
+    """Another state directory with the same models."""
+    with new_home(starter=False) as other:
+        (other / "models").symlink_to(home / "models")
+        yield other
+
+
+@contextmanager
+def taking(home: Path, *urls: str, **settings: str) -> Iterator[DeviceService]:
+    """One that asks these peers, and has measured its pace already."""
+    environment = {**COMMON, **SLOW, "EDGEWISE_PEERS__URLS": ",".join(urls), **settings}
+    with sharing(home) as own, running(model="tiny", home=own, environment=environment) as taker:
+        ask(taker, "a first prompt, by which the pace is measured: ")
+        yield taker
+
+
+class Meddler(http.server.ThreadingHTTPServer):
+    """A test double of a bad peer: passes everything on to a real one, and changes the answers that carry pages."""
+
+    def __init__(self, giver: DeviceService, change: Callable[[bytes, bytes], bytes]) -> None:
+        """`change` takes the query and the answer."""
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                query = self.rfile.read(int(self.headers["content-length"]))
+                headers = {"content-type": self.headers["content-type"]}
+                url = giver.url + self.path
+                answer = httpx.post(url, content=query, headers=headers, timeout=30, trust_env=False)
+                body = change(query, answer.content) if self.path == PAGES else answer.content
+                self.send_response(answer.status_code)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def __enter__(self) -> Meddler:
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+def flip(query: bytes, answer: bytes) -> bytes:
+    """One bit of the last page."""
+    del query
+    return answer[:-100] + bytes([answer[-100] ^ 1]) + answer[-99:]
+
+
+def lie(query: bytes, answer: bytes) -> bytes:
+    """Each page's content under the next one's name, with digests that are right."""
+    names = split(PageQuery.model_validate(decode(query)).names)
+    count = int.from_bytes(answer[6:8], "big")
+    size = int.from_bytes(answer[8:12], "big")
+    contents = [answer[-size * (count - index) :][:size] for index in range(count)]
+    return pack_pages(names[:count], [*contents[1:], contents[0]])
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    with new_home(starter=False) as folder:
+        import_tiny(folder, context=4096, layers=4, hidden=128)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def giver(home: Path) -> Iterator[DeviceService]:
+    with running(model="tiny", home=home, environment={**COMMON, "EDGEWISE_PEERS__SERVE": "true"}) as service:
+        yield service
+
+
+def new_key(home: Path, name: str) -> str:
+    return str(json.loads(edgewise(home, "keys", "new", name, "--json"))["key"])
+
+
+def test_an_appliance_goes_on_where_another_one_was_asked(home: Path, giver: DeviceService) -> None:
+    theirs = new_key(home, "alice")
+    (home / "alice").write_text(theirs)
+    with sharing(home) as own, Link(giver.host, giver.port) as link:
+        ours, stranger = new_key(own, "alice"), new_key(own, "bob")
+        settings = {
+            **COMMON,
+            **SLOW,
+            "EDGEWISE_PEERS__URLS": link.url,
+            "EDGEWISE_PEERS__KEYS": f"{ours.split('_')[1]}={home / 'alice'}",
+        }
+        with running(model="tiny", home=own, environment=settings) as taker:
+            _same_answer_without_a_prefill(giver, taker, link)
+            _labels(giver, taker)
+            _tenants(giver, taker, theirs, ours, stranger)
+
+
+def _same_answer_without_a_prefill(giver: DeviceService, taker: DeviceService, link: Link) -> None:
+    ask(taker, "a first prompt, by which the pace is measured: ")
+    expected, first = ask(giver, "once ")
+    assert first["cached_tokens"] == 0
+    text, second = ask(taker, "once ")
+    assert text == expected
+    assert second["handed_tokens"] == second["restored_tokens"] == second["cached_tokens"] > 500
+    assert second["warnings"] == []
+    assert outcomes(taker) == {"used": 1}
+    assert not link.saw(b"harbour")
+    assert ask(taker, "once ")[1]["handed_tokens"] == 0  # its own by now
+
+
+def _labels(giver: DeviceService, taker: DeviceService) -> None:
+    private = {"X-Edgewise-Privacy": "private"}
+    expected, _ = ask(giver, "twice ", **private)
+    text, stage = ask(taker, "twice ")
+    assert (text, stage["handed_tokens"]) == (expected, 0)
+    ask(giver, "thrice ")
+    assert ask(taker, "thrice ", **private)[1]["handed_tokens"] == 0
+    assert outcomes(taker) == {"used": 1}
+
+
+def _tenants(giver: DeviceService, taker: DeviceService, theirs: str, ours: str, stranger: str) -> None:
+    expected, _ = ask(giver, "of alice ", theirs)
+    for key in (None, stranger):
+        text, stage = ask(taker, "of alice ", key)
+        assert (text, stage["handed_tokens"]) == (expected, 0)
+    text, stage = ask(taker, "of alice ", ours)
+    assert text == expected
+    assert stage["handed_tokens"] > 500
+
+
+def test_whatever_is_in_doubt_is_computed(home: Path, giver: DeviceService) -> None:
+    """Each fault costs one prompt's time and its peer the trust: the next prompt asks the next one."""
+    with ExitStack() as stack:
+        flipping, lying = (stack.enter_context(Meddler(giver, change)) for change in (flip, lie))
+        broken = stack.enter_context(Link(giver.host, giver.port))
+        slow = stack.enter_context(Link(giver.host, giver.port, LinkShape(bits_per_s=300_000)))
+        dead = "http://127.0.0.1:9"
+        taker = stack.enter_context(taking(home, dead, flipping.url, lying.url, broken.url, slow.url, giver.url))
+        broken.act_after(100_000, "cut")
+        for prompt, outcome in (
+            ("flipped ", {"damaged": 1}),
+            ("lied about ", {"disagreed": 1}),
+            ("broken off ", {"late": 1}),
+            ("too slow ", {"late": 2}),
+            ("well ", {"used": 1}),
+        ):
+            before = outcomes(taker)
+            expected, _ = ask(giver, prompt)
+            text, stage = ask(taker, prompt)
+            assert text == expected
+            assert bool(stage["handed_tokens"]) is (prompt == "well "), stage
+            assert bool(stage["warnings"]) is (prompt != "well "), stage
+            assert outcomes(taker) == {**before, **outcome}
+        events = httpx.get(f"{taker.url}/edgewise/v1/events", timeout=30, trust_env=False).text
+        assert "kv_handover_refused" in events
+
+
+def test_only_well_formed_queries_for_the_same_pages_are_answered(home: Path, giver: DeviceService) -> None:
+    del home
+    (card,) = httpx.get(f"{giver.url}/v1/models", trust_env=False).json()["data"]
+
+    def post(path: str, query: Mapping[str, Any]) -> httpx.Response:
+        return httpx.post(giver.url + path, content=encode_cbor(dict(query)), trust_env=False)
+
+    query = {"digest": card["edgewise"]["digest"], "fingerprint": "0" * 64, "names": bytes(64)}
+    offer = decode(post(LOOKUP, query).content)
+    assert (offer["same"], offer["count"]) == (False, 0)
+    assert post(PAGES, query).status_code == 503
+    assert decode(post(LOOKUP, {**query, "digest": "sha256:" + "0" * 64}).content)["same"] is False
+    for change in ({"names": bytes(33)}, {"names": bytes(2**20)}, {"digest": "x"}, {"fingerprint": "é" * 64}):
+        assert post(LOOKUP, {**query, **change}).status_code in (400, 413)
+    assert httpx.post(giver.url + LOOKUP, content=b"\x00", trust_env=False).status_code == 400
