@@ -66,6 +66,18 @@ def test_a_cloud_that_is_lost_for_good_is_followed_by_the_local_engine(lost: int
     assert [control.op for control in transport.said] == ["cancel"]
 
 
+@pytest.mark.parametrize("first", ["cloud", "local"])
+def test_the_side_that_goes_on_has_what_is_left_of_the_deadline(first: Side) -> None:
+    transport, local = FakeTransport(cuts=[5, *DEAD]), LocalEngine()
+    if first == "local":
+        transport, local = FakeTransport(), LocalEngine(breaks_at=4, pause_s=0.2)
+    asyncio.run(read(both(transport, local, first=first), ask(deadline_s=20.0)))
+    ttl_ms = transport.jobs["r@4"].ttl_ms if first == "local" else None
+    left = local.requests[0].deadline_s if ttl_ms is None else ttl_ms / 1000
+    assert left is not None
+    assert 0 < left < 20.0 - 0.15
+
+
 def test_the_segments_name_offset_class_and_reason_and_the_link_is_paid_all_the_same() -> None:
     chunks = asyncio.run(read(both(FakeTransport(cuts=[5, *DEAD]), LocalEngine()), ask()))
     stats = chunks[-1].stats

@@ -15,6 +15,7 @@ from edgewise.core.errors import EdgewiseError, EngineFault
 from edgewise.core.log import get_logger
 from edgewise.edge.offload.accounts import together
 from edgewise.edge.offload.continuation import Begin, Complete, Course, Fail, Move, Side
+from edgewise.edge.offload.waiting import Deadline
 from edgewise.engine.api import CacheTier, Engine, EngineInfo, EngineState, EngineStats, MemoryReport, TokenStream
 from edgewise.engine.request import FinishReason, GenerateRequest, LinkUse, RequestStats, Segment, TokenChunk, link_of
 
@@ -149,6 +150,7 @@ class ContinuingStream:
         self._legs: dict[Side, _Leg] = {}
         self._segments: list[Segment] = []
         self._hedged = False
+        self._deadline = Deadline(request.deadline_s)
         self._hedge_at = time.monotonic() + engine.rules.hedge_s if engine.rules.hedge_s else None
         self._chunks = self._run()
         self._closed = False
@@ -191,7 +193,7 @@ class ContinuingStream:
     # --- sides -------------------------------------------------------------------------------------------------------
 
     def _start(self, begin: Begin) -> None:
-        request = replace(self._request, output=tuple(self._course.output))
+        request = replace(self._request, output=tuple(self._course.output), deadline_s=self._deadline.left())
         self._legs[begin.side] = _Leg(begin.side, self._engine.engines[begin.side], request, begin.why)
 
     async def _broke(self, leg: _Leg, code: str, message: str) -> Move | None:

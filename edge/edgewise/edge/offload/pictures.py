@@ -20,6 +20,7 @@ from edgewise.edge.offload.accounts import together
 from edgewise.edge.offload.continuation import Side, may_continue
 from edgewise.edge.offload.follow import JobFollower, Patience, Road
 from edgewise.edge.offload.jobs import job_key, ttl_ms
+from edgewise.edge.offload.waiting import Deadline
 from edgewise.engine.api import EngineState
 from edgewise.engine.pictures.request import (
     DiffuseChunk,
@@ -276,6 +277,7 @@ class _BackedStream:
         self._second = second
         self._request = request
         self._lost: str | None = None
+        self._deadline = Deadline(request.deadline_s)
         self._spent: LinkUse | None = None
 
     def __aiter__(self) -> AsyncIterator[DiffuseChunk]:
@@ -304,7 +306,7 @@ class _BackedStream:
         """Begin on the other side."""
         log.warning("picture_goes_elsewhere", request_id=self._request.id, lost=self._side, code=code)
         self._lost = f"The {self._side} engine was lost ({code}): {message}"
-        self._stream = await self._second.submit(self._request)
+        self._stream = await self._second.submit(replace(self._request, deadline_s=self._deadline.left()))
 
     def _told(self, stats: DiffuseStats) -> DiffuseStats:
         info, other = self._second.info, "local" if self._side == "cloud" else "cloud"

@@ -21,6 +21,7 @@ from edgewise.edge.offload.book import Fresh, StreamBook, TextBook, TokenBook
 from edgewise.edge.offload.follow import JobFollower, Patience, Road
 from edgewise.edge.offload.jobs import generate_job
 from edgewise.edge.offload.text import TextTokens
+from edgewise.edge.offload.waiting import Deadline
 from edgewise.engine.api import CacheTier, EngineInfo, EngineState, EngineStats, MemoryReport
 from edgewise.engine.request import (
     FinishReason,
@@ -143,6 +144,7 @@ class RemoteStream:
             if engine.capability.reads == "text" and engine.text is not None
             else TokenBook(request.output)
         )
+        self._deadline = Deadline(request.deadline_s)
         self._started = time.monotonic()
         self._first: float | None = None
         self._told: RequestStats | None = None
@@ -221,7 +223,7 @@ class RemoteStream:
         """The job from where the stream is. A text's offsets are those of one job: it stays where it is known."""
         if not isinstance(self._book, TokenBook):
             return None
-        request = replace(self._request, output=self._book.begin_again())
+        request = replace(self._request, output=self._book.begin_again(), deadline_s=self._deadline.left())
         return generate_job(request, self._engine.capability, self._engine.road.device)
 
     def _take(self, event: Chunk | Final) -> Fresh | Final | None:

@@ -11,8 +11,20 @@ from edgewise.wire.http import SILENCE_S
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
+_MOMENT_S = 0.001
 _ALIVE_S = SILENCE_S + 5.0
 """A connection that lasted longer than it takes to notice that there is none was a living one."""
+
+
+class Deadline:
+    """Seconds from now after which nobody needs an answer; None for no limit. Whoever goes on with a request has what is left."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._at = None if seconds is None else time.monotonic() + seconds
+
+    def left(self) -> float | None:
+        """A moment at least: that it is over is said by whoever is asked then."""
+        return None if self._at is None else max(_MOMENT_S, self._at - time.monotonic())
 
 
 class Waiting:
