@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest_asyncio
 
 from edgewise.cloud.executors.protocol import Order, Produced
 from edgewise.cloud.executors.ray import RayExecutor
+from edgewise.cloud.executors.ray_cluster import _hold, remove_stale
 from edgewise.cloud.executors.ray_models import one_of
 from edgewise.core.errors import BadModelFile, ConfigError, EngineUnavailable, InvalidRequest
 from edgewise.core.metrics import Metrics
@@ -207,6 +209,20 @@ async def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'edgewise\[ray\]'"):
         RayExecutor(TwoModels(), AsyncMock(), replicas=1)
+
+
+async def test_what_a_killed_service_left_of_ray_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    long_ago = time.time() - 3600
+    folders = {name: tmp_path / f"edgewise-ray-{name}" for name in ("stale", "living", "young")}
+    for folder in folders.values():
+        (folder / "session").mkdir(parents=True)
+    (tmp_path / "edgewise-ray-link").symlink_to(folders["living"])
+    with _hold(folders["living"] / "edgewise.lock"):
+        for name in ("stale", "living"):
+            os.utime(folders[name], (long_ago, long_ago))
+        assert remove_stale(tmp_path) == [folders["stale"]]
+    left = await asyncio.to_thread(lambda: sorted(path.name for path in tmp_path.iterdir()))
+    assert left == ["edgewise-ray-link", "edgewise-ray-living", "edgewise-ray-young"]
 
 
 async def test_replicas_share_the_memory_and_only_one_engine_may_own_a_cache_on_disk() -> None:
