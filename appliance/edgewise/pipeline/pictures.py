@@ -20,6 +20,8 @@ from edgewise.engine.pictures.request import (
     PictureStream,
 )
 from edgewise.engine.request import RequestStats, link_of
+from edgewise.pipeline.hooks.hooks import Hooks, Passage
+from edgewise.pipeline.hooks.protocol import Call, PromptText
 from edgewise.pipeline.model import ServedPictures
 from edgewise.pipeline.plan import Decision, Demand, Errand, Place, Plan, Planner, PolicyName
 from edgewise.pipeline.receipt_store import Outcome
@@ -77,6 +79,7 @@ class PictureRun:
     task: PictureTask
     plan: Plan
     clock: Callable[[], float] = time.monotonic
+    passage: Passage | None = None
     _pictures: list[_Picture] = field(default_factory=list)
     _pumps: list[asyncio.Task[None]] = field(default_factory=list)
     _news: asyncio.Queue[Drawn | EdgewiseError] = field(default_factory=asyncio.Queue)
@@ -147,10 +150,22 @@ class PictureRun:
             await self.aclose()
             raise news
         if news.chunk.finish is not None:
+            await self._let_pass(news)
             self._unfinished -= 1
             if self.done:
                 self._tell_end(None)
         return news
+
+    async def _let_pass(self, drawn: Drawn) -> None:
+        """The hooks hear of a finished picture before it is shown; one that fails ends the run."""
+        if self.passage is None:
+            return
+        try:
+            await self.passage.pass_picture(drawn.index, drawn.chunk.picture or b"")
+        except EdgewiseError as error:
+            self._fault = error.code
+            await self.aclose()
+            raise
 
     async def news(self) -> AsyncIterator[Drawn]:
         """All of it, until every picture is finished."""
@@ -170,6 +185,8 @@ class PictureRun:
         for picture in self._pictures:
             await picture.stream.aclose()
         await asyncio.gather(*self._pumps, return_exceptions=True)
+        if self.passage is not None:
+            await self.passage.end(self._fault)
         self._tell_end(self._fault)
 
     def _tell_end(self, fault: str | None) -> None:
@@ -244,23 +261,39 @@ async def start_pictures(
     planner: Planner,
     *,
     clock: Callable[[], float] = time.monotonic,
+    hooks: Hooks | None = None,
     on_end: Callable[[Outcome], None] | None = None,
 ) -> PictureRun:
-    """Plan and queue a request.
+    """Ask the hooks, plan and queue a request.
 
     Raises:
+        ContentRefused, HookFailed: A hook refuses the prompt, or failed.
         InvalidRequest: The model cannot draw it, naming the field.
         QueueFull, EngineUnavailable, OutOfMemory: The engine takes no more, is not there, or has no room for it.
     """
     seed = draw_seed() if task.seed is None else task.seed
+    task, passage = (task, None) if not hooks else await _admit(task, hooks)
     plan = await planner.plan(_errand(task), [picture_demand(task)])
-    run = PictureRun(task, plan, clock, on_end=on_end)
+    run = PictureRun(task, plan, clock, passage, on_end=on_end)
+    if passage is not None:
+        await passage.begin(0, task.n)
     await run.submit(seed)
     return run
 
 
+async def _admit(task: PictureTask, hooks: Hooks) -> tuple[PictureTask, Passage]:
+    """The task with the prompts that the hooks let through."""
+    params = task.params
+    texts = [PromptText("prompt", params.prompt)]
+    texts += [PromptText("negative_prompt", params.negative_prompt)] * bool(params.negative_prompt)
+    call = Call(request_id=task.id, key=task.key, model=task.model.name, digest=task.model.digest)
+    passed, passage = await hooks.admit_texts(call, texts)
+    prompt, *negative = (one.text for one in passed)
+    return replace(task, params=replace(params, prompt=prompt, negative_prompt="".join(negative))), passage
+
+
 async def explain_pictures(task: PictureTask, planner: Planner) -> Plan:
-    """Where a request would be drawn and why, without drawing it."""
+    """Where a request would be drawn and why, without drawing it. The hooks see nothing."""
     return await planner.explain(_errand(task), [picture_demand(task)])
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
+import json
 import struct
 import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -17,17 +20,41 @@ import pytest
 from PIL import Image
 
 from edgewise.models.diffusion.starter.tiny import make_tiny_pictures
+from edgewise.pipeline.hooks.audit_log import verify_chain
 from tests.e2e.service import edgewise, import_tiny, new_home, running
+
+SKETCH = """
+name = "sketch"
+[inputs.idea]
+[[stages]]
+name = "draw"
+kind = "diffuse"
+model = "pictures"
+input = { prompt = "${idea}" }
+"""
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def service() -> Iterator[tuple[str, Path]]:
+    """Its address, and the audit trail of its hooks."""
     with new_home(starter=False) as home:
         import_tiny(home)
         folder = make_tiny_pictures(home / "source")
         edgewise(home, "models", "import", str(folder), "--name", "pictures", "--role", "diffusion")
-        with running(model="tiny", home=home) as service:
-            yield service.url
+        (home / "words.txt").write_text("zebra\n")
+        (home / "pipelines").mkdir()
+        (home / "pipelines" / "sketch.toml").write_text(SKETCH)
+        hooks = {
+            "EDGEWISE_HOOKS__ENABLED": "word-filter,audit-log",
+            "EDGEWISE_HOOKS__OPTIONS": "word-filter.file=words.txt",
+        }
+        with running(model="tiny", home=home, environment=hooks) as device:
+            yield device.url, home / "audit.jsonl"
+
+
+@pytest.fixture(scope="module")
+def url(service: tuple[str, Path]) -> str:
+    return service[0]
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +192,50 @@ def test_hostile_pictures(url: str, image: bytes, status: int) -> None:
     assert answer.status_code == status, answer.text
     if status == 400:
         assert answer.json()["error"]["param"] == "image"
+
+
+@pytest.mark.parametrize("way", ["words", "negative", "edit", "pipeline"])
+def test_a_word_filter_sees_every_prompt(url: str, way: str) -> None:
+    images, bad = f"{url}/v1/images", "a Zebra"
+    if way == "edit":
+        answer = httpx.post(f"{images}/edits", data={"prompt": bad}, files={"image": ("a.png", png())}, timeout=60)
+    elif way == "pipeline":
+        answer = httpx.post(f"{url}/edgewise/v1/pipelines/sketch", json={"input": {"idea": bad}}, timeout=60)
+    else:
+        body = {"prompt": bad} if way == "words" else {"prompt": "x", "negative_prompt": bad}
+        answer = httpx.post(f"{images}/generations", json=body, timeout=60)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "content_filter"), answer.text
+
+
+def test_a_word_filter_sees_the_prompts_of_jobs(url: str) -> None:
+    job = {"url": "/v1/images/generations", "body": {"prompt": "a zebra"}}
+    path = f"{url}/edgewise/v1/jobs/{httpx.post(f'{url}/edgewise/v1/jobs', json=job, timeout=60).json()['id']}"
+    deadline = time.monotonic() + 60
+    while (state := httpx.get(path).json())["state"] in ("queued", "running"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert state["state"] == "rejected", state
+    assert "content_filter" in json.dumps(state)
+
+
+def test_the_audit_trail_tells_of_pictures(service: tuple[str, Path]) -> None:
+    url, trail = service
+    answer = httpx.post(f"{url}/v1/images/generations", json={"prompt": "a dog", "n": 2}, timeout=60).json()
+    assert httpx.post(f"{url}/v1/images/generations", json={"prompt": "a zebra"}, timeout=60).status_code == 400
+    assert verify_chain(trail) > 0
+    *_, asked, answered, refused = (json.loads(line) for line in trail.read_text().splitlines())
+    assert [asked["event"], answered["event"], refused["event"]] == ["asked", "answered", "refused"]
+    assert asked["request_id"] == answered["request_id"] == answer["edgewise"]["request_id"]
+    digests = [hashlib.sha256(base64.b64decode(one["b64_json"])).hexdigest() for one in answer["data"]]
+    assert [(one["finish"], one["sha256"]) for one in answered["answers"]] == [("done", digest) for digest in digests]
+    assert (answered["outcome"], refused["outcome"]) == ("completed", "content_filter")
+
+
+def test_the_step_cache_computes_fewer_steps(url: str) -> None:
+    body = {"prompt": "a dog", "steps": 50, "step_cache": 1}
+    receipt = httpx.post(f"{url}/v1/images/generations", json=body, timeout=60).json()["edgewise"]
+    assert receipt["stages"][0]["steps"] == 50
+    assert receipt["stages"][0]["computed_steps"] < 40
 
 
 def test_two_requests_at_once_are_both_answered(client: openai.OpenAI) -> None:

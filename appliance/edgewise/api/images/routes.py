@@ -127,6 +127,12 @@ async def _begin(deps: ApiDependencies, context: RequestContext, asked: _Asked) 
     record = context.record
     assert record is not None
     record.stream, record.model = asked.form.stream, asked.task.model.name
-    run = await start_pictures(asked.task, deps.planner, clock=deps.clock.monotonic, on_end=deps.receipts.ended)
+    run = await draw(deps, asked.task)
     deps.requests.attach(record, run)
     return run
+
+
+async def draw(deps: ApiDependencies, task: PictureTask) -> PictureRun:
+    """`start_pictures` with this service's planner, hooks and receipts: the one way to a picture here."""
+    clock = deps.clock.monotonic
+    return await start_pictures(task, deps.planner, clock=clock, hooks=deps.hooks, on_end=deps.receipts.ended)

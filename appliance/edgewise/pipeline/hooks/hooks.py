@@ -1,4 +1,5 @@
-"""The enabled hooks, and one request on its way through them. `pipeline.run` alone calls this: every text route goes this way."""
+"""The enabled hooks, and one request on its way through them. `pipeline.run` and `pipeline.pictures` alone call this: every
+request for texts or pictures goes this way."""
 
 from __future__ import annotations
 
@@ -60,7 +61,11 @@ class Hooks:
         if not self._hooks:
             return task, None
         call = Call(request_id=task.id, key=task.key, model=task.model.name, digest=task.model.digest)
-        texts = prompt_texts(task)
+        texts, passage = await self.admit_texts(call, prompt_texts(task))
+        return with_texts(task, texts), passage
+
+    async def admit_texts(self, call: Call, texts: list[PromptText]) -> tuple[list[PromptText], Passage]:
+        """The texts of a prompt as the model shall see them, and what follows the request. Raises as `admit`."""
         try:
             for hook in self._hooks:
                 texts = await self._ask(hook, call, texts)
@@ -75,7 +80,7 @@ class Hooks:
             )
             await self.audit(refused)
             raise
-        return with_texts(task, texts), Passage(self, call, texts)
+        return texts, Passage(self, call, texts)
 
     async def aclose(self) -> None:
         for hook in self._hooks:
@@ -177,10 +182,15 @@ class Passage:
             if self._prompt is not None:
                 answer.text.append(text)
         answer.finish = shown.finish
-        if all(one.finish is not None for one in self._answers):
-            self._ended = True
-            await self._hooks.audit(self._record("answered", "completed"))
+        await self._end_when_complete()
         return shown
+
+    async def pass_picture(self, index: int, picture: bytes) -> None:
+        """Picture `index` is finished; before the last one is shown, the end has been told."""
+        answer = self._answers[index]
+        answer.sha.update(picture)
+        answer.finish = "done"
+        await self._end_when_complete()
 
     async def end(self, code: str) -> None:
         """The request ends without all of its answers; nobody is left who could be refused, so faults are only logged."""
@@ -191,6 +201,11 @@ class Passage:
             await self._hooks.audit(self._record("answered", code))
         except EdgewiseError as error:
             log.error("audit_lost", request_id=self._call.request_id, reason=error.message)
+
+    async def _end_when_complete(self) -> None:
+        if all(one.finish is not None for one in self._answers):
+            self._ended = True
+            await self._hooks.audit(self._record("answered", "completed"))
 
     def _held(self) -> HeldText:
         return HeldText(self._hooks.filters(self._call), self._hooks.check)

@@ -42,7 +42,8 @@ class PromptText:
 
     Attributes:
         role: "system", "user", "assistant" or "tool" of a conversation; "call" for the arguments of an earlier call and
-            "tools" for a function's definition, both JSON; "prompt" of a text completion.
+            "tools" for a function's definition, both JSON; "prompt" of a text completion or a picture, "negative_prompt" for
+            what a picture shall not show.
     """
 
     role: str
@@ -74,8 +75,8 @@ class Answer:
     """How one answer ended.
 
     Attributes:
-        finish: "stop", "length", "tool_calls", "content_filter"; None if it was cut off.
-        sha256: Of its text in UTF-8, arguments of tool calls included, as it was shown.
+        finish: "stop", "length", "tool_calls", "content_filter"; "done" for a picture; None if it was cut off.
+        sha256: Of its text in UTF-8, arguments of tool calls included, as it was shown; of a picture, of its file as PNG.
         text: Only for hooks with `wants_text`.
     """
 
