@@ -65,6 +65,10 @@ class FakeClock:
         heapq.heappush(self._sleepers, (self._elapsed + seconds, next(self._order), wake))
         await wake
 
+    def set(self, now: float) -> None:
+        """As somebody who sets the system clock: no time passes."""
+        self._start = now - self._elapsed
+
     def advance(self, seconds: float) -> None:
         """Move time forward and wake every sleeper whose deadline is reached; the event loop runs them afterwards.
 

@@ -249,6 +249,42 @@ async def test_a_clock_that_is_not_set_neither_expires_nor_prunes(database: Data
     assert await store.expire() == [job.id]
 
 
+@pytest.mark.parametrize("jump", [-2e7, 2e7])
+async def test_a_clock_that_is_set_ends_nothing_and_lets_nothing_wait(database: Database, jump: float) -> None:
+    clock = FakeClock()
+    store = Store(database, clock=clock)
+    waiting, running, ended = [(await store.add(order(deliver=HOOK)))[0].id for _ in range(3)]
+    for id in (waiting, running, ended):
+        await store.begin(id)
+    await store.postpone(waiting, "The link is down.", 5.0)
+    await store.finish(ended, "succeeded", DONE)
+    await store.not_sent(ended, "The receiver answered 500.", again_s=5.0)
+    clock.advance(3.0)
+    clock.set(clock.time() + jump)
+    fresh, _ = await store.add(order())
+    assert await store.expire() == []
+    assert [job.id for job in await store.due(9, [])] == [fresh.id]
+    assert await store.next_due_s() == 2.0
+    clock.advance(2.0)
+    assert [job.id for job in await store.due(9, [])] == [waiting, fresh.id]
+    assert [job.id for job in await store.to_send(9, [])] == [ended]
+    clock.advance(55.0)
+    assert await store.expire() == [waiting, running]
+    clock.advance(3.0)
+    assert await store.expire() == [fresh.id]
+
+
+async def test_a_clock_that_was_set_back_while_nothing_ran_lets_no_job_wait_for_years(database: Database) -> None:
+    clock = FakeClock()
+    job, _ = await Store(database, clock=clock).add(order())
+    clock.set(clock.time() - 2e7)
+    store = Store(database, clock=clock)
+    assert await store.expire() == []
+    assert [one.id for one in await store.due(1, [])] == [job.id]
+    clock.advance(60.0)
+    assert await store.expire() == [job.id]
+
+
 # --- kill -9 ---------------------------------------------------------------------------------------------------------------
 
 WORKER = """
@@ -272,7 +308,7 @@ async def work(path, received):
 
 asyncio.run(work(Path(sys.argv[1]), Path(sys.argv[2])))
 """
-JOBS, KILLS = 150, 12
+JOBS, KILLS = 100, 6
 
 
 def test_over_kills_every_job_ends_and_arrives_and_only_a_kill_repeats_a_delivery(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ class Runner:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._main: asyncio.Task[None] | None = None
         self._was_up = False
-        self._again = False
+        self._again = True
         self._stopped = False
 
     def __repr__(self) -> str:

@@ -32,6 +32,8 @@ from edgewise.wire.messages import State
 
 MAX_CRASHES = 5
 RETRY_FULL_S = 60.0
+_JUMP_S = 60.0
+"""Of the wall clock against the monotonic one: less is drift, more is a clock that was set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Store:
         self._max_open = max_open
         self._total_bytes = total_bytes
         self._clock = clock or SystemClock()
+        self._apart = self._clock.time() - self._clock.monotonic()
         self.changed = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -75,17 +78,18 @@ class Store:
             QueueFull: Too many open jobs. StorageError: Too many bytes, or the disk refuses.
         """
 
-        def work(connection: sqlite3.Connection) -> tuple[Job, bool]:
+        def work(connection: sqlite3.Connection) -> tuple[Job, bool, float]:
+            apart = self._follow_clock(connection)
             if order.key is not None and (known := self._known(connection, order)) is not None:
-                return known, False
+                return known, False, apart
             self._check_room(connection, order)
             id = f"job_{uuid.uuid4().hex}"
             insert(connection, id, order, self._clock.time())
-            return _find(connection, order.owner, id), True
+            return _find(connection, order.owner, id), True, apart
 
-        found = await self._database.run(work)
+        job, fresh, self._apart = await self._database.run(work)
         self.changed.set()
-        return found
+        return job, fresh
 
     async def get(self, owner: str, id: str) -> Job:
         """Raises `NotFound`: there is none, or it is another owner's."""
@@ -189,18 +193,16 @@ class Store:
             return []  # a clock that was never set says nothing about how long a job has waited
         told = response_of(DeadlineExceeded("The job was not done within its time."))
 
-        def work(connection: sqlite3.Connection) -> list[str]:
-            connection.execute(  # taken while the clock was not set: its time counts from now
-                "UPDATE jobs SET expires_at = expires_at - created_at + ?, created_at = ?, next_at = 0 WHERE created_at < ?",
-                (now, now, EARLIEST_PLAUSIBLE.timestamp()),
-            )
+        def work(connection: sqlite3.Connection) -> tuple[list[str], float]:
+            apart = self._follow_clock(connection)
             rows = connection.execute(
                 f"SELECT id FROM jobs WHERE state IN {OPEN} AND expires_at <= ?",  # noqa: S608 - constants
                 (now,),
             ).fetchall()
-            return [row["id"] for row in rows if self._end(connection, row["id"], "expired", told, OPEN)]
+            return [row["id"] for row in rows if self._end(connection, row["id"], "expired", told, OPEN)], apart
 
-        return await self._database.run(work)
+        ended, self._apart = await self._database.run(work)
+        return ended
 
     async def prune(self, keep_s: float) -> int:
         """Forget jobs that ended, and were delivered or given up, longer ago; returns how many."""
@@ -263,6 +265,26 @@ class Store:
         return await self._database.run(work)
 
     # --- inside a transaction ---------------------------------------------------------------------------------------------
+
+    def _follow_clock(self, connection: sqlite3.Connection) -> float:
+        """Move the times of what waits with a clock that was set, so that it ends nothing too early and lets nothing wait for
+        years; how far the wall clock is from the monotonic one now, to be kept once this is committed."""
+        now = self._clock.time()
+        apart = now - self._clock.monotonic()
+        jump = apart - self._apart
+        if not plausible(now):
+            return self._apart
+        if abs(jump) > _JUMP_S and plausible(now - jump):
+            move = f"created_at = created_at + :by, expires_at = expires_at + :by, next_at = next_at + :by WHERE state IN {OPEN}"
+            connection.execute(f"UPDATE jobs SET {move}", {"by": jump})  # noqa: S608 - constants
+            connection.execute("UPDATE jobs SET send_at = send_at + ? WHERE delivery = 'pending'", (jump,))
+        # Taken while the clock was not set, or by one that was ahead and was set back while the service did not run:
+        connection.execute(
+            "UPDATE jobs SET expires_at = expires_at - created_at + :now, created_at = :now, next_at = 0 "  # noqa: S608
+            f"WHERE state IN {OPEN} AND (created_at < :first OR created_at > :now + :drift)",
+            {"now": now, "first": EARLIEST_PLAUSIBLE.timestamp(), "drift": _JUMP_S},
+        )
+        return apart
 
     def _known(self, connection: sqlite3.Connection, order: Order) -> Job | None:
         row = connection.execute("SELECT * FROM jobs WHERE owner = ? AND key = ?", (order.owner, order.key)).fetchone()
