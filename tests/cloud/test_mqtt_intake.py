@@ -18,7 +18,15 @@ from edgewise.api.deps import ApiDependencies
 from edgewise.cloud.app import CloudPart
 from edgewise.cloud.mqtt_intake import MqttIntake
 from edgewise.cloud.tenants import tenant_of_device
-from edgewise.core.errors import DigestMismatch, LinkLost, ModelNotFound, NotFound, PayloadTooLarge, RangeNotThere
+from edgewise.core.errors import (
+    DigestMismatch,
+    LinkLost,
+    ModelNotFound,
+    NotAuthenticated,
+    NotFound,
+    PayloadTooLarge,
+    RangeNotThere,
+)
 from edgewise.core.settings_links import IntakeSettings
 from edgewise.core.settings_schema import Settings
 from edgewise.edge.offload import mqtt as transport_module
@@ -306,6 +314,24 @@ async def test_a_device_speaks_for_itself_only(world: World) -> None:
     await world.device.submit(job(device="somebody else"))
     found = await world.intake._desk.find("line-1", "dev", "k")
     assert found.device == "dev"
+
+
+async def test_a_job_that_came_in_over_http_goes_on_here_while_its_key_holds(world: World, tmp_path: Path) -> None:
+    id = (
+        await world.intake._desk.submit("line-1", job(device="dev", max_tokens=300))
+    ).id  # as the route does with its key
+    assert await world.device.knows("k", id)
+    assert not await world.device.knows("k", "job_of_another_table")
+    assert not await world.device.knows("unknown", id)
+    assert (await read(world.device, "k"))[0] == [*LONG]
+    assert len(world.engine.requests) == 1
+    with KeyStore(Settings(home=tmp_path / "cloud").keys_file) as keys:
+        keys.revoke("line-1")
+        for refused in (world.device.info(), world.device.submit(job("new")), world.device.knows("k", id)):
+            with pytest.raises(NotAuthenticated, match="'dev' has expired or was revoked"):
+                await refused
+        keys.create("line-1", device="dev")
+        assert await world.device.knows("k", id)  # rotated
 
 
 @pytest.mark.parametrize("make", [iotcore_broker, mosquitto_broker])
