@@ -19,6 +19,7 @@ from scripts.service import CloudService, edgewise_command, edgewise_environment
 from tests.e2e.service import edgewise, import_tiny, new_home, thread_limit
 
 TOKENS = 150
+LEASE_S = 3
 JOBS = "/edgewise/v1/jobs"
 
 
@@ -86,7 +87,8 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def service(home: Path) -> Iterator[CloudService]:
-    with CloudService(home, ["--model", "tiny"], environment=thread_limit()) as made:
+    environment = thread_limit() | {"EDGEWISE_INTAKE__LEASE_S": str(LEASE_S)}
+    with CloudService(home, ["--model", "tiny"], environment=environment) as made:
         yield made
 
 
@@ -133,6 +135,36 @@ def test_streams_go_on_over_deaths(home: Path, service: CloudService, undisturbe
         "prompt_tokens": 3,
         "completion_tokens": TOKENS,
     }
+
+
+def test_a_service_that_stood_still_for_longer_than_its_leases(
+    home: Path, service: CloudService, undisturbed: list[int]
+) -> None:
+    before = billed(home)
+    consumer = Consumer(service, "stopped")
+    consumer.submit()
+    consumer.read(until=20)
+    os.kill(service.pid, signal.SIGSTOP)
+    try:
+        time.sleep(LEASE_S + 1)
+    finally:
+        os.kill(service.pid, signal.SIGCONT)
+    consumer.finish()
+    assert consumer.tokens == undisturbed
+    after = billed(home)
+    assert (after["jobs"] - before["jobs"], after["completion_tokens"] - before["completion_tokens"]) == (1, TOKENS)
+
+
+def test_what_was_logged_whole_is_not_made_again(service: CloudService, undisturbed: list[int]) -> None:
+    """As after a death between the last chunk and the final record."""
+    consumer = Consumer(service, "whole")
+    body = consumer.body()
+    body["work"]["output"] = undisturbed
+    id = httpx.post(service.url + JOBS, json=body, timeout=30).raise_for_status().json()["id"]
+    events = httpx.get(f"{service.url}{JOBS}/{id}/stream", timeout=30).text
+    final = json.loads(events.strip().rsplit("data: ", 1)[1])
+    assert (final["state"], final["finish"], final["count"]) == ("succeeded", "length", TOKENS)
+    assert final["usage"]["completion_tokens"] == 0
 
 
 def test_a_repeat_after_a_death_is_the_same_job(service: CloudService, undisturbed: list[int]) -> None:
