@@ -19,7 +19,7 @@ import pytest
 from edgewise.bench.link import Link, LinkShape
 from edgewise.wire.codec import decode, encode_cbor
 from edgewise.wire.pages import LOOKUP, PAGES, PageQuery, pack_pages, split
-from scripts.service import DeviceService
+from scripts.service import CloudService, DeviceService
 from tests.e2e.service import edgewise, import_tiny, new_home, running
 
 COMMON = {"EDGEWISE_ENGINE__THREADS": "1", "EDGEWISE_ENGINE__KV_MEMORY_BYTES": "16 MiB"}
@@ -126,7 +126,9 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def giver(home: Path) -> Iterator[DeviceService]:
-    with running(model="tiny", home=home, environment={**COMMON, "EDGEWISE_PEERS__SERVE": "true"}) as service:
+    """A cloud engine; the taking ones are devices."""
+    environment = {**COMMON, "EDGEWISE_PEERS__SERVE": "true"}
+    with CloudService(home, ["--model", "tiny"], environment=environment) as service:
         yield service
 
 

@@ -22,6 +22,8 @@ from edgewise.engine.tiers.pages import TieredPages
 ORDER_BYTES = 4 << 20
 """Contents that one order moves at most: a millisecond or two of the step loop's time."""
 NAME_BYTES = 32
+NOT_COMPARED = -1
+"""Count of an `adopt` that had nothing to compare: no fault of whoever the pages came from."""
 
 
 def join_names(names: Sequence[PageHash]) -> bytes:
@@ -80,19 +82,16 @@ class HandOver:
         return self._pages.find(name) is not None or (self._tiers is not None and self._tiers.peek(name) is not None)
 
     def _export(self, names: Sequence[PageHash]) -> list[memoryview]:
+        wanted = names[: max(1, ORDER_BYTES // self._mover.page_bytes)]
+        near = {name: page for name in wanted if (page := self._pages.find(name)) is not None}
+        found = dict(zip(near, self._mover.export(list(near.values())), strict=True))
         contents: list[memoryview] = []
-        for name in names[: max(1, ORDER_BYTES // self._mover.page_bytes)]:
-            content = self._content(name)
+        for name in wanted:
+            content = found.get(name) or (None if self._tiers is None else self._tiers.peek(name))
             if content is None:
                 break
             contents.append(content)
         return contents
-
-    def _content(self, name: PageHash) -> memoryview | None:
-        page = self._pages.find(name)
-        if page is not None:
-            return self._mover.export([page])[0]
-        return None if self._tiers is None else self._tiers.peek(name)
 
     def _import(self, names: Sequence[PageHash], contents: Sequence[bytes]) -> int:
         if self._tiers is None or len(names) != len(contents):
@@ -102,14 +101,16 @@ class HandOver:
         return self._tiers.receive(names, [memoryview(content) for content in contents])
 
     def _adopt(self, names: Sequence[PageHash], lasting: Sequence[PageHash]) -> int:
-        """All of them under their lasting names, or none; the last one's computed content is compared with what came."""
-        page = self._pages.find(names[-1]) if names else None
-        came = None if self._tiers is None or not names else self._tiers.peek(names[-1])
-        if page is None or came is None or len(lasting) != len(names) or self._mover.export([page])[0] != came:
+        """All of them under their lasting names, or none: 0 if the last one is not what was computed, -1 if one of the two is
+        gone (the room was needed, or the engine is another one by now)."""
+        if self._tiers is None or not names or len(lasting) != len(names):
+            return NOT_COMPARED
+        page, came = self._pages.find(names[-1]), self._tiers.peek(names[-1])
+        agree = page is not None and came is not None and self._mover.export([page])[0] == came
+        if not agree:
             for name in names:
                 self._forget(name)
-            return 0
-        assert self._tiers is not None
+            return NOT_COMPARED if page is None or came is None else 0
         for name, new in zip(names, lasting, strict=True):
             self._pages.rename(name, new)
             self._tiers.rename(name, new)

@@ -46,7 +46,6 @@ class PeersPart:
         )
         self._pages = PeerPages(
             [Peer(url, keys, ca_file=peers.ca_file, now=time.monotonic) for url in peers.urls],
-            frozenset({ANONYMOUS_SALT, *keys}),
             self._shown if peers.serve else ShownPages(0),
             min_tokens=peers.min_tokens,
             tell=self._tell,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 from pydantic import ValidationError
 
-from edgewise.core.errors import ConfigError, LinkLost
+from edgewise.api.context import ANONYMOUS_SALT
+from edgewise.core.addresses import is_loopback
+from edgewise.core.errors import ConfigError, LinkLost, NotAuthenticated
 from edgewise.core.patience import within
 from edgewise.serving.peers.rates import LinkRate
 from edgewise.wire.codec import decode, encode_cbor
@@ -45,6 +48,8 @@ class Peer:
         self._now = now
         self._resting_until = 0.0
         self._rest_s = _FIRST_REST_S
+        self._refused: dict[str, float] = {}
+        self._on_this_machine = is_loopback(urlsplit(url).hostname or "")
         self._starts: dict[str, bytes] = {}
         self._client = httpx.AsyncClient(
             base_url=self.url, verify=tls, trust_env=False, follow_redirects=False, timeout=httpx.Timeout(30.0)
@@ -53,10 +58,14 @@ class Peer:
     def __repr__(self) -> str:
         return f"Peer({self.url}, {self.link.bits_per_s} bit/s)"
 
-    @property
-    def usable(self) -> bool:
-        """False for a while after it failed or gave something wrong."""
-        return self._now() >= self._resting_until
+    def usable(self, salt: str) -> bool:
+        """Whether it knows this tenant; not for a while after it failed, gave something wrong or refused the tenant's key."""
+        known = salt in self._keys or (salt == ANONYMOUS_SALT and self._on_this_machine)
+        return known and self._now() >= max(self._resting_until, self._refused.get(salt, 0.0))
+
+    def refuse(self, salt: str) -> None:
+        """It does not take this tenant's key: the others go on."""
+        self._refused[salt] = self._now() + _LONGEST_REST_S
 
     def rest(self, *, distrusted: bool = False) -> None:
         """Leave it alone: longer each time until it has been of use, longest at once where it gave something wrong."""
@@ -67,14 +76,14 @@ class Peer:
         self._rest_s = _FIRST_REST_S
 
     async def start(self, salt: str, digest: str, seconds: float) -> bytes:
-        """Where the chain of names of our tenant begins there. Raises `LinkLost`."""
+        """Where the chain of names of our tenant begins there. Raises `LinkLost`, `NotAuthenticated`."""
         if salt not in self._starts:
             offer = await self._lookup(salt, PageQuery(digest=digest), seconds)
             self._starts[salt] = offer.start
         return self._starts[salt]
 
     async def count(self, salt: str, digest: str, pages: str, names: list[bytes], seconds: float) -> int | None:
-        """How many of `names` are there; None if pages mean something else there. Raises `LinkLost`."""
+        """How many of `names` are there; None if pages mean something else there. Raises `LinkLost`, `NotAuthenticated`."""
         query = PageQuery(digest=digest, fingerprint=fingerprint(pages, self._starts[salt]), names=b"".join(names))
         offer = await self._lookup(salt, query, seconds)
         return min(offer.count, len(names)) if offer.same else None
@@ -85,7 +94,7 @@ class Peer:
         """Contents of the first of `names`.
 
         Raises:
-            LinkLost: None came, or not in time.
+            LinkLost, NotAuthenticated: None came, or not in time.
             BadMessage: What came is not what was asked for.
         """
         query = PageQuery(digest=digest, fingerprint=fingerprint(pages, self._starts[salt]), names=b"".join(names))
@@ -118,6 +127,8 @@ class Peer:
         try:
             content = encode_cbor(query.model_dump())
             async with self._client.stream("POST", path, content=content, headers=headers) as answer:
+                if answer.status_code in (401, 403):
+                    raise NotAuthenticated(f"{self.url} answers {answer.status_code} to the key of `peers.keys`.")
                 if answer.status_code != 200:
                     raise LinkLost(f"{self.url} answers {answer.status_code}.")
                 async for piece in answer.aiter_raw():

@@ -19,11 +19,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from edgewise.core.errors import BadMessage, EdgewiseError, EngineUnavailable, LinkLost
+from edgewise.core.errors import BadMessage, EdgewiseError, EngineUnavailable, LinkLost, NotAuthenticated
 from edgewise.core.log import get_logger
 from edgewise.engine.api import EngineInfo, TokenStream
 from edgewise.engine.client import EngineClient
-from edgewise.engine.handover import ORDER_BYTES
+from edgewise.engine.handover import NOT_COMPARED, ORDER_BYTES
 from edgewise.engine.prefix import PageHash, chain_start, extend_chain
 from edgewise.engine.request import GenerateRequest, RequestStats, SamplingParams, TokenChunk
 from edgewise.serving.peers.peer import Peer
@@ -87,7 +87,6 @@ class PeerPages:
     """
     Args:
         peers: Who is asked, in this order.
-        tenants: Salts of the tenants that are known there.
         shown: What this device gives away; told of every prompt that may be.
         min_tokens: Tokens that a hand-over must spare.
         tell: See `Tell`.
@@ -97,7 +96,6 @@ class PeerPages:
     def __init__(
         self,
         peers: Sequence[Peer],
-        tenants: frozenset[str],
         shown: ShownPages,
         *,
         min_tokens: int,
@@ -105,7 +103,6 @@ class PeerPages:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._peers = peers
-        self._tenants = tenants
         self._shown = shown
         self._min_tokens = min_tokens
         self._tell = tell
@@ -149,7 +146,7 @@ class PeerPages:
         """One hand-over of a model at a time; the others compute. Bits can be compared only where they do not depend on what
         else is in a step."""
         return (
-            request.salt in self._tenants
+            any(peer.usable(request.salt) for peer in self._peers)
             and info.batch_invariant
             and info.digest not in self._busy
             and self._pace(info.digest) is not None
@@ -171,7 +168,7 @@ class PeerPages:
         pace = self._pace(info.digest)
         assert pace is not None
         for peer in self._peers:
-            if peer.usable:
+            if peer.usable(request.salt):
                 errand = await self._ask(peer, engine, info, request, chain[: min(room, MAX_NAMES)], held, pace)
                 if errand is not None:
                     return await self._carry_out(errand)
@@ -198,6 +195,11 @@ class PeerPages:
             tokens = [*request.prompt, *request.output]
             names = _chain(tokens, start, info.page_tokens)[: len(chain)]
             count = await peer.count(request.salt, info.digest, info.kv_fingerprint, names, limit)
+        except NotAuthenticated as error:
+            self._tell("unreachable", "")
+            log.warning("kv_peer_refuses_key", peer=peer.url, reason=error.message)
+            peer.refuse(request.salt)
+            return None
         except (LinkLost, BadMessage) as error:
             self._tell("unreachable", "")
             log.info("kv_peer_not_asked", peer=peer.url, reason=error.message)
@@ -217,16 +219,18 @@ class PeerPages:
         if not errand.worth(errand.peer.link.bits_per_s, 0):
             self._tell("slow", "")
             return None
-        adopted = False
+        adopted = 0
         try:
             got, doubt = await self._fetch(errand)
             if errand.spared(got) < self._min_tokens:
                 return self._doubt(errand, *(doubt or ("little", "too little of it came")))
             adopted = await self._prove(errand, got)
         finally:
-            if not adopted:
+            if adopted <= 0:
                 self._forget(errand)
-        if not adopted:
+        if adopted == NOT_COMPARED:
+            return self._doubt(errand, "little", "there was no room to keep them")
+        if adopted == 0:
             errand.peer.rest(distrusted=True)
             return self._doubt(errand, "disagreed", "the last of its pages is not what this device computes")
         if got < len(errand.names):
@@ -251,7 +255,7 @@ class PeerPages:
                     info.kv_page_bytes,
                     until - self._now(),
                 )
-            except LinkLost as error:
+            except (LinkLost, NotAuthenticated) as error:
                 peer.rest()
                 log.info("kv_peer_failed", peer=peer.url, reason=error.message)
                 return got, ("late", "it did not come in the time that computing takes")
@@ -269,8 +273,8 @@ class PeerPages:
             piece = ORDER_BYTES // 2
         return got, None
 
-    async def _prove(self, errand: _Errand, got: int) -> bool:
-        """Have the engine compute the last page over the others, compare, and give them all their names."""
+    async def _prove(self, errand: _Errand, got: int) -> int:
+        """Have the engine compute the last page over the others, compare, and give them all their names; see its `adopt`."""
         request = errand.request
         proof = GenerateRequest(
             id=f"handover-{secrets.token_hex(8)}",
@@ -289,7 +293,7 @@ class PeerPages:
         finally:
             await stream.aclose()
         lasting = errand.lasting[:got]
-        return (await errand.engine.pages("adopt", errand.hidden[:got], lasting=lasting)).count == got
+        return (await errand.engine.pages("adopt", errand.hidden[:got], lasting=lasting)).count
 
     def _doubt(self, errand: _Errand, word: str, why: str) -> _Taken:
         text = f"{errand.peer.url} has the KV pages of this prompt, but {why}: all was computed here."
