@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -133,3 +134,29 @@ def atomic_write(path: Path, data: bytes | str, *, mode: int = 0o644) -> None:
     """Write `data` (text as UTF-8) to `path` atomically and durably; see `atomic_writer`."""
     with atomic_writer(path, mode=mode) as file:
         file.write(data.encode("utf-8") if isinstance(data, str) else data)
+
+
+@contextlib.contextmanager
+def alone(folder: Path, name: str, what: str) -> Iterator[None]:
+    """Hold a folder (made if missing) for one process: a second one would take work of this one for that of a dead one.
+
+    Args:
+        name: Of the lock's file, which stays. The kernel frees the lock of a process that dies.
+        what: Who holds it, for the message.
+
+    Raises:
+        ConfigError: Another process holds it.
+        StorageError: The disk refuses.
+    """
+    make_folder(folder, mode=0o750)
+    path = folder / name
+    with translate_os_errors("open", path):
+        file = path.open("a")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another {what} uses {folder}: end it, or set EDGEWISE_HOME to a directory of its own"
+            ) from error
+        yield

@@ -13,6 +13,7 @@ import ipaddress
 import re
 import socket
 import ssl
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -235,15 +236,17 @@ def _connect_checked(host: str, port: int, policy: FetchPolicy) -> socket.socket
         for *_, sockaddr in found:
             require_public(host, str(sockaddr[0]), policy.remedy)
     failure: OSError | None = None
+    limit = time.monotonic() + policy.timeout_s  # for all addresses: a name may have many that do not answer
     for family, kind, protocol, _, sockaddr in found:
         sock = socket.socket(family, kind, protocol)
-        sock.settimeout(policy.timeout_s)
+        sock.settimeout(max(0.001, limit - time.monotonic()))
         try:
             sock.connect(sockaddr)  # a number, not a name: what was checked is what is reached
         except OSError as error:
             sock.close()
             failure = error
         else:
+            sock.settimeout(policy.timeout_s)
             return sock
     raise failure or OSError(f"{host} has no address")
 

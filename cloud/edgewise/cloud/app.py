@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from fastapi import APIRouter
 
@@ -33,7 +30,7 @@ from edgewise.cloud.readiness import BackEndReadiness
 from edgewise.cloud.tenants import Tenants, tenant_of_device
 from edgewise.cloud.workers import Workers
 from edgewise.core.errors import ConfigError, EdgewiseError
-from edgewise.core.files import make_folder, read_secret
+from edgewise.core.files import alone, read_secret
 from edgewise.core.log import get_logger
 from edgewise.core.settings import LoadedSettings, Settings
 from edgewise.models.store import Store
@@ -55,23 +52,9 @@ def serve(loaded: LoadedSettings) -> int:
     """
     intake = loaded.settings.intake
     settings = loaded.settings.model_copy(update={"host": intake.host, "port": intake.port})
-    with _alone(settings.home):
+    with alone(settings.home, "cloud.lock", "cloud engine"):
         preload = intake.executor == "local"  # the engines of others are elsewhere
         return service.serve(replace(loaded, settings=settings), cloud_parts, preload=preload)
-
-
-@contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """Hold the state directory: a second process would take the leases of this one for those of a dead one."""
-    make_folder(home, mode=0o750)
-    with (home / "cloud.lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"another cloud engine uses {home}: end it, or set EDGEWISE_HOME to a directory of its own"
-            ) from error
-        yield
 
 
 def cloud_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgewise.api.deps import ApiDependencies
+from edgewise.core.files import alone
 from edgewise.core.settings import LoadedSettings, Settings
 from edgewise.edge.broker import BrokerLink
 from edgewise.edge.offload.make import make_cloud
@@ -17,8 +18,13 @@ from edgewise.serving.service import Part
 
 
 def serve(loaded: LoadedSettings) -> int:
-    """Run the device service until a stop signal; see `serving.service.serve`."""
-    return service.serve(loaded, device_parts)
+    """Run the device service until a stop signal; see `serving.service.serve`.
+
+    Raises:
+        ConfigError: Another device service uses the state directory.
+    """
+    with alone(loaded.settings.home, "device.lock", "device service"):
+        return service.serve(loaded, device_parts)
 
 
 def device_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:

@@ -273,6 +273,23 @@ async def test_a_receiver_that_fails_or_answers_late_sees_the_same_message_again
     assert len({(delivery.id, delivery.body) for delivery in receiver.got}) == 1
 
 
+async def test_a_receiver_that_does_not_answer_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgewise.edge.outbox.courier.pause_s", lambda sends: 900.0)
+    with receiving() as receiver, receiving() as dead:
+        dead.pause_s = 1.5
+        async with device(tmp_path, webhook_hosts=("http://127.0.0.1",), webhook_timeout_s=1.0) as edge:
+            lost = [(await edge.leave(deliver=dead.url))["id"] for _ in range(12)]
+            for id in lost:
+                await edge.ended(id)
+            job = await edge.leave(deliver=receiver.url)
+            await edge.until(job["id"], lambda job: job["delivery"]["state"] == "delivered")
+            await edge.until(lost[0], lambda job: job["delivery"]["tries"] > 0)
+            tries = [(await edge.show(id))["delivery"]["tries"] for id in lost]
+    assert sum(tries) < len(lost)  # those that were under way; the rest is not tried
+
+
 async def test_a_receiver_that_is_gone_for_good_is_not_tried_again_and_the_result_is_kept(tmp_path: Path) -> None:
     with receiving() as receiver:
         receiver.answers = [410]

@@ -26,12 +26,14 @@ _RETRY_S = 5.0  # after a fault of the disk
 
 
 class NotDelivered(Exception):
-    """One try has failed. `for_good`: the receiver wants no other."""
+    """One try has failed. `for_good`: the receiver wants no other. `away`: it did not answer at all, so that nothing else need be
+    sent to it now."""
 
-    def __init__(self, why: str, *, for_good: bool = False) -> None:
+    def __init__(self, why: str, *, for_good: bool = False, away: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.for_good = for_good
+        self.away = away
 
 
 class Carrier(Protocol):
@@ -144,6 +146,8 @@ class Courier:
             log.warning("delivery_failed", job=job.id, tries=job.sends + 1, reason=failure.why, given_up=over)
             again_s = pause_s(job.sends + 1 if wakes == self._wakes else 1)
             await self._store.not_sent(job.id, failure.why, again_s=None if over else again_s)
+            if failure.away:
+                await self._store.put_off(job.deliver, again_s)
         else:
             await self._store.sent(job.id)
             log.info("delivered", job=job.id, tries=job.sends + 1)

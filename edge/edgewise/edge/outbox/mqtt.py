@@ -61,7 +61,8 @@ class MqttCarrier:
                 self._exchange(job.id, JobResult.model_validate_json(message)), self._patience_s, late
             )
         except EdgewiseError as error:
-            raise NotDelivered(error.message, for_good=isinstance(error, PayloadTooLarge)) from error
+            away = not self._link.connected
+            raise NotDelivered(error.message, for_good=isinstance(error, PayloadTooLarge), away=away) from error
         if answer.op == "cancel":
             raise NotDelivered("The receiver wants it no more.", for_good=True)
 

@@ -237,6 +237,12 @@ class Store:
         state, at = ("failed", None) if again_s is None else ("pending", self._clock.time() + again_s)
         return await self._update(query, state, why, at, id)
 
+    async def put_off(self, deliver: str, seconds: float) -> None:
+        """A receiver is away: nothing is sent to it before, lest tries that wait for it hold up what is for others."""
+        query = "UPDATE jobs SET send_at = ? WHERE delivery = 'pending' AND deliver = ? AND send_at < ?"
+        at = self._clock.time() + seconds
+        await self._update(query, at, deliver, at)
+
     async def next_due_s(self) -> float | None:
         """Seconds until something is due that is not due yet; None for nothing."""
         query = (

@@ -79,7 +79,7 @@ class Webhook:
             post = Post(job.deliver, self._policy)
             status = await self._run(post, message, self._headers(job, message))
         except EdgewiseError as error:
-            raise NotDelivered(error.message) from error
+            raise NotDelivered(error.message, away=isinstance(error, SourceUnavailable)) from error
         if not 200 <= status < 300:
             raise NotDelivered(f"The receiver answered {status}.", for_good=status == _GONE)
 
