@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from edgewise.engine.turns import PictureTurns, State, Table, TextTurns
+from edgewise.core.errors import StorageError
+from edgewise.engine.turns import ROWS, PictureTurns, State, Table, TextTurns
+from tests.security.test_full_disk import fill
 
 PROLOGUE = """
 import json, sys, time
@@ -147,6 +150,27 @@ def test_a_row_of_a_dead_process_is_used_again(table: Path) -> None:
     assert "row=1" in repr(again)
     again.close()
     ours.close()
+
+
+def test_rows_that_nobody_holds_count_for_nothing_though_their_processes_numbers_live(table: Path) -> None:
+    row = (float(os.getpid()), float(State.WAITS), 1.0, 3.0, 0.0, 0.0, 0.0, 0.0)  # as a power cut leaves it
+    table.write_bytes(struct.pack("8d", *row) * ROWS)
+    first = Table(table)
+    assert "row=0" in repr(first)
+    assert first.others(State.WAITS) == []
+    tables = [Table(table) for _ in range(ROWS - 1)]
+    with pytest.raises(StorageError, match="More than"):
+        Table(table)
+    for one in (first, *tables):
+        one.close()
+
+
+def test_on_a_full_disk_it_is_an_error_and_no_signal(small_disk: Path) -> None:
+    ballast = fill(small_disk)
+    with pytest.raises(StorageError, match="No space"):
+        Table(small_disk / "turns")
+    ballast.unlink()
+    Table(small_disk / "turns").close()
 
 
 def test_alone_on_the_device_nobody_waits(table: Path) -> None:

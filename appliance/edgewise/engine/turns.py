@@ -8,8 +8,10 @@ work it holds the lock shared (several of them run side by side, as without pict
     picture engine  takes the lock, draws slices until what it was allowed is used up, or, where nobody allowed anything because
                     nobody had work, until somebody wants the lock; releases it
 
-The kernel releases the lock of a process that dies, and a row whose process is gone counts for nothing: a dead holder blocks
-nobody. Several text engines pause together: one that pauses waits for the others to end their step, and they join it.
+The kernel releases the locks of a process that dies, that of its row among them, and a row that nobody has locked counts for
+nothing, whatever it says: a dead holder blocks nobody, and numbers of processes, which come again after a reboot and differ
+between containers, decide nothing. Several text engines pause together: one that pauses waits for the others to end their
+step, and they join it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +32,7 @@ from edgewise.engine.share import Share, SliceCost
 ROWS = 64
 _CELLS = 8  # of eight bytes: process, state, seconds, turns taken, seconds allowed, and three to spare
 _PID, _STATE, _SECONDS, _TURNS, _ALLOWED = range(5)
+_FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length, process
 _TAKE_S = 0.002  # how long a pause waits for a picture engine to wake up
 _POLL_S = 0.0001
 _WAKE_S = 0.02  # how long a picture engine lets those who waited for it wake up
@@ -64,27 +68,43 @@ class Table:
         size = ROWS * _CELLS * 8
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # held for no longer than a row is chosen
-            if os.fstat(descriptor).st_size != size:
-                os.ftruncate(descriptor, size)
+            if os.fstat(descriptor).st_size < size:
+                os.posix_fallocate(
+                    descriptor, 0, size
+                )  # writing to a mapped hole on a full disk would kill the process
             self._map = mmap.mmap(descriptor, size)
             self._cells = memoryview(self._map).cast("d")
+            self._rows = descriptor
             self._row = self._claim()
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # the mapping keeps the file open
+        except BaseException as error:
             os.close(descriptor)
+            os.close(self._lock)
+            if isinstance(error, OSError):
+                raise StorageError(
+                    f"Engines cannot share the device: {path} cannot be made ({error.strerror})."
+                ) from error
+            raise
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def __repr__(self) -> str:
         return f"Table(row={self._row}, {self.state.name})"
 
     def _claim(self) -> int:
         for row in range(ROWS):
-            if not _alive(int(self._cells[row * _CELLS + _PID])):
+            if not self._alive(row):
+                fcntl.fcntl(self._rows, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, row, 1, 0))
                 start = row * _CELLS
                 for cell in range(_CELLS):
                     self._cells[start + cell] = 0.0
                 self._cells[start + _PID] = float(os.getpid())
                 return row
         raise StorageError(f"More than {ROWS} engine processes share one device.")
+
+    def _alive(self, row: int) -> bool:
+        """Whether a process other than this one has the row."""
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, row, 1, 0)
+        held: int = struct.unpack(_FLOCK, fcntl.fcntl(self._rows, fcntl.F_OFD_GETLK, asked))[0]
+        return held != fcntl.F_UNLCK
 
     # --- the own row ---------------------------------------------------------------------------------------------------
 
@@ -112,7 +132,7 @@ class Table:
         found = []
         for row in range(ROWS):
             start = row * _CELLS
-            if row != self._row and self._cells[start + _STATE] in states and _alive(int(self._cells[start + _PID])):
+            if row != self._row and self._cells[start + _STATE] in states and self._alive(row):
                 found.append(row)
         return found
 
@@ -143,6 +163,7 @@ class Table:
         self._cells[self._row * _CELLS + _PID] = 0.0
         self._cells.release()
         self._map.close()
+        os.close(self._rows)
         os.close(self._lock)
 
 
@@ -261,15 +282,3 @@ class PictureTurns:
             return True
         self._yielding = used >= _FAIR_S and bool(self._table.others(State.WAITS))
         return self._yielding
-
-
-def _alive(pid: int) -> bool:
-    if pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

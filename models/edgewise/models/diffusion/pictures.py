@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import struct
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -15,6 +19,7 @@ from edgewise.core.errors import InvalidRequest
 Format = Literal["png", "jpeg", "webp"]
 MAX_PIXELS = 32_000_000
 """Pictures with more are refused by what their header says: 30 bytes may claim gigabytes."""
+_WARNINGS = threading.Lock()  # filters of warnings belong to the process: two threads would restore each other's
 _READ = ("PNG", "JPEG", "WEBP", "GIF")
 
 
@@ -25,8 +30,7 @@ def open_picture(data: bytes, param: str) -> Image.Image:
         InvalidRequest: No picture of a known format, cut off, damaged, or larger than `MAX_PIXELS`.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own bound is lower
+        with _quiet():  # our own bound is lower
             picture = Image.open(io.BytesIO(data), formats=_READ)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InvalidRequest(
@@ -45,16 +49,21 @@ def open_picture(data: bytes, param: str) -> Image.Image:
     return _turned(picture)
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Pillow warns of what callers send; they are told by our own errors, and a log is not theirs to fill."""
+    with _WARNINGS, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _turned(picture: Image.Image) -> Image.Image:
     """Upright by its EXIF orientation; a block of metadata that cannot be read says nothing."""
     try:
-        return ImageOps.exif_transpose(picture)
-    except (OSError, ValueError, SyntaxError, TypeError, KeyError, ZeroDivisionError, OverflowError):
-        return picture
-    except Exception as error:  # Pillow's parser raises struct.error and others on hostile blocks
-        if type(error).__name__ != "error":
-            raise
-        return picture
+        with _quiet():
+            return ImageOps.exif_transpose(picture)
+    except (OSError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, struct.error):
+        return picture  # what Pillow's parser raises on hostile blocks
 
 
 def read_pixels(data: bytes, width: int, height: int, param: str = "image") -> npt.NDArray[np.uint8]:
