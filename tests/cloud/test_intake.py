@@ -57,6 +57,12 @@ async def test_cbor_is_read_as_json_is(cloud: Cloud) -> None:
     assert (await cloud.tokens(response.json()["id"]))[0] == [*ANSWER[:2]]
 
 
+async def test_bytes_in_a_field_of_a_later_version_do_no_harm(cloud: Cloud) -> None:
+    payload = cbor2.dumps(body(max_tokens=2, tomorrow=b"\xff\x00"))
+    response = await cloud.post(JOBS, payload, headers={"content-type": "application/cbor"})
+    assert (await cloud.tokens(response.json()["id"]))[1]["state"] == "succeeded"
+
+
 async def test_streams_resume_from_any_place(cloud: Cloud) -> None:
     id = await cloud.submit(body(max_tokens=10))
     whole = await cloud.stream(id)
@@ -259,9 +265,14 @@ async def test_a_model_of_another_name_is_found_by_digest_and_billed_as_what_it_
         ({"work": {"prompt": [1] * 4096}}, 400, "context_length_exceeded"),
         ({"work": {"sampling": {"max_tokens": 4, "top_z": 1}}}, 400, "unknown_parameter"),
         ({"work": {"sampling": {}}}, 400, "invalid_value"),
+        ({"work": {"sampling": {"max_tokens": 10**30}}}, 400, "invalid_value"),
+        ({"work": {"sampling": {"max_tokens": 4, "seed": 2**64}}}, 400, "invalid_value"),
+        ({"work": {"sampling": {"max_tokens": 4, "stop_token_ids": [10**30]}}}, 400, "invalid_value"),
+        ({"work": {"sampling": {"max_tokens": 4, "logit_bias": {str(10**30): 1}}}}, 400, "invalid_value"),
         ({"work": {"prompt": [-1]}}, 400, "invalid_value"),
         ({"key": ""}, 400, "invalid_value"),
         ({"ttl_ms": 0}, 400, "invalid_value"),
+        ({"ttl_ms": 10**400}, 400, "invalid_value"),
         ({"v": 2}, 400, "invalid_value"),
     ],
 )

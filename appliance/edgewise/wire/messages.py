@@ -16,6 +16,7 @@ from edgewise.wire.stream_log import Place
 VERSION = 1
 MAX_TOKENS = 2**24
 MAX_TEXT = 64 * 1024**2
+MAX_TTL_MS = 10 * 366 * 86_400_000
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -30,7 +31,9 @@ TERMINAL: frozenset[State] = frozenset({"succeeded", "failed", "rejected", "expi
 class Message(BaseModel):
     """Base of all: frozen, and tolerant of fields of later versions."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(
+        frozen=True, extra="allow", ser_json_bytes="base64"
+    )  # bytes of later fields: CBOR has them
 
 
 class Blob(Message):
@@ -97,7 +100,7 @@ class JobRequest(Message):
     work: Work
     priority: Literal["realtime", "interactive", "background", "bulk"] = "interactive"
     privacy: Literal["private", "site", "any"] = "any"
-    ttl_ms: PositiveInt | None = None
+    ttl_ms: Annotated[int, Field(gt=0, le=MAX_TTL_MS)] | None = None
 
 
 # --- what comes back --------------------------------------------------------------------------------------------------------

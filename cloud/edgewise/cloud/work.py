@@ -68,8 +68,22 @@ def _read(kind: type[ParamsT], values: dict[str, Any], where: str) -> ParamsT:
     unknown = sorted(set(values) - {field.name for field in fields(kind)})
     if unknown:
         raise UnknownField(f"'{where}' has the unknown field '{unknown[0][:80]}'.", param=f"{where}.{unknown[0][:80]}")
+    for name, value in values.items():
+        if not _fits(value, 64 if name == "seed" else 53):
+            raise InvalidRequest(f"'{name}' has a number that is far out of its range.", param=f"{where}.{name}")
     try:
         params: ParamsT = _ADAPTERS[kind].validate_python(values)
     except ValidationError as error:
         raise first_problem(error, where) from error
     return params
+
+
+def _fits(value: Any, bits: int) -> bool:
+    """Whether no whole number in it is larger than what travels to an engine. Keys of maps may be digits."""
+    if isinstance(value, dict):
+        return all(_fits(key, bits) and _fits(one, bits) for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return all(_fits(one, bits) for one in value)
+    if isinstance(value, str) and value.lstrip("-").isdecimal():
+        return len(value) <= 20
+    return not isinstance(value, int) or abs(value) < 2**bits

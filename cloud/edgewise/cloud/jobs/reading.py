@@ -15,7 +15,7 @@ from edgewise.core.sqlite import Database
 from edgewise.wire.messages import Chunk, Final
 from edgewise.wire.stream_log import Place
 
-_READ = 256  # chunks that a reader takes from the table at once
+_READ = 32  # chunks that a reader takes from the table at once; a slow reader holds so many
 
 
 async def follow(
