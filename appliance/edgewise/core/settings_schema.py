@@ -50,6 +50,17 @@ class EngineSettings(Section):
     )
     max_running: PositiveInt = Field(default=32, description="Sequences that are computed together.")
     max_waiting: int = Field(default=256, ge=0, description="Sequences that may wait; one more is answered 429.")
+    max_pictures: PositiveInt = Field(
+        default=8, description="Pictures that are drawn at the same time, by each picture model."
+    )
+    max_picture_batch: PositiveInt = Field(
+        default=4, description="Pictures of one shape that take a step together; more of them need more memory."
+    )
+    offload_pictures: bool = Field(
+        default=False,
+        description="Keep the parts of a pipeline of diffusers that are not at work in host memory; on a GPU only. It draws more "
+        "slowly with less GPU memory.",
+    )
     max_step_tokens: PositiveInt = Field(
         default=512, description="Largest number of tokens in one step; bounds a chunk of a long prompt."
     )

@@ -17,8 +17,6 @@ from edgewise.models.store import Store
 from edgewise.pipeline.model import ServedPictures
 from edgewise.serving.served import with_remedy
 
-_AT_ONCE = 8  # pictures that a generous budget has room for
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPictures:
@@ -51,9 +49,12 @@ def picture_config(settings: Settings, store: Store, name: str) -> PictureConfig
         device=engine.device,
         dtype=settings.dtype,
         memory_fraction=engine.memory_fraction,
+        max_running=engine.max_pictures,
+        max_batch=engine.max_picture_batch,
         max_waiting=engine.max_waiting,
         threads=engine.threads,
         ageing_s=engine.ageing_s,
+        offload=engine.offload_pictures,
         turns=str(settings.home / "engine-turns"),
     )
 
@@ -74,7 +75,9 @@ def read_pictures(settings: Settings, store: Store, name: str, machine: Machine)
     except BadModelFile as error:
         raise with_remedy(error, name) from error
     minimal = int(sizes.minimal / REFUSE_MARK) + 1
-    full = int((sizes.weights + sizes.workspace + _AT_ONCE * sizes.largest * sizes.per_pixel) / REFUSE_MARK) + 1
+    full = (
+        int((sizes.weights + sizes.workspace + config.max_running * sizes.largest * sizes.per_pixel) / REFUSE_MARK) + 1
+    )
     return ReadPictures(
         config=config,
         sizes=sizes,
