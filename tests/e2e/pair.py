@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -50,6 +51,11 @@ class Pair:
             time.sleep(0.1)
 
 
+def _import_pictures(home: Path, name: str) -> None:
+    source = make_tiny_pictures(home / f"{name}-source")
+    edgewise(home, "models", "import", str(source), "--name", name, "--role", "diffusion")
+
+
 def segments(answer: Any) -> list[tuple[str, int]]:
     """Who made which part of an answer."""
     return [(one["where"], one["offset"]) for one in answer["edgewise"]["stages"][0]["segments"]]
@@ -62,19 +68,20 @@ def paired(
     """Both on the tiny model; `settings` are environment settings of the device without their prefix.
 
     Args:
-        only_cloud: Name of a second model, which the device does not have.
+        only_cloud: Name of a second model, which the device does not have; with `pictures`, "painter" is another one that draws.
         pictures: Both also have a tiny model "pictures" that draws.
         broker: Both are clients of it, and the link is the device's to the broker; there is none to the cloud itself.
     """
     with ExitStack() as stack:
         cloud_home, device_home = (stack.enter_context(new_home(starter=False)) for _ in range(2))
         import_tiny(cloud_home)
-        import_tiny(device_home)
-        for home in (cloud_home, device_home) if pictures else ():
-            source = make_tiny_pictures(home / "pictures-source")
-            edgewise(home, "models", "import", str(source), "--name", "pictures", "--role", "diffusion")
+        if pictures:
+            _import_pictures(cloud_home, "pictures")
+        shutil.copytree(cloud_home / "models", device_home / "models")
         if only_cloud is not None:
             import_tiny(cloud_home, only_cloud, seed=1)
+        if only_cloud is not None and pictures:
+            _import_pictures(cloud_home, "painter")
         cloud_settings = dict(ONE_THREAD)
         if broker is not None:
             cloud_settings |= {"EDGEWISE_MQTT__HOST": broker.host, "EDGEWISE_MQTT__PORT": str(broker.port)}

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.e2e.broker import BrokerProcess, iotcore_broker, mosquitto_broker
 from tests.e2e.pair import Pair, paired, segments
-from tests.e2e.service import running
 
 Brokers = Callable[[], AbstractContextManager[BrokerProcess]]
 EVENT = b"id: 1."  # every chunk of a first attempt
@@ -22,7 +24,15 @@ EVENT = b"id: 1."  # every chunk of a first attempt
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    with paired() as made:
+    """Waits long for a lost link."""
+    with paired(CLOUD__PATIENCE_S="90") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Pair]:
+    """Hardly waits for one, has a short context, and a cloud with more models."""
+    with paired(pictures=True, only_cloud="large", CLOUD__PATIENCE_S="1", ENGINE__MAX_CONTEXT="64") as made:
         yield made
 
 
@@ -33,8 +43,8 @@ def undisturbed(pair: Pair) -> str:
 
 @pytest.fixture(autouse=True)
 def link_up(request: pytest.FixtureRequest) -> None:
-    if "pair" in request.fixturenames:
-        request.getfixturevalue("pair").wait_link()
+    for name in {"pair", "hasty"} & {*request.fixturenames}:
+        request.getfixturevalue(name).wait_link()
 
 
 def text(answer: dict[str, object]) -> str:
@@ -112,63 +122,164 @@ def test_the_engine_of_the_device_may_die_meanwhile(pair: Pair, undisturbed: str
     assert '"where":"local","offset"' not in body.replace(" ", "")
 
 
-def test_a_device_that_is_killed_in_a_stream_comes_back_and_answers() -> None:
-    with paired() as pair:
-        hold = pair.link.act_after(8, "hold", text=EVENT)
-        with httpx.stream(
-            "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
-        ) as response:
-            assert hold.wait(20)
-            os.kill(pair.device.pid, signal.SIGKILL)
-            with pytest.raises(httpx.HTTPError):
-                response.read()
+async def _leave_at_random(url: str, bodies: Sequence[Mapping[str, Any]]) -> int:
+    """Ask for all at once and leave each stream after some events; how many were left."""
+    rng = random.Random(5)
+
+    async def one(client: httpx.AsyncClient, body: Mapping[str, Any]) -> bool:
+        events = rng.randrange(60)
+        async with client.stream("POST", f"{url}/v1/completions", json=body, timeout=120) as response:
+            assert response.status_code == 200
+            async for line in response.aiter_lines():
+                events -= line.startswith("data:")
+                if events < 0:
+                    return True
+        return False
+
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=len(bodies))) as client:
+        return sum(await asyncio.gather(*(one(client, body) for body in bodies)))
+
+
+def test_clients_that_leave_at_random_leave_nothing_behind(pair: Pair) -> None:
+    bodies = [pair.body(f"storm {number}", max_tokens=100, stream=True) for number in range(60)]
+    assert asyncio.run(_leave_at_random(pair.device.url, bodies)) > 20
+    limit = time.monotonic() + 30
+    names = (
+        "edgewise_requests_in_flight",
+        "edgewise_engine_running",
+        "edgewise_engine_waiting",
+        "edgewise_jobs_running",
+    )
+    while True:
+        both = [httpx.get(f"{side.url}/metrics", timeout=30).text.splitlines() for side in (pair.device, pair.cloud)]
+        busy = [line for lines in both for line in lines if line.startswith(names) and not line.endswith(" 0.0")]
+        if not busy:
+            break
+        assert time.monotonic() < limit, busy
+        time.sleep(0.1)
+    for side in (pair.device, pair.cloud):
+        assert "Traceback" not in side.log.read_text()
+
+
+def test_a_device_that_is_killed_in_a_stream_comes_back_and_answers(pair: Pair) -> None:
+    hold = pair.link.act_after(8, "hold", text=EVENT)
+    with httpx.stream(
+        "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
+    ) as response:
+        assert hold.wait(20)
+        pair.device.kill()
+        with pytest.raises(httpx.HTTPError):
+            response.read()
+    pair.link.restore()
+    pair.device.start()
+    pair.device.wait_ready()
+    pair.wait_link()
+    assert segments(pair.complete()) == [("cloud", 0)]
+
+
+def test_a_cloud_that_is_killed_and_comes_back_goes_on_with_the_stream(pair: Pair, undisturbed: str) -> None:
+    hold = pair.link.act_after(9, "hold", text=EVENT)
+    with httpx.stream(
+        "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
+    ) as response:
+        assert hold.wait(20)
+        for process in (pair.cloud.pid, *(child.pid for child in pair.cloud.children())):
+            os.kill(process, signal.SIGKILL)
+        pair.cloud.process.wait()
         pair.link.restore()
-        with running(model="tiny", home=pair.device_home, environment=pair.settings) as again:
-            pair.device = again
-            pair.wait_link()
-            assert segments(pair.complete()) == [("cloud", 0)]
+        pair.cloud.start()
+        pieces = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
+    assert pair.cloud.process.poll() is None, pair.cloud.log_tail()
+    assert "".join(choice["text"] for piece in pieces for choice in piece["choices"]) == undisturbed
+    assert segments(next(piece for piece in pieces if piece.get("edgewise"))) == [("cloud", 0)]
 
 
-def test_a_cloud_that_is_killed_and_comes_back_goes_on_with_the_stream() -> None:
-    with paired(CLOUD__PATIENCE_S="90") as pair:
-        undisturbed = text(pair.complete())
-        hold = pair.link.act_after(9, "hold", text=EVENT)
-        with httpx.stream(
-            "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
-        ) as response:
-            assert hold.wait(20)
-            for process in (pair.cloud.pid, *(child.pid for child in pair.cloud.children())):
-                os.kill(process, signal.SIGKILL)
-            pair.cloud.process.wait()
-            pair.link.restore()
-            pair.cloud.start()
-            pieces = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
-        assert "".join(choice["text"] for piece in pieces for choice in piece["choices"]) == undisturbed
-        assert segments(next(piece for piece in pieces if piece.get("edgewise"))) == [("cloud", 0)]
+def test_a_picture_comes_from_the_cloud_and_from_here_where_the_link_is_lost(hasty: Pair) -> None:
+    url = f"{hasty.device.url}/v1/images/generations"
+    body = {"model": "pictures", "prompt": "a red cat", "seed": 5}
+    there = httpx.post(url, json=body, timeout=120)
+    assert there.status_code == 200, there.text
+    receipt = there.json()["edgewise"]
+    (stage,) = receipt["stages"]
+    assert [(one["where"], one["offset"]) for one in stage["segments"]] == [(stage["where"], 0)] == [("cloud", 0)]
+    assert stage["numeric_class"]
+    assert receipt["costs"]["down_bytes"] > 500
+
+    hasty.link.act_after(1, "cut", text=EVENT)
+    here = httpx.post(url, json=body, timeout=120)
+    assert here.status_code == 200, here.text
+    receipt = here.json()["edgewise"]
+    (stage,) = receipt["stages"]
+    assert ([one["where"] for one in stage["segments"]], stage["where"]) == (["local"], "local")
+    assert receipt["plan"]["stages"][0]["where"] == "cloud"
+    assert receipt["costs"]["up_bytes"] > 100
+    assert "link_lost" in stage["why"]
+    stored = httpx.get(f"{hasty.device.url}/edgewise/v1/receipts?where=local&limit=1", timeout=60).json()["data"]
+    assert [one["id"] for one in stored] == [receipt["request_id"]]
+    assert here.json()["data"] == there.json()["data"]
+    hasty.link.restore()
 
 
-def test_a_cloud_that_is_killed_for_good_is_followed_by_the_local_engine() -> None:
-    with paired(CLOUD__PATIENCE_S="1") as pair:
-        undisturbed = text(pair.complete())
-        hold = pair.link.act_after(9, "hold", text=EVENT)
-        with httpx.stream(
-            "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
-        ) as response:
-            assert hold.wait(20)
-            for process in (pair.cloud.pid, *(child.pid for child in pair.cloud.children())):
-                os.kill(process, signal.SIGKILL)
-            pair.link.restore()
-            body = "\n".join(response.iter_lines())
-        assert '"reads":"localfrom' in body.replace(" ", "")
-        pair.wait_link(up=False)
-        answer = pair.complete()
-        assert answer["edgewise"]["stages"][0]["where"] == "local"
-        assert text(answer) == undisturbed
+def test_a_model_that_only_the_cloud_has_is_listed_and_asked_and_offline_it_says_why_not(hasty: Pair) -> None:
+    url = f"{hasty.device.url}/v1/chat/completions"
+    body = {"model": "large", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, "seed": 1}
+    cards = {card["id"]: card for card in httpx.get(f"{hasty.device.url}/v1/models", timeout=30).json()["data"]}
+    assert (cards["tiny"]["edgewise"]["where"], cards["large"]["edgewise"]["where"]) == ("local", "cloud")
+
+    answer = httpx.post(url, json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["edgewise"]["stages"][0]["where"] == "cloud"
+    assert answer.json()["usage"]["completion_tokens"] == 8
+    private = httpx.post(url, json=body, headers={"x-edgewise-privacy": "private"}, timeout=60)
+    assert (private.status_code, private.json()["error"]["code"]) == (503, "no_place")
+
+    long = "hello " * 60  # more than the device's 64 tokens
+    assert segments(hasty.complete(long, max_tokens=4)) == [("cloud", 0)]
+    refused = httpx.post(
+        f"{hasty.device.url}/v1/completions",
+        json=hasty.body(long, max_tokens=4),
+        headers={"x-edgewise-privacy": "private"},
+        timeout=60,
+    )
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+    painter = {"model": "painter", "prompt": "a red cat", "seed": 5}
+    assert cards["painter"]["edgewise"]["where"] == "cloud"
+    drawn = httpx.post(f"{hasty.device.url}/v1/images/generations", json=painter, timeout=120)
+    assert (drawn.status_code, drawn.json()["edgewise"]["stages"][0]["where"]) == (200, "cloud"), drawn.text
+
+    hasty.link.cut()
+    hasty.wait_link(up=False)
+    offline = httpx.post(url, json=body, timeout=60)
+    assert (offline.status_code, offline.json()["error"]["code"]) == (503, "no_place")
+    assert "not on this device" in offline.json()["error"]["message"]
+    hasty.link.restore()
+
+
+def test_a_cloud_that_is_killed_for_good_is_followed_by_the_local_engine(hasty: Pair) -> None:
+    undisturbed = text(hasty.complete())
+    hold = hasty.link.act_after(9, "hold", text=EVENT)
+    with httpx.stream(
+        "POST", f"{hasty.device.url}/v1/completions", json=hasty.body(stream=True), timeout=120
+    ) as response:
+        assert hold.wait(20)
+        for process in (hasty.cloud.pid, *(child.pid for child in hasty.cloud.children())):
+            os.kill(process, signal.SIGKILL)
+        hasty.link.restore()
+        body = "\n".join(response.iter_lines())
+    assert '"reads":"localfrom' in body.replace(" ", "")
+    hasty.wait_link(up=False)
+    answer = hasty.complete()
+    assert answer["edgewise"]["stages"][0]["where"] == "local"
+    assert text(answer) == undisturbed
 
 
 @pytest.mark.parametrize("make", [iotcore_broker, mosquitto_broker])
 def test_over_a_broker_a_link_that_breaks_changes_nothing_either(make: Brokers) -> None:
-    with make() as broker, paired(broker=broker, CLOUD__PATIENCE_S="20") as pair:
+    unreachable: dict[str, Any] = (
+        {"CLOUD__TRANSPORT": "auto", "CLOUD__URL": "http://127.0.0.1:9"} if make is iotcore_broker else {}
+    )
+    with make() as broker, paired(broker=broker, CLOUD__PATIENCE_S="20", **unreachable) as pair:
         private = text(pair.complete(headers={"x-edgewise-privacy": "private"}))
         answer = pair.complete()
         assert (text(answer), segments(answer)) == (private, [("cloud", 0)])
@@ -177,68 +288,3 @@ def test_over_a_broker_a_link_that_breaks_changes_nothing_either(make: Brokers) 
         answer = pair.complete()
         assert reset.wait(1)
         assert (text(answer), segments(answer)) == (private, [("cloud", 0)])
-
-
-def test_where_http_is_gone_a_broker_serves() -> None:
-    with (
-        iotcore_broker() as broker,
-        paired(broker=broker, CLOUD__TRANSPORT="auto", CLOUD__URL="http://127.0.0.1:9") as pair,
-    ):
-        assert segments(pair.complete()) == [("cloud", 0)]
-
-
-def test_a_model_that_only_the_cloud_has_is_listed_and_asked_and_offline_it_says_why_not() -> None:
-    with paired(only_cloud="large", ENGINE__MAX_CONTEXT="64") as pair:
-        url = f"{pair.device.url}/v1/chat/completions"
-        body = {"model": "large", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, "seed": 1}
-        cards = {card["id"]: card for card in httpx.get(f"{pair.device.url}/v1/models", timeout=30).json()["data"]}
-        assert (cards["tiny"]["edgewise"]["where"], cards["large"]["edgewise"]["where"]) == ("local", "cloud")
-
-        answer = httpx.post(url, json=body, timeout=60)
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["edgewise"]["stages"][0]["where"] == "cloud"
-        assert answer.json()["usage"]["completion_tokens"] == 8
-        private = httpx.post(url, json=body, headers={"x-edgewise-privacy": "private"}, timeout=60)
-        assert (private.status_code, private.json()["error"]["code"]) == (503, "no_place")
-
-        long = "hello " * 60  # more than the device's 64 tokens
-        assert segments(pair.complete(long, max_tokens=4)) == [("cloud", 0)]
-        refused = httpx.post(
-            f"{pair.device.url}/v1/completions",
-            json=pair.body(long, max_tokens=4),
-            headers={"x-edgewise-privacy": "private"},
-            timeout=60,
-        )
-        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
-
-        pair.link.cut()
-        pair.wait_link(up=False)
-        offline = httpx.post(url, json=body, timeout=60)
-        assert (offline.status_code, offline.json()["error"]["code"]) == (503, "no_place")
-        assert "not on this device" in offline.json()["error"]["message"]
-
-
-def test_a_picture_comes_from_the_cloud_and_from_here_where_the_link_is_lost() -> None:
-    with paired(pictures=True, CLOUD__PATIENCE_S="1") as pair:
-        url = f"{pair.device.url}/v1/images/generations"
-        body = {"model": "pictures", "prompt": "a red cat", "seed": 5}
-        there = httpx.post(url, json=body, timeout=120)
-        assert there.status_code == 200, there.text
-        receipt = there.json()["edgewise"]
-        (stage,) = receipt["stages"]
-        assert [(one["where"], one["offset"]) for one in stage["segments"]] == [(stage["where"], 0)] == [("cloud", 0)]
-        assert stage["numeric_class"]
-        assert receipt["costs"]["down_bytes"] > 500
-
-        pair.link.act_after(1, "cut", text=EVENT)
-        here = httpx.post(url, json=body, timeout=120)
-        assert here.status_code == 200, here.text
-        receipt = here.json()["edgewise"]
-        (stage,) = receipt["stages"]
-        assert ([one["where"] for one in stage["segments"]], stage["where"]) == (["local"], "local")
-        assert receipt["plan"]["stages"][0]["where"] == "cloud"
-        assert receipt["costs"]["up_bytes"] > 100
-        assert "link_lost" in stage["why"]
-        stored = httpx.get(f"{pair.device.url}/edgewise/v1/receipts?where=local&limit=1", timeout=60).json()["data"]
-        assert [one["id"] for one in stored] == [receipt["request_id"]]
-        assert here.json()["data"] == there.json()["data"]
