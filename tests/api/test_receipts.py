@@ -52,7 +52,7 @@ async def test_receipts_are_searched(query: str, count: int) -> None:
     assert len(await found(api, query)) == count
 
 
-@pytest.mark.parametrize("query", ["?limit=0", "?limit=x", "?since=soon", "?until=nan", "?color=red"])
+@pytest.mark.parametrize("query", ["?limit=0", "?limit=x", "?since=soon", "?until=nan", "?color=red", "?where=moon"])
 async def test_a_query_that_means_nothing_is_refused_by_name(query: str) -> None:
     response = await make_api().get(RECEIPTS + query)
     assert response.status_code == 400

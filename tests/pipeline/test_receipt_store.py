@@ -219,7 +219,18 @@ async def test_old_receipts_go_and_a_learner_hears_of_every_end(stored: tuple[St
         made.clock.advance(1)
         store.ended(outcome(f"other{number}", plan_of(), model="other"))
     await store.flush()
+    store.ended(outcome("chain/draft/0", plan_of(), model="third"))
+    store.ended(outcome("chain/draft/1", plan_of(), model="third"))
+    store.ended(outcome("chained", plan_of(), model="third"))
+    await store.flush()
+    assert [one["id"] for one in await store.find(Query(request="chain"))] == ["chain/draft/1", "chain/draft/0"]
     again = made.open()
-    assert await again.lessons(2, 100) == ["note of new", "note of other3", "note of other4"]
-    assert await again.lessons(9, 1) == ["note of other4"]
+    assert await again.lessons(2, 100) == [
+        "note of new",
+        "note of other3",
+        "note of other4",
+        "note of chain/draft/1",
+        "note of chained",
+    ]
+    assert len(await again.lessons(9, 1)) == 1
     again._database.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -22,6 +22,7 @@ from edgewise.api.routes_v1 import prepare_chat, prepare_completion
 from edgewise.api.schemas import validate
 from edgewise.core.errors import InvalidRequest, UnknownField
 from edgewise.pipeline.pictures import PictureTask, explain_pictures
+from edgewise.pipeline.plan import Place
 from edgewise.pipeline.receipt_store import MAX_FOUND, Query
 from edgewise.pipeline.receipts import show_plan
 from edgewise.pipeline.run import explain
@@ -34,7 +35,8 @@ _BY_FIELD: Mapping[str, Prepare] = {
     "input": prepare_response,
     "prompt": prepare_completion,
 }
-_PARAMETERS = frozenset({"model", "where", "key", "since", "until", "limit"})
+PLACES: tuple[Place, ...] = get_args(Place)
+_PARAMETERS = frozenset({"request", "model", "where", "key", "since", "until", "limit"})
 
 
 def receipts_router(deps: ApiDependencies) -> APIRouter:
@@ -105,9 +107,13 @@ def _read_query(given: Mapping[str, str], now: float) -> Query:
     limit = given.get("limit", "100")
     if not (limit.isascii() and limit.isdecimal() and len(limit) < 7 and 1 <= int(limit) <= MAX_FOUND):
         raise InvalidRequest(f"'limit' is '{limit[:20]}': it must be from 1 to {MAX_FOUND}.", param="limit")
+    where = given.get("where")
+    if where is not None and where not in PLACES:
+        raise InvalidRequest(f"'where' is '{where[:20]}': choose from {', '.join(PLACES)}.", param="where")
     return Query(
+        request=given.get("request"),
         model=given.get("model"),
-        where=given.get("where"),
+        where=where,
         key=given.get("key"),
         since=_moment(given, "since", now),
         until=_moment(given, "until", now),

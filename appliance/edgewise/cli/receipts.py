@@ -21,6 +21,9 @@ COLUMNS = ("REQUEST", "AT", "MODEL", "WHERE", "STATE", "EXPECTED", "REAL", "ERRO
 
 def receipts(
     request: Annotated[str | None, typer.Argument(help="Id of one request: show all that is known of it.")] = None,
+    of: Annotated[
+        str | None, typer.Option(help="Only those of the request with this id: the parts of a pipeline.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
     where: Annotated[str | None, typer.Option(help="Only those that ran there at least in part: local, cloud.")] = None,
     caller: Annotated[str | None, typer.Option(help="Only of the API key with this id.")] = None,
@@ -33,7 +36,7 @@ def receipts(
 ) -> None:
     """Show where requests ran, why, what was predicted, and what came of it."""
     ago = _ago(since)
-    asked = {"model": model, "where": where, "key": caller, "since": ago, "limit": limit}
+    asked = {"request": of, "model": model, "where": where, "key": caller, "since": ago, "limit": limit}
     query = urlencode({name: value for name, value in asked.items() if value is not None})
     with connect(url, key, config) as client:
         report = client.get(f"{RECEIPTS}/{quote(request, safe='')}" if request else f"{RECEIPTS}?{query}")

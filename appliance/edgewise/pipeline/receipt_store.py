@@ -41,10 +41,10 @@ ON CONFLICT (id) DO UPDATE SET place = excluded.place, real_s = excluded.real_s,
 """
 _LESSONS = """
 SELECT lesson FROM (
-    SELECT lesson, at, row_number() OVER (PARTITION BY model, place ORDER BY at DESC) AS age
-    FROM (SELECT lesson, at, model, place FROM receipts ORDER BY at DESC LIMIT ?)
+    SELECT lesson, at, number, row_number() OVER (PARTITION BY model, place ORDER BY at DESC, number DESC) AS age
+    FROM (SELECT lesson, at, model, place, rowid AS number FROM receipts ORDER BY at DESC LIMIT ?)
     WHERE lesson IS NOT NULL
-) WHERE age <= ? ORDER BY at
+) WHERE age <= ? ORDER BY at, number
 """
 
 
@@ -77,8 +77,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What is looked for; None matches all. `since` and `until` are seconds since the Unix epoch."""
+    """What is looked for; None matches all. `since` and `until` are seconds since the Unix epoch; `request` is an id, with
+    which the parts of its pipeline are found too."""
 
+    request: str | None = None
     model: str | None = None
     where: str | None = None
     key: str | None = None
@@ -171,7 +173,8 @@ class ReceiptStore:
         )
         if not rows:
             raise NotFound(
-                f"There is no receipt '{id[:80]}': the request is unknown, or older than placement.keep_days.",
+                f"There is no receipt '{id[:80]}': the request is unknown, or older than placement.keep_days. "
+                "Those of a pipeline's parts are found by its id: ?request=ID, or `edgewise receipts --of ID`.",
                 param="id",
             )
         return _shown(rows[0])
@@ -180,6 +183,7 @@ class ReceiptStore:
         """The latest first. A place matches where any part of an answer was made there."""
         await self.flush()
         limits = {
+            "instr(id || '/', ? || '/') = 1": query.request,
             "model = ?": query.model,
             "instr('+' || place || '+', '+' || ? || '+') > 0": query.where,
             "key = ?": query.key,

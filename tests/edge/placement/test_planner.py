@@ -161,10 +161,13 @@ async def test_even_a_decision_gone_wrong_gets_no_engine_elsewhere(device: Devic
 async def test_the_cloud_is_taken_where_preferred_and_its_engine_handed_out_once(device: Device) -> None:
     decision = await device.decide(device.planner(policy="prefer-cloud"))
     assert (decision.where, decision.engine) == ("cloud", device.cloud.far)
+    assert [one.why for one in decision.candidates] == ["The policy is 'prefer-cloud'.", "It was chosen."]
+    here = await device.decide(device.planner(policy="prefer-local"))
+    assert here.reason == "Policy 'prefer-local': expected an unknown time here against 1.10 s in the cloud."
     assert decision.predicted is not None
     assert decision.predicted.total_s == pytest.approx(1.1)  # by what the cloud says of itself
     assert decision.predicted.price == pytest.approx(100 * 0.001 / 1000 + 100 * 0.002 / 1000)
-    assert len(device.cloud.handed) == 1
+    assert len(device.cloud.handed) == 2
 
 
 @pytest.mark.parametrize(
@@ -286,7 +289,9 @@ async def test_policies_of_models_classes_and_requests(device: Device) -> None:
     assert (await device.decide(planner, policy="prefer-cloud")).where == "cloud"
     assert (await device.decide(planner, policy="local-only")).where == "local"
     alias = device.demand(aliases=("set",))
-    assert (await device.decide(device.planner(policy="prefer-cloud", policies=("set=local-only",)), alias)).where == "local"
+    assert (
+        await device.decide(device.planner(policy="prefer-cloud", policies=("set=local-only",)), alias)
+    ).where == "local"
     both = device.planner(policy="prefer-cloud", policies=("tiny=prefer-cloud", "set=local-only"))
     assert (await device.decide(both, alias)).where == "local"
     planner = device.planner(policy="prefer-local", policies=("interactive=prefer-cloud",))

@@ -67,7 +67,9 @@ def decide(
     scores: dict[Place, float] = {one.where: one.cost for one in taken if one.cost is not None}
     lane = (demand.stage, demand.digest, weighed.policy, errand.privacy, demand.allowed, _size(demand))
     chosen = _untried(weighed, scores) or weighed.option(choose(lane, scores, now, PREFERRED.get(weighed.policy)).where)
-    candidates = tuple(_candidate(one, chosen, None if hopeless else late.get(one.where)) for one in weighed.options)
+    candidates = tuple(
+        _candidate(one, chosen, None if hopeless else late.get(one.where), weighed.policy) for one in weighed.options
+    )
     decision: Decision[Any] = Decision(
         stage=demand.stage,
         where=chosen.where,
@@ -86,10 +88,12 @@ def _untried(weighed: Weighed, scores: Mapping[Place, float]) -> Option | None:
     return option if option.new and len(scores) > 1 else None
 
 
-def _candidate(option: Option, chosen: Option, late: str | None) -> Candidate:
+def _candidate(option: Option, chosen: Option, late: str | None, policy: PolicyName) -> Candidate:
     why = option.why or late
     allowed = why is None
-    if why is None and option is not chosen:
+    if why is None and option is not chosen and PREFERRED.get(policy) == chosen.where:
+        why = f"The policy is '{policy}'."
+    elif why is None and option is not chosen:
         stays = option.cost is not None and chosen.cost is not None and option.cost < chosen.cost
         why = (
             f"It is cheaper, but not by {ADVANTAGE:.0%}, or the place changed less than {DWELL_S:g} s ago."
@@ -110,7 +114,7 @@ def _reason(weighed: Weighed, chosen: Option, candidates: tuple[Candidate, ...],
     hurry = f" {late} No other place is sooner." if late else ""
     if not any(one.allowed for one in others):
         return (" ".join(f"Not {_NAMES[one.where]}: {one.why}" for one in others) or "There is no other place.") + hurry
-    if chosen.new:
+    if chosen.new and PREFERRED.get(weighed.policy) != chosen.where:
         return f"It was never measured {_NAMES[chosen.where]}: this request does that.{hurry}"
     told = [
         f"{_seconds(one.predicted)} {_NAMES[one.where]}"
