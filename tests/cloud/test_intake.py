@@ -387,6 +387,7 @@ async def test_a_key_that_is_bound_to_a_device_speaks_for_that_one_only(tmp_path
         assert cloud.keys is not None
         _, token = cloud.keys.create("line-1", device="dev")
         bound = {"authorization": f"Bearer {token}"}
+        assert (await cloud.get(CLOUD, headers=bound)).json()["device"] == "dev"
         refused = await cloud.post(JOBS, body(device="other"), headers=bound)
         assert (refused.status_code, refused.json()["error"]["param"]) == (403, "device")
         taken = [await cloud.post(JOBS, body(device=name), headers=bound) for name in ("dev", "")]

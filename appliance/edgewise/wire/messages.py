@@ -273,6 +273,7 @@ class CloudInfo(Message):
 
     Attributes:
         tenant: Name of the key that asked.
+        device: The only device that this key may be used by; None for any.
         residency: Tag of where data are computed, as "eu".
         queue_s: Estimated wait of a new job by class.
     """
@@ -280,6 +281,7 @@ class CloudInfo(Message):
     v: Literal[1] = 1
     name: str
     tenant: str
+    device: str | None = None
     residency: str = ""
     models: tuple[Capability, ...] = ()
     queue_s: dict[str, float] = Field(default_factory=dict)

@@ -112,3 +112,19 @@ def test_a_broker_to_which_the_service_is_connected_is_not_connected_to(tmp_path
     note.close()  # as at the end of the process: nobody is connected now, and the broker itself is asked
     (asked,) = check_broker(settings)
     assert (asked.status, "running service" in asked.detail) == ("warn", False)
+
+
+@pytest.mark.parametrize(
+    ("bound", "broker", "status"),
+    [("dev", True, []), (None, False, []), (None, True, ["warn"]), ("other", False, ["fail"])],
+)
+def test_a_key_for_another_device_or_for_none_is_told(
+    tmp_path: Path, bound: str | None, broker: bool, status: list[str]
+) -> None:
+    info = {"name": "rack", "tenant": "shop", "device": bound}
+    mqtt = {"uid": "dev", **({"host": "127.0.0.1"} if broker else {})}
+    with serving(says("200 OK", info)) as url:
+        found = check_cloud(Settings.model_validate({"home": tmp_path, "cloud": {"url": url}, "mqtt": mqtt}))
+        told = [one for one in found if one.name == "cloud key"]
+    assert [one.status for one in told] == status
+    assert all("--device dev" in (one.remedy or "") for one in told)

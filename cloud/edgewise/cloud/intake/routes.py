@@ -41,7 +41,9 @@ def jobs_router(deps: ApiDependencies, intake: Intake, *, max_request_bytes: int
     @router.get(CLOUD)
     async def cloud(request: Request) -> Response:
         """What this cloud answers with, and how long its queue is."""
-        return _json(await intake.info(tenant_of(request)))
+        key = context_of(request.scope).key
+        info = await intake.info(tenant_of(request))
+        return _json(info if key is None else info.model_copy(update={"device": key.device}))
 
     @router.post(JOBS)
     async def submit(request: Request) -> Response:

@@ -42,6 +42,7 @@ def check_cloud(settings: Settings) -> Iterator[Check]:
     spent_ms = 1000 * (time.monotonic() - started)
     detail = f"{settings.cloud.url}: {info.name} takes the key of '{info.tenant}', {spent_ms:.0f} ms"
     yield Check("cloud", "ok", detail)
+    yield from _bound(settings, info)
     yield _clock(transport.ahead_s)
     yield _models(settings, info)
 
@@ -96,6 +97,18 @@ def _failed(url: str, error: EdgewiseError) -> Check:
     if isinstance(error, EngineFault):
         return Check("cloud", "fail", detail, "let cloud.url name an Edgewise cloud engine of the same version")
     return Check("cloud", "fail", detail)
+
+
+def _bound(settings: Settings, info: CloudInfo) -> Iterator[Check]:
+    """Whether the key is meant for this device, and whether the cloud knows it by one name over both transports."""
+    device = device_name(settings)
+    remedy = f"`edgewise cloud keys new NAME --device {device}` on the cloud makes a key for this device"
+    if info.device not in (None, device):
+        detail = f"it is bound to the device '{info.device}', and this one is '{device}': the cloud refuses its work"
+        yield Check("cloud key", "fail", detail, remedy)
+    elif info.device is None and settings.cloud.transport == "auto" and settings.mqtt.host is not None:
+        detail = "it is bound to no device: an answer that changes from HTTP to MQTT becomes a second job there"
+        yield Check("cloud key", "warn", detail, remedy)
 
 
 def _clock(ahead_s: float | None) -> Check:
