@@ -69,6 +69,16 @@ def test_previews_lie_between_the_steps(core: PictureCore) -> None:
     assert [chunk.preview is not None for chunk in chunks] == [True, True, True, False]
 
 
+def test_the_step_cache_is_told_in_the_account(core: PictureCore) -> None:
+    for name, cache in (("saving", 1.0), ("whole", 0.0)):
+        core.add(ask(name, steps=50, cache=cache))
+    stats = {name: chunks[-1].stats for name, chunks in run(core).items()}
+    assert stats["saving"] is not None
+    assert stats["whole"] is not None
+    assert (stats["whole"].computed_steps, stats["whole"].steps, stats["saving"].steps) == (50, 50, 50)
+    assert stats["saving"].computed_steps < 40
+
+
 def test_latents_instead_of_a_picture(core: PictureCore) -> None:
     core.add(ask("a", seed=1, latents=True))
     core.add(ask("b", seed=1))

@@ -181,3 +181,18 @@ def test_every_picture_is_drawn_to_its_end_whatever_comes(
     drawing.run()
     assert all(job.left == 0 for job in jobs)
     assert all(1 <= len(group) <= batch for group in drawing.order)
+
+
+def test_a_step_that_was_predicted_costs_nothing_and_says_nothing_of_the_next() -> None:
+    drawing = Drawing()
+    saving = drawing.ask("saving", steps=8, key="a")
+    drawing.ask("whole", steps=8, key="b", shape="large")
+    saving.spared = True
+    assert [drawing.step() for _ in range(2)] == [["saving"], ["whole"]]
+    drawing.scheduler.step_s = 7.0
+    assert [drawing.step() for _ in range(4)] == [["saving"]] * 4
+    assert drawing.scheduler.step_s == 7.0
+    saving.spared = False
+    assert drawing.step() == ["saving"]
+    assert drawing.scheduler.step_s < 7.0
+    assert drawing.step() == ["whole"]

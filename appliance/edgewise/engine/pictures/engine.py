@@ -200,6 +200,8 @@ class PictureCore:
             self._stroke = None
             self._totals["steps"] += 1
             group = [job for job in stroke.group if job.id in self._live and self._live[job.id] is job]
+            for job in group:
+                job.spared, job.predicted = job.canvas.predicted > job.predicted, job.canvas.predicted
             self._scheduler.charge(group, stroke.seconds)
             for job in group:
                 self._stepped(job)
@@ -268,7 +270,7 @@ class PictureCore:
         job.retried = True
 
     def _restart(self, job: Job) -> None:
-        job.done, job.denoised_at = 0, None
+        job.done, job.predicted, job.denoised_at = 0, 0, None
         with self._slices.slice(), torch.inference_mode():
             job.canvas = self._model.begin(job.brief)
         job.shape = self._model.batch_key(job.canvas)
@@ -314,7 +316,7 @@ class PictureCore:
             denoise_s=denoised - begun,
             decode_s=now - denoised,
             steps=job.done,
-            computed_steps=job.done - (0 if job.canvas is None else job.canvas.predicted),
+            computed_steps=job.done - job.predicted,
             width=job.brief.width,
             height=job.brief.height,
             guidance=job.brief.guidance,

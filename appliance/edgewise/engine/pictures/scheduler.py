@@ -34,7 +34,7 @@ class Job:
         shape: Its batch key.
         step_cost: What one step of it counts for in the fairness among callers.
         total: Steps to compute in all; `done` of them are.
-        computed: Of the steps done, those that the step cache did not predict.
+        predicted: Of the steps done, those that the step cache predicted; `spared` says whether the last one was.
         shown: Previews sent.
         deadline_at, added_at, served_at, begun_at: On the engine's clock, in seconds.
     """
@@ -50,6 +50,8 @@ class Job:
     canvas: Any = None
     shape: object = None
     done: int = 0
+    predicted: int = 0
+    spared: bool = False
     shown: int = 0
     begun_at: float | None = None
     denoised_at: float | None = None
@@ -141,13 +143,15 @@ class PictureScheduler:
         return any(self.rank(job) < best for job in others)
 
     def charge(self, group: Sequence[Job], seconds: float) -> None:
-        """The group has taken a step of so many seconds."""
-        self.step_s += 0.2 * (seconds - self.step_s)
+        """The group has taken a step of so many seconds; a step that was predicted costs its caller nothing."""
+        if not all(job.spared for job in group):
+            self.step_s += 0.2 * (seconds - self.step_s)
         now = self.now()
         for job in group:
             job.served_at = now
-            account = self._account(job)
-            self._had[account] = self._had.get(account, 0.0) + job.step_cost
+            if not job.spared:
+                account = self._account(job)
+                self._had[account] = self._had.get(account, 0.0) + job.step_cost
 
     def rank(self, job: Job) -> int:
         """Its class, or a more urgent one if it was not served for long."""
