@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 import httpx
 
@@ -23,6 +23,15 @@ from edgewise.security.keys import KeyStore
 _READY_S = 120.0
 _STOP_S = 60.0
 _KEY_S = 86_400.0
+
+
+def end_as_interrupt() -> None:
+    """From now on SIGTERM does what Ctrl-C does, so that machines are ended and folders removed."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 def free_port() -> int:

@@ -94,11 +94,12 @@ def offload(
 @contextmanager
 def _machines(home: Path, model: str, notify: Notify, device: str | None) -> Iterator[tuple[str, Any]]:
     """The device's address and the link, if it is ours. What is started has state of its own and this machine's models."""
-    from edgewise.bench.machines import linked, sharing_home
+    from edgewise.bench.machines import end_as_interrupt, linked, sharing_home
 
     if device is not None:
         yield device, None
         return
+    end_as_interrupt()
     with tempfile.TemporaryDirectory(prefix="edgewise-bench-") as name:
         near, far = (sharing_home(Path(name) / side, home / "models") for side in ("device", "cloud"))
         notify("starting a device and a cloud engine", 0, 0)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,12 +41,12 @@ def demo(
     Both services run on this machine, on loopback; the cloud engine shares the device's models. Further flags go to
     `edgewise serve`.
     """
-    from edgewise.bench.machines import linked, sharing_home
+    from edgewise.bench.machines import end_as_interrupt, linked, sharing_home
     from edgewise.cli import demo_acts as acts
     from edgewise.core.settings import load_settings
 
     home = load_settings(config).settings.home
-    signal.signal(signal.SIGTERM, _end_as_interrupt)
+    end_as_interrupt()
     flags = [*context.args, *(["--config", str(config)] if config else [])]
     cloud = sharing_home(home / "demo-cloud", home / "models")
     patience = {"EDGEWISE_CLOUD__PATIENCE_S": str(PATIENCE_S)}
@@ -152,7 +150,3 @@ class _Show:
 
 def _segments(receipt: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [segment for stage in receipt.get("stages", ()) for segment in stage.get("segments", ())]
-
-
-def _end_as_interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
