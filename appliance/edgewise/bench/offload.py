@@ -245,7 +245,7 @@ class OffloadBench:
         try:
             answer = (await self._clients["local"].get(f"{self._url}/v1/models")).raise_for_status()
         except httpx.HTTPError as error:
-            raise EngineUnavailable(f"The device at {self._url} cannot be asked: {error}.") from error
+            raise EngineUnavailable(f"The device at {self._url} cannot be asked: {str(error).rstrip('.')}.") from error
         cards = answer.json()["data"]
         names = {name for card in cards for name in (card["id"], *card.get("edgewise", {}).get("aliases", ()))}
         for name in (self._plan.model, self._plan.picture_model):
