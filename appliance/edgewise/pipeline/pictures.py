@@ -182,9 +182,9 @@ class PictureRun:
         """Cancel what is still being drawn: it takes no further step. Safe to call twice."""
         for pump in self._pumps:
             pump.cancel()
-        for picture in self._pictures:
-            await picture.stream.aclose()
         await asyncio.gather(*self._pumps, return_exceptions=True)
+        for picture in self._pictures:  # a pump that was cancelled before its first step has not closed its stream
+            await picture.stream.aclose()
         if self.passage is not None:
             await self.passage.end(self._fault)
         self._tell_end(self._fault)

@@ -165,6 +165,7 @@ class FakeTransport:
 
     async def _drawing(self, work: DiffuseWork, attempt: int) -> AsyncGenerator[Chunk | Final, None]:
         """Four steps, from the first on in every attempt; a preview after the second."""
+        await asyncio.sleep(3600 if self.hang else 0)
         left = self.cuts.pop(0) if self.cuts else None
         for step in range(4):
             if left == 0:

@@ -141,6 +141,23 @@ def test_a_slow_side_is_hedged_the_first_token_wins_and_both_costs_are_told() ->
     assert [control.op for control in transport.said] == ["cancel"]
 
 
+@pytest.mark.parametrize("hedge_s", [0.0, 0.01])
+def test_an_answer_that_is_being_read_can_be_cancelled_on_both_sides(hedge_s: float) -> None:
+    async def run() -> tuple[list[str], int]:
+        transport, local = FakeTransport(hang=True), LocalEngine(pause_s=3600.0)
+        engine = both(transport, local, hedge_s=hedge_s)
+        stream = await engine.submit(ask())
+        reader = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0.1)
+        reader.cancel()
+        await stream.aclose()
+        await asyncio.gather(reader, return_exceptions=True)
+        await engine.engines["cloud"].road.parting.close()  # type: ignore[attr-defined]
+        return [control.op for control in transport.said], local.aborted
+
+    assert asyncio.run(run()) == (["cancel"], 1 if hedge_s else 0)
+
+
 def test_a_hedge_that_loses_is_cancelled() -> None:
     transport, local = FakeTransport(), LocalEngine(pause_s=30.0)
     chunks = asyncio.run(read(both(transport, local, first="local", hedge_s=0.05), ask()))

@@ -97,3 +97,19 @@ def test_leaving_cancels() -> None:
         return [control.op for control in transport.said]
 
     assert asyncio.run(leave()) == ["cancel"]
+
+
+def test_a_picture_that_is_being_read_can_be_cancelled() -> None:
+    async def run() -> list[str]:
+        transport = FakeTransport(hang=True)
+        remote = pictures(transport)
+        stream = await remote.submit(ask())
+        reader = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0.01)
+        reader.cancel()  # delivered only after the next line, as where a client leaves
+        await stream.aclose()
+        await asyncio.gather(reader, return_exceptions=True)
+        await remote.road.parting.close()
+        return [control.op for control in transport.said]
+
+    assert asyncio.run(run()) == ["cancel"]

@@ -15,7 +15,7 @@ from edgewise.core.errors import EdgewiseError, EngineFault
 from edgewise.core.log import get_logger
 from edgewise.edge.offload.accounts import together
 from edgewise.edge.offload.continuation import Begin, Complete, Course, Fail, Move, Side
-from edgewise.edge.offload.waiting import Deadline
+from edgewise.edge.offload.waiting import Deadline, being_read
 from edgewise.engine.api import CacheTier, Engine, EngineInfo, EngineState, EngineStats, MemoryReport, TokenStream
 from edgewise.engine.request import FinishReason, GenerateRequest, LinkUse, RequestStats, Segment, TokenChunk, link_of
 
@@ -117,11 +117,13 @@ class _Leg:
 
     async def close(self) -> None:
         task, self.task = self.task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        if self.stream is not None:
-            await self.stream.aclose()
+        try:
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        finally:  # also where whoever closes it is cancelled meanwhile
+            if self.stream is not None:
+                await self.stream.aclose()
 
     @property
     def link(self) -> LinkUse | None:
@@ -169,9 +171,9 @@ class ContinuingStream:
     async def aclose(self) -> None:
         if not self._closed:
             self._closed = True
-            await self._chunks.aclose()
-            for leg in self._legs.values():
-                await leg.close()
+            if not being_read(self._chunks):
+                await self._chunks.aclose()
+            await asyncio.gather(*(leg.close() for leg in self._legs.values()))
 
     @property
     def link(self) -> LinkUse | None:

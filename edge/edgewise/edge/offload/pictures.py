@@ -20,7 +20,7 @@ from edgewise.edge.offload.accounts import together
 from edgewise.edge.offload.continuation import Side, may_continue
 from edgewise.edge.offload.follow import JobFollower, Patience, Road
 from edgewise.edge.offload.jobs import job_key, ttl_ms
-from edgewise.edge.offload.waiting import Deadline
+from edgewise.edge.offload.waiting import Deadline, being_read
 from edgewise.engine.api import EngineState
 from edgewise.engine.pictures.request import (
     DiffuseChunk,
@@ -135,7 +135,8 @@ class RemotePictureStream:
 
     async def aclose(self) -> None:
         self._leave("cancel")
-        await self._chunks.aclose()
+        if not being_read(self._chunks):  # else its reader hears of the end from the cloud
+            await self._chunks.aclose()
 
     def __del__(self) -> None:
         if not self._done:

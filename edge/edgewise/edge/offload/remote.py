@@ -21,7 +21,7 @@ from edgewise.edge.offload.book import Fresh, StreamBook, TextBook, TokenBook
 from edgewise.edge.offload.follow import JobFollower, Patience, Road
 from edgewise.edge.offload.jobs import generate_job
 from edgewise.edge.offload.text import TextTokens
-from edgewise.edge.offload.waiting import Deadline
+from edgewise.edge.offload.waiting import Deadline, being_read
 from edgewise.engine.api import CacheTier, EngineInfo, EngineState, EngineStats, MemoryReport
 from edgewise.engine.request import (
     FinishReason,
@@ -174,7 +174,8 @@ class RemoteStream:
 
     async def aclose(self) -> None:
         self._leave("cancel")
-        await self._chunks.aclose()
+        if not being_read(self._chunks):  # else its reader hears of the end from the cloud
+            await self._chunks.aclose()
 
     def __del__(self) -> None:
         if not self._done:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import AsyncGenerator
+from types import AsyncGeneratorType
+from typing import Any, cast
 
 from edgewise.core.errors import DeadlineExceeded, LinkLost
 from edgewise.wire.http import SILENCE_S
@@ -14,6 +17,11 @@ _LONGEST_PAUSE_S = 1.0
 _MOMENT_S = 0.001
 _ALIVE_S = SILENCE_S + 5.0
 """A connection that lasted longer than it takes to notice that there is none was a living one."""
+
+
+def being_read(generator: AsyncGenerator[Any, None]) -> bool:
+    """Whether somebody waits for its next item now: then it cannot be closed, and ends with its reader."""
+    return cast(AsyncGeneratorType[Any, None], generator).ag_running
 
 
 class Deadline:
