@@ -30,7 +30,9 @@ class Opened:
     def __init__(self) -> None:
         self.mailbox: Mailbox[TokenChunk] = Mailbox()
         self.cancelled = 0
-        self.stream: RequestStream[TokenChunk] | None = RequestStream(self.mailbox, self.cancel, asyncio.get_running_loop())
+        self.stream: RequestStream[TokenChunk] | None = RequestStream(
+            self.mailbox, self.cancel, asyncio.get_running_loop()
+        )
 
     def cancel(self) -> None:
         self.cancelled += 1
