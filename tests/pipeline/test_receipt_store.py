@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgewise.core.clock import FakeClock
-from edgewise.core.errors import NotFound
+from edgewise.core.errors import NotFound, StorageError
 from edgewise.engine.request import LinkUse, RequestStats, Segment
 from edgewise.pipeline.plan import Candidate, Decision, Errand, Plan, Prediction
 from edgewise.pipeline.receipt_store import DAY_S, Outcome, Query, ReceiptStore, Spent
@@ -195,6 +195,46 @@ async def test_a_broken_answer_has_no_real_latency(stored: tuple[Stored, Receipt
     store.ended(outcome("r", plan_of(), fault="cancelled"))
     found = await store.get("r")
     assert (found["state"], found["real_ms"], found["error"]) == ("cancelled", None, None)
+
+
+async def test_what_ran_when_the_service_was_killed_runs_no_more_and_was_paid(
+    stored: tuple[Stored, ReceiptStore],
+) -> None:
+    made, store = stored
+    noon = made.clock.time()
+    await store.planned(Errand(id="r1"), "tiny", plan_of())
+    again = made.open()
+    assert (await again.get("r1"))["state"] == "interrupted"
+    assert await again.spent(noon) == Spent(1000, 0.5)
+    await again.planned(Errand(id="r1"), "tiny", plan_of())  # the same request is tried again
+    assert (await again.get("r1"))["state"] == "running"
+    again.ended(outcome("r1", plan_of(), HANDED_OVER))
+    assert await again.spent(noon) == Spent(2000, 0.75)
+    again.ended(outcome("r1", plan_of(), HANDED_OVER))
+    await again.planned(Errand(id="r1"), "tiny", plan_of())  # and once more, before its last receipt is on disk
+    states = [one["state"] for one in await again.find(Query(request="r1"))]
+    assert states == ["running", "done", "interrupted"]
+    again._database.close()
+
+
+async def test_a_disk_that_refuses_for_long_costs_old_receipts_and_no_memory(
+    stored: tuple[Stored, ReceiptStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(_: object) -> None:
+        raise StorageError("The disk is full.")
+
+    _, store = stored
+    with monkeypatch.context() as patch:
+        patch.setattr(store._database, "run", full)
+        for number in range(2500):
+            store.ended(outcome(f"r{number}", plan_of()))
+        with pytest.raises(StorageError):
+            await store.flush()
+    assert (await store.get("r2499"))["state"] == "done"
+    assert len(await store.find(Query(limit=1000))) == 1000
+    assert "pending=0" in repr(store)
+    with pytest.raises(NotFound):
+        await store.get("r499")
 
 
 async def test_old_receipts_go_and_a_learner_hears_of_every_end(stored: tuple[Stored, ReceiptStore]) -> None:

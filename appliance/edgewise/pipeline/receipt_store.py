@@ -29,8 +29,12 @@ MAX_FOUND = 1000
 _DELAY_S = 0.5  # receipts of this time are one commit
 _PRUNE_S = 3600.0
 
+_MAX_PENDING = 2000  # beyond that a disk that refuses costs the oldest
+
+_ABANDONED = "UPDATE receipts SET fault = 'interrupted' WHERE receipt IS NULL AND fault IS NULL"
+_TRIED_BEFORE = "UPDATE receipts SET id = id || '/before/' || rowid WHERE id = :id"
 _PLANNED = """
-INSERT OR REPLACE INTO receipts (id, at, key, model, place, predicted_s, bytes, price, plan)
+INSERT INTO receipts (id, at, key, model, place, predicted_s, bytes, price, plan)
 VALUES (:id, :at, :key, :model, :place, :predicted_s, :bytes, :price, :plan)
 """
 _ENDED = """
@@ -112,20 +116,30 @@ class ReceiptStore:
         self._pending: list[dict[str, Any]] = []
         self._writing: asyncio.Task[None] | None = None
         self._prune_at = 0.0
+        self._fresh = True
         self.learner: Callable[[Outcome], str | None] | None = None
 
     def __repr__(self) -> str:
         return f"ReceiptStore({self._database!r}, pending={len(self._pending)})"
 
     async def planned(self, errand: Errand, model: str, plan: Plan) -> None:
-        """Keep a plan; durable on return."""
+        """Keep a plan; durable on return. Where a request is tried again, as a deferred job may be, the earlier try is kept under
+        an id of its own, for it was paid too."""
+        if any(row["id"] == errand.id for row in self._pending):
+            await self.flush()
         row = self._row(errand, model, plan)
         chosen = [decision.predicted for decision in plan.decisions if decision.predicted is not None]
         row |= {
             "bytes": sum(one.most_bytes for one in chosen),
             "price": sum(one.most_price for one in chosen),
         }
-        await self._database.run(lambda connection: connection.execute(_PLANNED, row))
+
+        def work(connection: sqlite3.Connection) -> None:
+            self._tidy(connection)
+            connection.execute(_TRIED_BEFORE, row)
+            connection.execute(_PLANNED, row)
+
+        await self._database.run(work)
 
     def ended(self, outcome: Outcome) -> None:
         """Keep a receipt, soon; tell the learner now."""
@@ -153,6 +167,7 @@ class ReceiptStore:
             return
 
         def work(connection: sqlite3.Connection) -> None:
+            self._tidy(connection)
             connection.executemany(_ENDED, rows)
             if prune:
                 connection.execute("DELETE FROM receipts WHERE at < ?", (self._clock.time() - self._keep_s,))
@@ -160,7 +175,7 @@ class ReceiptStore:
         try:
             await self._database.run(work)
         except BaseException:
-            self._pending = rows + self._pending
+            self._pending = (rows + self._pending)[-_MAX_PENDING:]
             raise
         if prune:
             self._prune_at = self._clock.monotonic() + _PRUNE_S
@@ -227,6 +242,12 @@ class ReceiptStore:
         except EdgewiseError as error:
             log.warning("receipts_wait", count=len(self._pending), reason=error.message)
 
+    def _tidy(self, connection: sqlite3.Connection) -> None:
+        """What was running when the service ended, ended with it."""
+        if self._fresh:
+            connection.execute(_ABANDONED)
+            self._fresh = False
+
     def _row(self, errand: Errand, model: str, plan: Plan) -> dict[str, Any]:
         return {
             "id": errand.id,
@@ -251,7 +272,7 @@ def _shown(row: Any) -> dict[str, Any]:
         "key": row["key"],
         "model": row["model"],
         "where": row["place"],
-        "state": "running" if row["receipt"] is None else row["fault"] or "done",
+        "state": row["fault"] or ("running" if row["receipt"] is None else "done"),
         "predicted_ms": None if predicted is None else round(predicted * 1000, 3),
         "real_ms": None if real is None else round(real * 1000, 3),
         "error": None if predicted is None or not real else round(abs(predicted - real) / real, 4),
