@@ -109,12 +109,18 @@ def flip(query: bytes, answer: bytes) -> bytes:
 
 
 def lie(query: bytes, answer: bytes) -> bytes:
-    """Each page's content under the next one's name, with digests that are right."""
+    """Each page's content under the name of the one before, with digests that are right."""
     names = split(PageQuery.model_validate(decode(query)).names)
-    count = int.from_bytes(answer[6:8], "big")
-    size = int.from_bytes(answer[8:12], "big")
+    count, size = int.from_bytes(answer[6:8], "big"), int.from_bytes(answer[8:12], "big")
     contents = [answer[-size * (count - index) :][:size] for index in range(count)]
     return pack_pages(names[:count], [*contents[1:], contents[0]])
+
+
+def poison(query: bytes, answer: bytes) -> bytes:
+    """Pages of what is no number, with digests that are right."""
+    names = split(PageQuery.model_validate(decode(query)).names)
+    count, size = int.from_bytes(answer[6:8], "big"), int.from_bytes(answer[8:12], "big")
+    return pack_pages(names[:count], [b"\xff" * size] * count)
 
 
 @pytest.fixture(scope="module")
@@ -189,15 +195,16 @@ def _tenants(giver: DeviceService, taker: DeviceService, theirs: str, ours: str,
 def test_whatever_is_in_doubt_is_computed(home: Path, giver: DeviceService) -> None:
     """Each fault costs one prompt's time and its peer the trust: the next prompt asks the next one."""
     with ExitStack() as stack:
-        flipping, lying = (stack.enter_context(Meddler(giver, change)) for change in (flip, lie))
+        bad = [stack.enter_context(Meddler(giver, change)).url for change in (flip, lie, poison)]
         broken = stack.enter_context(Link(giver.host, giver.port))
         slow = stack.enter_context(Link(giver.host, giver.port, LinkShape(bits_per_s=300_000)))
         dead = "http://127.0.0.1:9"
-        taker = stack.enter_context(taking(home, dead, flipping.url, lying.url, broken.url, slow.url, giver.url))
+        taker = stack.enter_context(taking(home, dead, *bad, broken.url, slow.url, giver.url))
         broken.act_after(100_000, "cut")
         for prompt, outcome in (
             ("flipped ", {"damaged": 1}),
             ("lied about ", {"disagreed": 1}),
+            ("poisoned ", {"disagreed": 2}),
             ("broken off ", {"late": 1}),
             ("too slow ", {"late": 2}),
             ("well ", {"used": 1}),

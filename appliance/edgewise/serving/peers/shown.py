@@ -27,7 +27,7 @@ class ShownPages:
 
     def add(self, digest: str, salt: str, chain: Sequence[PageHash]) -> None:
         """A prompt was asked. Its later pages are forgotten before its earlier ones, which more prompts share."""
-        for name in reversed(chain):
+        for name in reversed(chain) if self._most else ():
             row = (digest, salt, name)
             self._names[row] = None
             self._names.move_to_end(row)

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from edgewise.core.errors import BadMessage, EdgewiseError, EngineUnavailable, LinkLost, NotAuthenticated
+from edgewise.core.errors import BadMessage, EdgewiseError, EngineFault, LinkLost, NotAuthenticated
 from edgewise.core.log import get_logger
 from edgewise.engine.api import EngineInfo, TokenStream
 from edgewise.engine.client import EngineClient
@@ -34,6 +34,7 @@ from edgewise.wire.pages import MAX_NAMES
 FIRST_BYTES = 256 << 10
 """Of the first piece from a peer whose link is not known: enough to measure it by."""
 _LEAST_LOOKUP_S, _LOOKUP_S = 0.1, 1.0
+_HURRY = 4  # times what computing takes must be left to a request that waits for a peer
 _PROOF_S = 5.0  # beside what computing all would take
 
 log = get_logger(__name__)
@@ -126,9 +127,8 @@ class PeerPages:
                 self._busy.add(info.digest)
                 try:
                     taken = await self._take(engine, info, request, chain)
-                except (
-                    EdgewiseError
-                ) as error:  # of our own engine, which will tell the request itself if it cannot work
+                except EdgewiseError as error:
+                    # Of our own engine, which will tell the request itself if it cannot work.
                     log.warning("kv_handover_failed", request_id=request.id, reason=error.message)
                 finally:
                     self._busy.discard(info.digest)
@@ -167,6 +167,10 @@ class PeerPages:
         room = (await engine.stats()).host_limit_bytes // info.kv_page_bytes
         pace = self._pace(info.digest)
         assert pace is not None
+        compute_s = (len(chain) - held) * info.page_tokens / pace
+        hurried = request.deadline_s is not None and request.deadline_s < _HURRY * compute_s
+        if hurried or room * info.page_tokens < self._min_tokens:
+            return None
         for peer in self._peers:
             if peer.usable(request.salt):
                 errand = await self._ask(peer, engine, info, request, chain[: min(room, MAX_NAMES)], held, pace)
@@ -288,15 +292,16 @@ class PeerPages:
         stream = await errand.engine.submit(proof)
         try:
             async for chunk in stream:
-                if chunk.finish == "error":
-                    raise EngineUnavailable(chunk.error_message or "The proof of a hand-over failed.")
+                if chunk.finish == "error":  # contents that no model makes give no finite logits
+                    return 0 if chunk.error_code == EngineFault.code else NOT_COMPARED
         finally:
             await stream.aclose()
         lasting = errand.lasting[:got]
         return (await errand.engine.pages("adopt", errand.hidden[:got], lasting=lasting)).count
 
     def _doubt(self, errand: _Errand, word: str, why: str) -> _Taken:
-        text = f"{errand.peer.url} has the KV pages of this prompt, but {why}: all was computed here."
+        log.info("kv_handover_in_vain", request_id=errand.request.id, peer=errand.peer.url, outcome=word)
+        text = f"Another appliance has the KV pages of this prompt, but {why}: all was computed here."
         self._tell(word, text if word in ("disagreed", "damaged") else "")
         return _Taken(0, text)
 
