@@ -18,6 +18,7 @@ from edgewise.core.errors import (
 )
 from edgewise.engine.request import GenerateRequest, Priority, TokenChunk
 from edgewise.pipeline.plan import Decision, Demand, Errand, LocalPlanner, Plan
+from edgewise.pipeline.receipts import GenerateReceipt
 from edgewise.pipeline.run import Run, start_run
 from edgewise.pipeline.seeds import sequence_seed
 from edgewise.pipeline.task import Sampling, Task, TextInput
@@ -132,6 +133,7 @@ async def test_a_stop_string_ends_the_engines_work_in_the_turn_in_which_it_is_fo
     assert run.usage().completion_tokens == 6
     assert run.usage().cached_tokens == 0
     stage = run.receipt().stages[0]
+    assert isinstance(stage, GenerateReceipt)
     assert (stage.queued_ms, stage.prefill_ms, stage.restarts) == (1.0, 2.0, 0)
     assert stage.decode_ms is not None
     assert stage.decode_ms != 3.0  # measured here: the engine's last word never came
