@@ -55,7 +55,7 @@ class Machine:
 
     def __init__(self, command: list[str], home: Path, port: int, settings: Mapping[str, str]) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self.log = home / f"{command[0]}-{port}.log"
+        self.log = home / f"machine-{command[0]}.log"
         self._command = [*module_command("edgewise.cli.main"), *command, "--port", str(port)]
         self._environment = {**os.environ, **settings, "EDGEWISE_HOME": str(home)}
         self._process: subprocess.Popen[bytes] | None = None
