@@ -135,6 +135,7 @@ class Receipt:
 class TextReceipt(Receipt):
     """`sampling` holds the values in force, the model's recommendations included."""
 
+    stages: tuple[GenerateReceipt, ...]
     seed: int
     sampling: Mapping[str, float]
 
@@ -143,6 +144,7 @@ class TextReceipt(Receipt):
 class PictureReceipt(Receipt):
     """`seeds` are those of the pictures in their order."""
 
+    stages: tuple[DiffuseReceipt, ...]
     seeds: tuple[int, ...]
 
 
