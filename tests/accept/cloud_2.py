@@ -160,7 +160,7 @@ LINE = Line(
     title="Link cut at every tenth offset of a 200-token stream, twice per stream, on both transports",
     bar="byte-equal to an uncut run, each request billed once",
     count=len(OFFSETS),
-    small=2,
+    small=1,
     measure=measure,
 )
 
