@@ -73,6 +73,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def claim(self) -> None:
+        self._claim()
+
+    def _claim(self) -> None:
         claim = self.loop.run_until_complete(self.table.claim("worker"))
         if claim is None:
             return
@@ -84,9 +87,23 @@ class Machine(RuleBasedStateMachine):
         self.held.append(Held(claim, claim.job.count))
 
     @precondition(lambda self: self.held)
+    @rule()
+    def overtake(self) -> None:
+        """Leases run out, another worker has the job, and the first one, which has not noticed, writes."""
+        late = self.held[-1]
+        for _ in range(2):  # the second time the pause before the next attempt is over too
+            self.clock.advance(40.0)
+            self.loop.run_until_complete(self.table.tick())
+        self._look_for_ends()
+        self._claim()
+        self._write(late, 1)
+
+    @precondition(lambda self: self.held)
     @rule(data=strategies.data(), count=strategies.integers(1, 4))
     def write(self, data: strategies.DataObject, count: int) -> None:
-        held = data.draw(strategies.sampled_from(self.held))
+        self._write(data.draw(strategies.sampled_from(self.held)), count)
+
+    def _write(self, held: Held, count: int) -> None:
         tokens = [*range(self.next_token, self.next_token + count)]
         self.next_token += count
         lease = held.claim.lease
