@@ -1,6 +1,6 @@
 """Measures the step cache: `python -m scripts.pictures.step_cache MODEL_FOLDER`.
 
-Draws the first prompts of prompts.txt, each with a seed of its own, with all steps computed and with several thresholds, and
+Draws prompts of prompts.txt, each with a seed of its own, with all steps computed and with several thresholds, and
 prints a table: steps computed, processor time, and how far the pictures are from those with all steps (PSNR).
 """
 
@@ -52,6 +52,7 @@ def likeness(one: Pixels, other: Pixels) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
+    parser.add_argument("--first", type=int, default=0, help="prompts to leave out")
     parser.add_argument("--pictures", type=int, default=16)
     parser.add_argument("--steps", type=int, default=50)
     given = parser.parse_args()
@@ -67,7 +68,7 @@ def main() -> None:
             guidance=model.traits.guidance,
             seed=seed,
         )
-        for seed, task in enumerate(read_tasks()[: given.pictures])
+        for seed, task in [*enumerate(read_tasks())][given.first : given.first + given.pictures]
     ]
     whole = [draw(model, brief) for brief in briefs]
     print(
