@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from edgewise.cli.jobs import row, text_of
+from edgewise.cli.main import build
 from scripts.service import edgewise_command, edgewise_environment
-from tests.e2e.service import edgewise, import_tiny, new_home, running
+from tests.e2e.service import import_tiny, new_home, running
 
 
 def test_jobs_are_listed_shown_cancelled_and_deleted() -> None:
@@ -22,16 +25,27 @@ def test_jobs_are_listed_shown_cancelled_and_deleted() -> None:
         id = one.json()["id"]
         far = {"url": "/v1/completions", "body": {**asked, "max_tokens": 4000, "ignore_eos": True}, "key": "far"}
         other = httpx.post(f"{service.url}/edgewise/v1/jobs", json=far, timeout=60).json()["id"]
-        assert other in edgewise(home, "jobs", "list", *at)
-        assert json.loads(edgewise(home, "jobs", "cancel", other, "--json", *at))["state"] in ("cancelled", "rejected")
-        while (job := json.loads(edgewise(home, "jobs", "show", id, "--json", *at)))["state"] != "succeeded":
+        assert other in cli("jobs", "list", *at)
+        assert json.loads(cli("jobs", "cancel", other, "--json", *at))["state"] in ("cancelled", "rejected")
+        while (job := json.loads(cli("jobs", "show", id, "--json", *at)))["state"] != "succeeded":
             assert job["state"] in ("queued", "running")
-        assert edgewise(home, "jobs", "show", id, *at).rstrip("\n") == text_of(job)
-        edgewise(home, "jobs", "delete", id, *at)
-        assert [one["id"] for one in json.loads(edgewise(home, "jobs", "list", "--json", *at))["data"]] == [other]
+            time.sleep(0.05)
+        assert cli("jobs", "show", id, *at).rstrip("\n") == text_of(job)
+        cli("jobs", "delete", id, *at)
+        assert [one["id"] for one in json.loads(cli("jobs", "list", "--json", *at))["data"]] == [other]
         gone = refused(home, "jobs", "show", id, *at)
         assert "There is no job" in gone.stderr
         assert gone.returncode == 5
+        second = refused(home, "serve", "--port", "0")
+        assert second.returncode == 4
+        assert "another device service uses" in second.stderr
+
+
+def cli(*args: str) -> str:
+    """What a command prints, run in this process."""
+    done = CliRunner().invoke(build(), args)
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 def refused(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
