@@ -202,5 +202,5 @@ def test_a_second_engine_is_refused_the_state_directory(home: Path, service: Clo
     second = subprocess.run(
         command, env=edgewise_environment(home), capture_output=True, text=True, timeout=60, check=False
     )
-    assert (second.returncode, service.ready()) == (4, True)
+    assert (second.returncode, service.ready()) == (3, True)
     assert "another cloud engine" in second.stderr

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -202,3 +203,32 @@ def test_silence_ends_at_the_limit() -> None:
 
 def test_a_good_url_is_split_without_its_fragment() -> None:
     assert check_url("https://example.org/x?y#z", FetchPolicy()).geturl() == "https://example.org/x?y"
+
+
+def test_a_name_with_many_addresses_that_do_not_answer_takes_no_longer_than_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Deaf:
+        """A socket whose other side never answers."""
+
+        def __init__(self, *_: Any) -> None:
+            self.patience_s = 0.0
+
+        def settimeout(self, seconds: float) -> None:
+            self.patience_s = seconds
+
+        def connect(self, address: Any) -> None:
+            del address
+            time.sleep(self.patience_s)
+            raise TimeoutError("timed out")
+
+        def close(self) -> None:
+            return
+
+    many = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"93.184.216.{last}", 443)) for last in range(1, 41)]
+    monkeypatch.setattr("edgewise.security.fetch.socket.getaddrinfo", lambda *_args, **_named: many)
+    monkeypatch.setattr("edgewise.security.fetch.socket.socket", Deaf)
+    began = time.monotonic()
+    with pytest.raises(SourceUnavailable, match="timed out"):
+        open_url("https://many.example/x", FetchPolicy(timeout_s=0.2))
+    assert time.monotonic() - began < 4.0

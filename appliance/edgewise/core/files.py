@@ -136,6 +136,12 @@ def atomic_write(path: Path, data: bytes | str, *, mode: int = 0o644) -> None:
         file.write(data.encode("utf-8") if isinstance(data, str) else data)
 
 
+class FolderInUse(ConfigError):
+    """Another process holds a folder, and may let it go."""
+
+    retryable = True
+
+
 @contextlib.contextmanager
 def alone(folder: Path, name: str, what: str) -> Iterator[None]:
     """Hold a folder (made if missing) for one process: a second one would take work of this one for that of a dead one.
@@ -145,7 +151,7 @@ def alone(folder: Path, name: str, what: str) -> Iterator[None]:
         what: Who holds it, for the message.
 
     Raises:
-        ConfigError: Another process holds it.
+        FolderInUse: Another process holds it.
         StorageError: The disk refuses.
     """
     make_folder(folder, mode=0o750)
@@ -156,7 +162,7 @@ def alone(folder: Path, name: str, what: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConfigError(
+            raise FolderInUse(
                 f"another {what} uses {folder}: end it, or set EDGEWISE_HOME to a directory of its own"
             ) from error
         yield

@@ -48,7 +48,7 @@ def serve(loaded: LoadedSettings) -> int:
     """Run the cloud engine until a stop signal; see `serving.service.serve`. It listens where `[intake]` says.
 
     Raises:
-        ConfigError: Another cloud engine uses the state directory.
+        FolderInUse: Another cloud engine uses the state directory.
     """
     intake = loaded.settings.intake
     settings = loaded.settings.model_copy(update={"host": intake.host, "port": intake.port})

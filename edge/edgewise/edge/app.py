@@ -21,7 +21,7 @@ def serve(loaded: LoadedSettings) -> int:
     """Run the device service until a stop signal; see `serving.service.serve`.
 
     Raises:
-        ConfigError: Another device service uses the state directory.
+        FolderInUse: Another device service uses the state directory.
     """
     with alone(loaded.settings.home, "device.lock", "device service"):
         return service.serve(loaded, device_parts)

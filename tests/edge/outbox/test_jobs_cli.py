@@ -37,7 +37,7 @@ def test_jobs_are_listed_shown_cancelled_and_deleted() -> None:
         assert "There is no job" in gone.stderr
         assert gone.returncode == 5
         second = refused(home, "serve", "--port", "0")
-        assert second.returncode == 4
+        assert second.returncode == 3
         assert "another device service uses" in second.stderr
 
 
