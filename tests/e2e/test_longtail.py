@@ -80,7 +80,8 @@ def test_only_the_engines_process_holds_transformers(service: DeviceService) -> 
     assert any(holds_torch(child) for child in main.children(recursive=True))
 
 
-def test_what_pages_cannot_serve_is_named_at_the_start(home: Path) -> None:
-    name = import_longtail(home, home / "mamba", "mamba", max_position_embeddings=256, num_attention_heads=4)
-    with pytest.raises(ServiceError, match="MambaForCausalLM keeps recurrent state"), running(model=name, home=home):
-        pass
+def test_what_pages_cannot_serve_is_named_at_the_start() -> None:
+    with new_home(starter=False) as own:  # a state directory has one service
+        name = import_longtail(own, own / "mamba", "mamba", max_position_embeddings=256, num_attention_heads=4)
+        with pytest.raises(ServiceError, match="MambaForCausalLM keeps recurrent state"), running(model=name, home=own):
+            pass
