@@ -87,6 +87,16 @@ class Prediction:
     most_bytes: int = 0
     most_price: float = 0.0
 
+    @property
+    def budget_bytes(self) -> int:
+        """Bytes that a budget must have room for: never less than what is expected."""
+        return max(self.most_bytes, self.up_bytes + self.down_bytes)
+
+    @property
+    def budget_price(self) -> float:
+        """Money that a budget must have room for: never less than what is expected."""
+        return max(self.most_price, self.price)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:

@@ -1,5 +1,5 @@
 """What may cross the link and what cloud work may cost, by day (UTC). Spending is counted from the stored plans and receipts, so
-that a restart forgets nothing; what runs counts with what it may cost (`Prediction.most_bytes`, `most_price`)."""
+that a restart forgets nothing; what runs counts with what it may cost (`Prediction.budget_bytes`, `budget_price`)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Left:
         if predicted is None:
             return self
         return Left(
-            None if self.bytes is None else self.bytes - predicted.most_bytes,
-            None if self.price is None else self.price - predicted.most_price,
+            None if self.bytes is None else self.bytes - predicted.budget_bytes,
+            None if self.price is None else self.price - predicted.budget_price,
         )
 
 

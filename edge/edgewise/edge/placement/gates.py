@@ -101,10 +101,10 @@ def _no_link(demand: Demand, sight: Sight) -> str | None:
 
 def _no_budget(sight: Sight) -> str | None:
     predicted, left = sight.predicted, sight.left
-    cost = 0 if predicted is None else predicted.most_bytes
+    cost = 0 if predicted is None else predicted.budget_bytes
     if left.bytes is not None and cost > left.bytes:
         return f"It may cost {cost} bytes, and {max(0, left.bytes)} are left today (placement.daily_bytes)."
-    price = 0.0 if predicted is None else predicted.most_price
+    price = 0.0 if predicted is None else predicted.budget_price
     if left.price is not None and (price > left.price or left.price < 0):
         return f"It may cost {price:.6g}, and {max(0.0, left.price):.6g} are left today (placement.daily_price)."
     return None
