@@ -13,7 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _AIM = 0.7  # share of the allowed stretch that is used; the rest is for noise and for changing over
-_CLEAR_STEPS = 96  # between two bursts: clients feel each in up to three gaps, since the service hands on tokens late too
+_CLEAR_STEPS = (
+    96  # between two bursts: clients feel each in up to three gaps, since the service hands on tokens late too
+)
 _BURST_S = 0.1  # longest burst, unless one slice takes longer
 _SMOOTHING = 0.2
 _OUTLIER = 2.0  # a step that took longer than so many times the mean counts as this
