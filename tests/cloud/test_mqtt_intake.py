@@ -241,6 +241,7 @@ async def test_a_broker_that_is_killed_in_a_stream_costs_nothing(world: World, k
     assert len(world.engine.requests) == 1
 
 
+@pytest.mark.timeout(900)  # how often a stream begins again is chance: seconds on most runs, minutes on some
 async def test_messages_lost_on_the_way_are_asked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_module, "SILENCE_S", 0.5)
     rng = random.Random(7)
