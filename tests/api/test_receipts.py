@@ -73,6 +73,17 @@ async def test_the_receipt_comes_as_a_header_on_request() -> None:
         assert error["param"] == "X-Edgewise-Receipt"
 
 
+async def test_a_plan_of_a_pipeline_shows_its_stages_and_runs_nothing() -> None:
+    api = make_api()
+    body = {"pipeline": "draft-and-rewrite", "input": {"topic": "rain", "draft_model": "tiny", "rewrite_model": "tiny"}}
+    told = await api.answer(PLAN, body)
+    assert [(stage["name"], stage["where"]) for stage in told["stages"]] == [("draft", "local"), ("rewrite", "local")]
+    assert "256 tokens are expected" in told["stages"][1]["estimates"][0]
+    assert api.engine.requests == []
+    for wrong, status in ({"pipeline": "no-such"}, 404), ({"pipeline": "draft-and-rewrite", "color": "red"}, 400):
+        await api.refusal(PLAN, wrong, status)
+
+
 @pytest.mark.parametrize(
     "body",
     [hello(), prompt(), {"model": "tiny", "input": "hi"}, hello(stream=True), hello(max_tokens=7)],

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgewise.cli.plan import measured, rows
+from edgewise.cli.plan import measured, rows, told
 from edgewise.cli.receipts import row, summary
 from tests.api.harness import CHAT, Api, hello, listening, make_api
 
@@ -89,6 +89,17 @@ def test_every_candidate_is_a_line_of_its_own() -> None:
         ("generate", "local", "x", "unknown", "unknown", "", "", "", "", "It is too hot."),
         ("generate", "cloud", "*", "1.50 s", "0.10 s", 1000, "", "0.25", "12.35", "It was chosen."),
     ]
+
+
+def test_a_stage_of_a_pipeline_has_its_name_and_says_what_is_estimated() -> None:
+    stage = {**STAGE, "name": "draft", "model": "tiny", "privacy": "site", "parts": 3, "estimates": ["Of 9 tokens."]}
+    assert [row[0] for row in rows(stage)] == ["draft", "draft"]
+    assert [*told({"pipeline": "p", "privacy": "any"}, stage)] == [
+        "draft of 'tiny' (site, 3 pieces): cloud. Because.",
+        "  estimated: Of 9 tokens.",
+    ]
+    nowhere = {**stage, "where": None, "candidates": [], "predicted": None}
+    assert rows(nowhere) == [("draft", "nowhere", "x", "unknown", "unknown", "", "", "", "", "Because.")]
 
 
 def test_a_receipt_names_the_parts_of_an_answer_and_the_error_of_the_prediction() -> None:

@@ -43,6 +43,15 @@ def test_a_plan_shows_both_places_with_their_numbers_and_runs_nothing(pair: Pair
     assert len(httpx.get(f"{pair.device.url}/edgewise/v1/receipts", timeout=30).json()["data"]) == before
 
 
+def test_a_plan_of_a_pipeline_shows_both_places_of_every_stage(pair: Pair, tmp_path: Path) -> None:
+    task = tmp_path / "pipeline.json"
+    inputs = {"topic": "rain", "draft_model": "tiny", "rewrite_model": "tiny"}
+    task.write_text(json.dumps({"pipeline": "draft-and-rewrite", "input": inputs}))
+    table = edgewise(pair.device_home, "plan", "--task", str(task), "--explain", "--url", pair.device.url)
+    places = [tuple(line.split()[:2]) for line in table.splitlines()[1:]]
+    assert places == [(name, where) for name in ("draft", "rewrite") for where in ("local", "cloud")]
+
+
 def spend(url: str, pair: Pair) -> str:
     """Ask until nothing goes to the cloud any more because of the budget; why."""
     for _ in range(100):

@@ -15,6 +15,7 @@ from edgewise.api.generate import Prepare, caller, read_body
 from edgewise.api.images.routes import prepare as prepare_pictures
 from edgewise.api.images.schemas import ImageBody
 from edgewise.api.parse import Caller
+from edgewise.api.pipelines.routes import plan_pipeline
 from edgewise.api.privacy import asked_policy, asked_privacy
 from edgewise.api.responses import json_response
 from edgewise.api.responses_api.routes import prepare_response
@@ -55,8 +56,8 @@ def receipts_router(deps: ApiDependencies) -> APIRouter:
 
     @router.post(PLAN)
     async def plan_request(request: Request) -> Response:
-        """Where a request would run and why, with every candidate; the body is what the text routes and
-        /v1/images/generations take. Nothing is run."""
+        """Where a request would run and why, with every candidate; the body is what the text routes, /v1/images/generations
+        or, with `pipeline` and its name besides, /edgewise/v1/pipelines take. Nothing is run."""
         context = context_of(request.scope)
         context.privacy = asked_privacy(request.headers)
         context.policy = asked_policy(request.headers)
@@ -67,6 +68,8 @@ def receipts_router(deps: ApiDependencies) -> APIRouter:
 
 
 async def _explain(deps: ApiDependencies, body: dict[str, Any], asker: Caller) -> dict[str, Any]:
+    if "pipeline" in body:
+        return await plan_pipeline(deps, body, asker)
     task: Task | PictureTask
     if await _draws(deps, body):
         task = (await prepare_pictures(deps, validate(ImageBody, body), asker, "generation")).task

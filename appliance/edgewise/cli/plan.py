@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +21,12 @@ COLUMNS = ("STAGE", "PLACE", "", "EXPECTED", "FIRST", "BYTES", "JOULES", "PRICE"
 
 def plan(
     task: Annotated[
-        str, typer.Option("--task", help='File with a request body, as it would be sent to the API; "-" reads it here.')
+        str,
+        typer.Option(
+            "--task",
+            help='File with a request body, as it would be sent to the API, or with a pipeline\'s name and inputs; "-" reads it '
+            "here.",
+        ),
     ],
     explain: Annotated[bool, typer.Option("--explain", help="Show every place that was looked at.")] = False,
     policy: Annotated[str | None, typer.Option(help="Ask for this policy, as the header X-Edgewise-Policy.")] = None,
@@ -45,7 +50,8 @@ def plan(
         if report["measured"]:
             say(measured(report["measured"]))
     for stage in report["stages"]:
-        say(f"{stage['stage']} of '{report['model']}' ({report['privacy']}): {stage['where']}. {stage['why']}")
+        for line in told(report, stage):
+            say(line)
 
 
 def read_task(name: str) -> dict[str, Any]:
@@ -60,6 +66,15 @@ def read_task(name: str) -> dict[str, Any]:
     return body
 
 
+def told(report: Mapping[str, Any], stage: Mapping[str, Any]) -> Iterator[str]:
+    """What was decided for a stage; of a pipeline's, how much of it is estimated."""
+    own = {**report, **stage}
+    pieces = f", {own['parts']} pieces" if own.get("parts", 1) > 1 else ""
+    place = own["where"] or "nowhere"
+    yield f"{_name(stage)} of '{own['model']}' ({own['privacy']}{pieces}): {place}. {own['why']}"
+    yield from (f"  estimated: {sentence}" for sentence in own.get("estimates", ()))
+
+
 def measured(facts: Mapping[str, Any]) -> str:
     """What link and device were like, in one line; what nobody could measure is said to be unknown."""
     told = (f"{name} {'unknown' if value is None else value}" for name, value in facts.items())
@@ -68,17 +83,17 @@ def measured(facts: Mapping[str, Any]) -> str:
 
 def rows(stage: Mapping[str, Any]) -> list[tuple[object, ...]]:
     """One line for each place; of a service without another place, the one that is taken."""
-    places = stage["candidates"] or [{**stage, "allowed": True, "score": None}]
+    places = stage["candidates"] or [{**stage, "allowed": stage["where"] is not None, "score": None}]
     return [_row(stage, place) for place in places]
 
 
 def _row(stage: Mapping[str, Any], place: Mapping[str, Any]) -> tuple[object, ...]:
     predicted = place["predicted"] or {}
-    mark = "*" if place["where"] == stage["where"] else "" if place["allowed"] else "x"
+    mark = "x" if not place["allowed"] else "*" if place["where"] == stage["where"] else ""
     moved = predicted.get("up_bytes", 0) + predicted.get("down_bytes", 0)
     return (
-        stage["stage"],
-        place["where"],
+        _name(stage),
+        place["where"] or "nowhere",
         mark,
         seconds(predicted.get("total_ms")),
         seconds(predicted.get("first_ms")),
@@ -88,6 +103,11 @@ def _row(stage: Mapping[str, Any], place: Mapping[str, Any]) -> tuple[object, ..
         "" if place["score"] is None else f"{place['score']:.4g}",
         place["why"],
     )
+
+
+def _name(stage: Mapping[str, Any]) -> str:
+    """A pipeline's stages have names of their own."""
+    return str(stage.get("name", stage["stage"]))
 
 
 def seconds(milliseconds: float | None) -> str:

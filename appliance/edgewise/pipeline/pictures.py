@@ -292,9 +292,11 @@ async def _admit(task: PictureTask, hooks: Hooks) -> tuple[PictureTask, Passage]
     return replace(task, params=replace(params, prompt=prompt, negative_prompt="".join(negative))), passage
 
 
-async def explain_pictures(task: PictureTask, planner: Planner) -> Plan:
-    """Where a request would be drawn and why, without drawing it. The hooks see nothing."""
-    return await planner.explain(_errand(task), [picture_demand(task)])
+async def explain_pictures(task: PictureTask, planner: Planner, missing_bytes: int = 0) -> Plan:
+    """Where a request would be drawn and why, without drawing it; `missing_bytes` of its input are not there yet. The hooks see
+    nothing."""
+    demand = picture_demand(task)
+    return await planner.explain(_errand(task), [replace(demand, upload_bytes=demand.upload_bytes + missing_bytes)])
 
 
 def picture_seed(seed: int, index: int) -> int:

@@ -75,7 +75,8 @@ class Prediction:
     """What a stage is expected to take at one place. None where nothing was measured yet.
 
     `most_bytes` (both ways) and `most_price` are what nine of ten such requests stay below: a budget has room for that or the
-    place is not taken, and so much of it is spoken for while the stage runs.
+    place is not taken, and so much of it is spoken for while the stage runs. `answer_tokens` is how long each answer is expected
+    to become; None for pictures.
     """
 
     first_s: float | None
@@ -86,6 +87,7 @@ class Prediction:
     price: float = 0.0
     most_bytes: int = 0
     most_price: float = 0.0
+    answer_tokens: int | None = None
 
     @property
     def budget_bytes(self) -> int:

@@ -80,7 +80,8 @@ class GenerateReceipt(StageReceipt):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffuseReceipt(StageReceipt):
     """`steps` are those of each picture, `computed_steps` those of all that the step cache did not predict. With `retried`, half
-    precision overflowed and a picture was drawn again in a wider type."""
+    precision overflowed and a picture was drawn again in a wider type. `came_as` is what finished pictures crossed the link as:
+    "png", or "latents", which were decoded here, or both joined by "+"; `came_bytes` sums those up. None where none did."""
 
     width: int | None
     height: int | None
@@ -90,6 +91,8 @@ class DiffuseReceipt(StageReceipt):
     denoise_ms: float | None
     decode_ms: float | None
     retried: bool | None
+    came_as: str | None
+    came_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +206,8 @@ def diffuse_receipt(decision: Decision[PictureEngine], stats: Sequence[DiffuseSt
         denoise_ms=_ms(max(one.denoise_s for one in known)) if known else None,
         decode_ms=_ms(max(one.decode_s for one in known)) if known else None,
         retried=any(one.retried for one in known) if known else None,
+        came_as=PLACES_JOINED.join(dict.fromkeys(one.came_as for one in known if one.came_as)) or None,
+        came_bytes=sum(one.came_bytes for one in known) or None,
     )
 
 
@@ -307,6 +312,7 @@ def _predicted(prediction: Prediction | None) -> dict[str, Any] | None:
         "down_bytes": prediction.down_bytes,
         "joules": None if prediction.joules is None else round(prediction.joules, 3),
         "price": round(prediction.price, 9),
+        "answer_tokens": prediction.answer_tokens,
     }
 
 

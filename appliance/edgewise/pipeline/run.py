@@ -345,10 +345,15 @@ async def start_run(
     return run
 
 
-async def explain(task: Task, planner: Planner) -> Plan:
-    """Where a task would run and why, without running it. Raises as `start_run`, besides the hooks, which see nothing."""
+async def explain(task: Task, planner: Planner, missing_tokens: int = 0) -> Plan:
+    """Where a task would run and why, without running it. Raises as `start_run`, besides the hooks, which see nothing.
+
+    Args:
+        missing_tokens: What the prompt will have besides, of something that is not there yet.
+    """
     work = await _work_out(task)
-    return await planner.explain(errand_of(task), [_demand(task, work.requests)])
+    demand = _demand(task, work.requests)
+    return await planner.explain(errand_of(task), [_longer(demand, missing_tokens, task) if missing_tokens else demand])
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +403,17 @@ def _demand(task: Task, requests: list[GenerateRequest]) -> Demand:
         upload_bytes=sum(4 * len(request.prompt) for request in requests),
         needs_tokens=any(one.constraint is not None or one.sampling.top_logprobs is not None for one in requests),
         allowed=task.allowed,
+    )
+
+
+def _longer(demand: Demand, tokens: int, task: Task) -> Demand:
+    """The demand of a longer prompt; an answer without a limit of its own has what is left of the context."""
+    prompt, answer = demand.prompt_tokens + tokens, demand.answer_tokens
+    return replace(
+        demand,
+        prompt_tokens=prompt,
+        answer_tokens=answer if task.sampling.max_tokens is not None else max(1, answer - tokens),
+        upload_bytes=demand.upload_bytes + 4 * tokens * demand.answers,
     )
 
 

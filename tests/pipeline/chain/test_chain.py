@@ -25,7 +25,7 @@ from edgewise.pipeline.chains.load import read_pipeline
 from edgewise.pipeline.chains.stage_run import Asked, ChainPiece
 from edgewise.pipeline.model import Models
 from edgewise.pipeline.plan import Demand, Errand, LocalPlanner, Plan
-from edgewise.pipeline.run import Run, start_run
+from edgewise.pipeline.run import Run, explain, start_run
 from edgewise.pipeline.task import Task
 from tests.api.harness import until
 from tests.fakes.engine import FakeEngine, Fault
@@ -85,7 +85,10 @@ class Bench:
         async def start(task: Task) -> Run:
             return await start_run(task, self.planner)
 
-        kinds = {"generate": Generate(models, start, self.labels)}
+        async def tell(task: Task, missing: int) -> Plan:
+            return await explain(task, self.planner, missing)
+
+        kinds = {"generate": Generate(models, start, self.labels, tell)}
         told = {"id": "req", "input": {"topic": topic}, "seed": 7, "privacy": Privacy.ANY, **asked}
         return Chain(read_pipeline(text, "p.toml", kinds), kinds, Asked(**told))
 

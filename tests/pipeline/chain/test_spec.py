@@ -20,13 +20,13 @@ from edgewise.pipeline.chains.spec import fill, references
 from edgewise.pipeline.model import Models
 
 
-async def never(task: Any) -> Any:
+async def never(task: Any, missing: int = 0) -> Any:
     raise AssertionError("nothing runs here")
 
 
 KINDS: Kinds = {
-    "generate": Generate(Models(), never, Labels()),
-    "diffuse": Diffuse(Models(), never, Labels()),
+    "generate": Generate(Models(), never, Labels(), never),
+    "diffuse": Diffuse(Models(), never, Labels(), never),
 }
 TEXT = """
 name = "p"

@@ -29,11 +29,16 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import get_logger
 from edgewise.pipeline.chains.chain import Chain
 from edgewise.pipeline.chains.diffuse import Diffuse
+from edgewise.pipeline.chains.explain import explain_pipeline
 from edgewise.pipeline.chains.generate import Generate
 from edgewise.pipeline.chains.kinds import Kinds
 from edgewise.pipeline.chains.load import Pipelines, show_pipeline
 from edgewise.pipeline.chains.stage_run import Asked, ChainPiece
+from edgewise.pipeline.pictures import PictureTask, explain_pictures
+from edgewise.pipeline.plan import Plan
+from edgewise.pipeline.run import explain
 from edgewise.pipeline.seeds import draw_seed
+from edgewise.pipeline.task import Task
 
 log = get_logger(__name__)
 
@@ -56,11 +61,35 @@ class PipelineBody(BaseModel):
     timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
 
 
+class PlannedBody(PipelineBody):
+    """What `POST /edgewise/v1/plan` takes of a pipeline: its name, and what its route would take."""
+
+    pipeline: str
+
+
+async def plan_pipeline(deps: ApiDependencies, body: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Where the stages of a pipeline would run and why; see `pipeline.chains.explain`.
+
+    Raises:
+        EdgewiseError: It could not be run so; the message names the field or the stage.
+    """
+    asked, pipelines = validate(PlannedBody, body), pipelines_of(deps)
+    pipeline = await asyncio.to_thread(pipelines.get, asked.pipeline)
+    return await explain_pipeline(pipeline, pipelines.kinds, asked_of(asked, caller))
+
+
 def stage_kinds(deps: ApiDependencies) -> Kinds:
     """The kinds of stages that this build has back ends for."""
+
+    async def texts(task: Task, missing: int) -> Plan:
+        return await explain(task, deps.planner, missing)
+
+    async def pictures(task: PictureTask, missing: int) -> Plan:
+        return await explain_pictures(task, deps.planner, missing)
+
     return {
-        "generate": Generate(deps.models, partial(start_task, deps), deps.labels),
-        "diffuse": Diffuse(deps.models, partial(draw, deps), deps.labels),
+        "generate": Generate(deps.models, partial(start_task, deps), deps.labels, texts),
+        "diffuse": Diffuse(deps.models, partial(draw, deps), deps.labels, pictures),
     }
 
 

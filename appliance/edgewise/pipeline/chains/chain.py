@@ -44,7 +44,7 @@ class Chain:
         self._clock = clock
         self._began = clock()
         label = min(asked.privacy, privacy_of(pipeline.spec.privacy))
-        inputs = _inputs(pipeline, asked.input)
+        inputs = inputs_of(pipeline, asked.input)
         self._scene = Scene(
             kinds=kinds,
             asked=asked,
@@ -154,12 +154,12 @@ class Chain:
         try:
             await StageRun(self._scene, number, stage).run()
         except EdgewiseError as error:
-            self._offer(_named(error, stage))
+            self._offer(named(error, stage))
             return
         except Exception as error:  # outermost frame of a task; the caller must hear of it
             log.exception("stage_broke", request_id=self.asked.id, stage=stage.name)
             told = f"It broke off by an internal error ({type(error).__name__})."
-            self._offer(_named(EngineFault(told), stage))
+            self._offer(named(EngineFault(told), stage))
             return
         self._scene.records[stage.name].ended_s = self._now_s()
         self._running -= 1
@@ -199,7 +199,7 @@ class Chain:
                 timer.cancel()
 
 
-def _inputs(pipeline: Pipeline, given: Mapping[str, str]) -> dict[str, str]:
+def inputs_of(pipeline: Pipeline, given: Mapping[str, str]) -> dict[str, str]:
     """Every input's text: what was given, else its default."""
     known = pipeline.spec.inputs
     for name in given:
@@ -215,7 +215,7 @@ def _inputs(pipeline: Pipeline, given: Mapping[str, str]) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
-def _named(error: EdgewiseError, stage: StageSpec) -> EdgewiseError:
+def named(error: EdgewiseError, stage: StageSpec) -> EdgewiseError:
     """The same error, saying in which stage it happened."""
     error.message = f"Stage '{stage.name}': {error.message}"
     error.args = (error.message,)

@@ -11,15 +11,19 @@ from pydantic import Field as Limit
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.privacy import Labels, Privacy
 from edgewise.engine.pictures.request import DiffuseParams
-from edgewise.pipeline.chains.kinds import Call, Field, Medium, Piece, Work
+from edgewise.pipeline.chains.kinds import Call, Field, Medium, Outlook, Piece, Size, Work
 from edgewise.pipeline.chains.spec import Strict
 from edgewise.pipeline.model import Models
-from edgewise.pipeline.pictures import PictureRun, PictureTask
+from edgewise.pipeline.pictures import PictureRun, PictureTask, picture_demand
+from edgewise.pipeline.plan import Plan
 from edgewise.pipeline.receipts import Usage
 
 ANY_MODEL = "auto"
 """The first model that draws."""
 StartPictures = Callable[[PictureTask], Awaitable[PictureRun]]
+ExplainPictures = Callable[[PictureTask, int], Awaitable[Plan]]
+_BYTES_PER_PIXEL = 1.5  # PNG
+_BYTES_PER_TOKEN = 4
 
 
 class Options(Strict):
@@ -41,6 +45,7 @@ class Diffuse:
     """Args:
     start: Begins a picture task.
     labels: Of models.
+    explain: Tells where one would be drawn.
     """
 
     makes: Medium = "picture"
@@ -52,10 +57,11 @@ class Diffuse:
         "mask": Field(reads="picture"),
     }
 
-    def __init__(self, models: Models, start: StartPictures, labels: Labels) -> None:
+    def __init__(self, models: Models, start: StartPictures, labels: Labels, explain: ExplainPictures) -> None:
         self._models = models
         self._start = start
         self._labels = labels
+        self._explain = explain
 
     def check(self, fields: Set[str], options: Mapping[str, Any]) -> None:
         if "mask" in fields and "image" not in fields:
@@ -63,11 +69,26 @@ class Diffuse:
         Options.model_validate(options)
 
     async def begin(self, call: Call) -> Work:
+        run = await self._start(await self._task(call))
+        try:
+            _check_precision(call, run)
+        except BaseException:
+            await run.aclose()
+            raise
+        return _Picture(run)
+
+    async def explain(self, call: Call, missing: Size) -> Outlook:
+        task = await self._task(call)
+        plan = await self._explain(task, missing.bytes + _BYTES_PER_TOKEN * missing.tokens)
+        size = Size(bytes=round(_BYTES_PER_PIXEL * picture_demand(task).pixels))
+        return Outlook(plan=plan, model=task.model.name, privacy=task.privacy, makes=size, why="as PNG, by its size")
+
+    async def _task(self, call: Call) -> PictureTask:
         model = await self._models.open_pictures(None if call.model == ANY_MODEL else call.model)
         given = Options.model_validate(call.options)
         label = self._labels.model(model.names)
         said: dict[str, Any] = {name: one.strip() if isinstance(one, str) else one for name, one in call.input.items()}
-        task = PictureTask(
+        return PictureTask(
             id=call.id,
             model=model,
             params=DiffuseParams(**given.model_dump(exclude={"seed"}), **said),
@@ -79,16 +100,14 @@ class Diffuse:
             policy=call.policy,
             allowed=call.allowed,
         )
-        run = await self._start(task)
-        try:
-            _check_precision(call, run)
-        except BaseException:
-            await run.aclose()
-            raise
-        return _Picture(run)
 
     async def split(self, call: Call, text: str, tokens: int | None) -> list[str]:
-        del text, tokens
+        del text
+        await self.room(call, tokens)
+        return []
+
+    async def room(self, call: Call, tokens: int | None) -> int:
+        del tokens
         raise InvalidRequest(
             f"'{call.model}' draws: its prompt is not counted in tokens. Use each = \"sentence\".", param="each"
         )

@@ -11,10 +11,11 @@ from pydantic import Field as Limit
 
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.privacy import Labels, Privacy
-from edgewise.pipeline.chains.kinds import Call, Field, Medium, Piece, Work
+from edgewise.pipeline.chains.kinds import Call, Field, Medium, Outlook, Piece, Size, Work
 from edgewise.pipeline.chains.parts import pack
 from edgewise.pipeline.chains.spec import Strict
 from edgewise.pipeline.model import Models, ServedModel
+from edgewise.pipeline.plan import Plan
 from edgewise.pipeline.prompt import encode_input
 from edgewise.pipeline.receipts import Usage
 from edgewise.pipeline.run import Run
@@ -22,10 +23,14 @@ from edgewise.pipeline.task import ChatInput, Sampling, Task, TextInput
 
 _MARGIN = 16
 _LEAST = 16
-"""Tokens: what counts of sentences may be off by when they are put together, and the smallest piece that makes sense."""
+_GUESS = 256
+"""Tokens: what counts of sentences may be off by when they are put together, the smallest piece that makes sense, and an answer
+of which nothing at all is known."""
 
 Start = Callable[[Task], Awaitable[Run]]
 """`pipeline.run.start_run` with all that the service adds to it."""
+Explain = Callable[[Task, int], Awaitable[Plan]]
+"""`pipeline.run.explain` with the service's planner."""
 
 
 class Options(Strict):
@@ -51,16 +56,18 @@ class Generate:
     """Args:
     start: Begins a task.
     labels: Of models.
+    explain: Tells where one would run.
     """
 
     makes: Medium = "text"
     splits = True
     fields: Mapping[str, Field] = {"system": Field(), "user": Field(), "prompt": Field()}
 
-    def __init__(self, models: Models, start: Start, labels: Labels) -> None:
+    def __init__(self, models: Models, start: Start, labels: Labels, explain: Explain) -> None:
         self._models = models
         self._start = start
         self._labels = labels
+        self._explain = explain
 
     def check(self, fields: Set[str], options: Mapping[str, Any]) -> None:
         if ("user" in fields) == ("prompt" in fields):
@@ -79,7 +86,13 @@ class Generate:
             raise
         return _Text(run)
 
-    async def split(self, call: Call, text: str, tokens: int | None) -> list[str]:
+    async def explain(self, call: Call, missing: Size) -> Outlook:
+        task = self._task(call, await self._models.open(call.model))
+        plan = await self._explain(task, missing.tokens)
+        tokens, why = _length(plan, task)
+        return Outlook(plan=plan, model=task.model.name, privacy=task.privacy, makes=Size(tokens=tokens), why=why)
+
+    async def room(self, call: Call, tokens: int | None) -> int:
         model = await self._models.open(call.model)
         encoded = await encode_input(self._task(call, model))
         answer = Options.model_validate(call.options).max_tokens or model.context // 4
@@ -90,7 +103,11 @@ class Generate:
                 f"prompt ({len(encoded.prompts[0])}) and an answer of {answer} tokens: lower max_tokens.",
                 param="options.max_tokens",
             )
-        limit = room if tokens is None else min(room, tokens)
+        return room if tokens is None else min(room, tokens)
+
+    async def split(self, call: Call, text: str, tokens: int | None) -> list[str]:
+        limit = await self.room(call, tokens)
+        model = await self._models.open(call.model)
         return await asyncio.to_thread(pack, text, limit, lambda piece: len(model.tokenizer.encode(piece)))
 
     def _task(self, call: Call, model: ServedModel) -> Task:
@@ -115,6 +132,16 @@ class Generate:
             policy=call.policy,
             allowed=call.allowed,
         )
+
+
+def _length(plan: Plan, task: Task) -> tuple[int, str]:
+    """Tokens that an answer is expected to have, and how that is known."""
+    predicted, limit = plan.decision("generate").predicted, task.sampling.max_tokens
+    if predicted is not None and predicted.answer_tokens is not None and (limit or predicted.total_s is not None):
+        return predicted.answer_tokens, "as such answers were until now; its max_tokens before the first one"
+    if limit is not None:
+        return limit, "its max_tokens"
+    return _GUESS, "a guess: nothing was measured, and it has no max_tokens"
 
 
 class _Text:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from edgewise.core.priority import Priority
 from edgewise.core.privacy import Privacy
-from edgewise.pipeline.plan import Place, PolicyName
+from edgewise.pipeline.plan import Place, Plan, PolicyName
 from edgewise.pipeline.receipts import Usage
 
 Medium = Literal["text", "picture", "audio"]
@@ -69,6 +69,31 @@ class Piece:
     finish: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large something is that is not there yet: tokens of text, bytes of a picture."""
+
+    tokens: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a call would be if it were begun now.
+
+    Attributes:
+        plan: Of one stage; its engines must not be used.
+        makes: How large its output is expected to be.
+        why: How that is known, as the end of a sentence.
+    """
+
+    plan: Plan
+    model: str
+    privacy: Privacy
+    makes: Size
+    why: str
+
+
 class Work(Protocol):
     """A call under way."""
 
@@ -106,6 +131,17 @@ class Kind(Protocol):
 
     async def begin(self, call: Call) -> Work:
         """Returns once it was accepted; raises an `EdgewiseError` if it was not."""
+
+    async def explain(self, call: Call, missing: Size) -> Outlook:
+        """Where `begin` would run it and why, without running it. `missing` is by how much the call's input will be larger
+        than it is. Raises as `begin`, `NoPlace` among others."""
+
+    async def room(self, call: Call, tokens: int | None) -> int:
+        """The largest piece that `split` makes.
+
+        Raises:
+            InvalidRequest: There is no room at all.
+        """
 
     async def split(self, call: Call, text: str, tokens: int | None) -> list[str]:
         """`text` in pieces of at most `tokens` of the model, or of what its context leaves beside the rest of the call.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgewise.core.errors import ContextLengthExceeded
@@ -229,30 +229,42 @@ class StageRun:
             self._scene.works.discard(work)
 
     def _call(self, part: str, count: int, label: Privacy) -> Call:
-        asked, stage = self._scene.asked, self._stage
-        priority = asked.priority if stage.priority is None else max(asked.priority, priority_of(stage.priority))
-        return Call(
-            id=f"{asked.id}/{stage.name}/{count}",
-            model=self._record.model,
-            input={name: self._filled(template, part) for name, template in stage.input.items()},
-            options=stage.options,
-            seed=sequence_seed(asked.seed, self._number * 2**20 + count),
-            key=asked.key,
-            salt=asked.salt,
-            priority=priority,
-            privacy=label,
-            policy=stage.policy or asked.policy,
-            allowed=stage.where,
-            deadline_s=self._scene.left_s(),
-            precision=stage.precision,
-        )
+        values = {**self._values, PART: part}
+        call = call_of(self._scene.asked, self._number, self._stage, values, count)
+        return replace(call, model=self._record.model, privacy=label, deadline_s=self._scene.left_s())
 
-    def _filled(self, template: str, part: str) -> Value:
-        """A template's text, or the picture that it names."""
-        for name, value in self._values.items():
-            if isinstance(value, bytes) and template == f"${{{name}}}":
-                return value
-        return fill(template, lambda name: part if name == PART else str(self._values[name]))
+
+def call_of(asked: Asked, number: int, stage: StageSpec, values: Mapping[str, Value], count: int) -> Call:
+    """One piece of a stage's work, as far as the request and the pipeline's file tell.
+
+    Args:
+        values: Of everything that its templates refer to.
+        count: Counts pieces, from 0.
+    """
+    priority = asked.priority if stage.priority is None else max(asked.priority, priority_of(stage.priority))
+    return Call(
+        id=f"{asked.id}/{stage.name}/{count}",
+        model=fill(stage.model, lambda name: str(values[name])),
+        input={name: _filled(template, values) for name, template in stage.input.items()},
+        options=stage.options,
+        seed=sequence_seed(asked.seed, number * 2**20 + count),
+        key=asked.key,
+        salt=asked.salt,
+        priority=priority,
+        privacy=asked.privacy,
+        policy=stage.policy or asked.policy,
+        allowed=stage.where,
+        deadline_s=asked.deadline_s,
+        precision=stage.precision,
+    )
+
+
+def _filled(template: str, values: Mapping[str, Value]) -> Value:
+    """A template's text, or the picture that it names."""
+    for name, value in values.items():
+        if isinstance(value, bytes) and template == f"${{{name}}}":
+            return value
+    return fill(template, lambda name: str(values[name]))
 
 
 async def _listed(parts: Iterable[str]) -> AsyncGenerator[str, None]:

@@ -57,13 +57,17 @@ def told_pace(capability: Capability, demand: Demand, work: Work, queue_s: float
     return Expected(queue_s=queue_s, read_s=read_s, write_s=written / capability.speed, rest_s=transfer_s)
 
 
-def local_prediction(expected: Expected | None, watts: float | None) -> Prediction:
+def local_prediction(expected: Expected | None, demand: Demand, work: Work, watts: float | None) -> Prediction:
     """`watts` is what computing draws on top of the idle device."""
+    length = _length(demand, work)
     if expected is None:
-        return Prediction(first_s=None, total_s=None)
+        return Prediction(first_s=None, total_s=None, answer_tokens=length)
     busy_s = expected.bias * (expected.read_s + expected.write_s)
     return Prediction(
-        first_s=expected.first_s, total_s=expected.total_s, joules=None if watts is None else watts * busy_s
+        first_s=expected.first_s,
+        total_s=expected.total_s,
+        joules=None if watts is None else watts * busy_s,
+        answer_tokens=length,
     )
 
 
@@ -91,6 +95,7 @@ def cloud_prediction(
         price=price,
         most_bytes=most_bytes,
         most_price=0.0 if capability is None else _price(demand, capability, most_tokens),
+        answer_tokens=_length(demand, work),
     )
 
 
@@ -128,6 +133,11 @@ def margin_of(link: LinkView, up_bytes: int, down_bytes: int) -> float:
     """By how much a transfer at the 90th percentile is slower than an expected one; never negative."""
     usual = link.transfer_s(up_bytes, down_bytes)
     return max(0.0, link.transfer_s(up_bytes, down_bytes, p90=True) - usual)
+
+
+def _length(demand: Demand, work: Work) -> int | None:
+    """Tokens of each answer; None for pictures."""
+    return work.tokens if demand.stage == "generate" else None
 
 
 def _price(demand: Demand, capability: Capability, answer_tokens: int) -> float:

@@ -162,7 +162,7 @@ class PlacementPlanner:
         return replace(decision, engine=engine)
 
     def _here(self, demand: Demand, work: Work) -> tuple[Sight, float]:
-        predicted = local_prediction(self.experience.expect(demand, "local", work, 0.0), self._watts)
+        predicted = local_prediction(self.experience.expect(demand, "local", work, 0.0), demand, work, self._watts)
         return Sight(where="local", predicted=predicted), 0.0
 
     def _there(self, errand: Errand, demand: Demand, work: Work, left: Left) -> tuple[Sight, float]:
