@@ -44,6 +44,11 @@ class CloudSettings(Section):
         description="Begin an answer on the other side too if no token came within so many seconds; the first wins, both are "
         "paid. 0 never.",
     )
+    latents: Literal["auto", "never"] = Field(
+        default="auto",
+        description="Whether pictures that the cloud draws with a model that is loaded here too come down as latents and are "
+        'decoded here: "auto" where those are fewer bytes than the finished picture, or "never".',
+    )
     ca_file: ExpandedPath | None = Field(
         default=None,
         description="PEM file of the authority that signed the cloud's certificate; unset trusts those of the system.",
@@ -168,6 +173,10 @@ class MqttSettings(Section):
     ca_file: ExpandedPath | None = Field(
         default=None, description="PEM file of the authority that signed the broker's certificate; turns TLS on."
     )
+    cert_file: ExpandedPath | None = Field(
+        default=None, description="PEM file of this device's certificate, which enrolment writes; needs `key_file`."
+    )
+    key_file: ExpandedPath | None = Field(default=None, description="PEM file of its private key.")
     keepalive_s: int = Field(default=30, gt=0, le=65535, description="Keep-alive interval in seconds.")
 
 

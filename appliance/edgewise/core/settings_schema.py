@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_
 
 from edgewise.core.addresses import connectable, is_loopback
 from edgewise.core.priority import priorities_by_name
+from edgewise.core.settings_fleet import AgentSettings, FleetSettings
 from edgewise.core.settings_links import (
     CloudSettings,
     IntakeSettings,
@@ -313,6 +314,8 @@ class Settings(Section):
     outbox: OutboxSettings = OutboxSettings()
     peers: PeersSettings = PeersSettings()
     mqtt: MqttSettings = MqttSettings()
+    agent: AgentSettings = AgentSettings()
+    fleet: FleetSettings = FleetSettings()
     intake: IntakeSettings = IntakeSettings()
     log: LogSettings = LogSettings()
 

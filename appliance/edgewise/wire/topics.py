@@ -68,6 +68,66 @@ def result(uid: str, way: str, job: str) -> str:
     return _device(uid, way, "result", job)
 
 
+def live(uid: str) -> str:
+    """Where a device says that it is there; retained, and its last will."""
+    return _device(uid, "up", "live")
+
+
+def birth(uid: str) -> str:
+    """Where a device says what it is, after each connect; retained."""
+    return _device(uid, "up", "birth")
+
+
+def sync(uid: str) -> str:
+    """Where a device says how far it is, after each connect."""
+    return _device(uid, "up", "sync")
+
+
+def desired(uid: str, shadow: str) -> str:
+    """What is desired of a device; retained."""
+    return _device(uid, "dn", "des", shadow)
+
+
+def reported(uid: str, shadow: str) -> str:
+    """What is in force on a device."""
+    return _device(uid, "up", "rep", shadow)
+
+
+def command(uid: str, op: str) -> str:
+    """A command to a device; never retained."""
+    return _device(uid, "dn", "cmd", op)
+
+
+def control(uid: str, command_id: str) -> str:
+    """Where a command is cancelled, extended or given credit."""
+    return _device(uid, "dn", "ctl", command_id)
+
+
+def received(uid: str) -> str:
+    """Where a device hears which rows of its outbox have arrived."""
+    return control(uid, "outbox")
+
+
+def ack(uid: str, command_id: str) -> str:
+    """Every change of a command's state, and the pieces of its answer."""
+    return _device(uid, "up", "ack", command_id)
+
+
+def telemetry(uid: str, group: str) -> str:
+    """Samples of a group."""
+    return _device(uid, "up", "tel", group)
+
+
+def event(uid: str, severity: str) -> str:
+    """What happened on a device."""
+    return _device(uid, "up", "evt", severity)
+
+
+def log_part(uid: str, command_id: str) -> str:
+    """A part of the log that a command asked for."""
+    return _device(uid, "up", "log", command_id)
+
+
 def blob(uid: str, way: str, xfer: str, step: str) -> str:
     """A step ("get", "blk" or "done") of a transfer, `way` "up" or "dn"."""
     if step not in BLOB_STEPS:
@@ -96,7 +156,7 @@ def down(uid: str) -> str:
 
 
 def up(kind: str) -> str:
-    """Subscription of what all devices send of one kind ("job", "blob")."""
+    """Subscription of what all devices send of one kind ("job", "blob", "live", "ack", ...)."""
     return f"{ROOT}/d/+/up/{_part(kind)}/#"
 
 

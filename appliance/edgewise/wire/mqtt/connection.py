@@ -41,13 +41,18 @@ _NOT_PERMITTED = (0x87, 0x8A)  # not authorized; banned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """Where a broker is and as whom to connect; user name and client id are one name."""
+    """Where a broker is and as whom to connect; user name and client id are one name.
+
+    `cert_file` and `key_file` (PEM) prove who connects, where the broker asks for a certificate.
+    """
 
     host: str
     port: int = 1883
     uid: str
     password: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
     keepalive_s: int = 30
 
 
@@ -242,7 +247,7 @@ class Connection:
         if broker.password is not None:
             client.username_pw_set(broker.uid, broker.password)
         if broker.ca_file is not None:
-            client.tls_set_context(ssl.create_default_context(cafile=str(broker.ca_file)))
+            client.tls_set_context(_tls(broker.ca_file, broker.cert_file, broker.key_file))
         if will is not None:
             client.will_set(will.topic, will.payload, 1, will.retain)
         return client
@@ -343,6 +348,13 @@ class Connection:
         if sock is not None:
             self._unwatch(None, None, sock)
             self._client._sock_close()  # paho has no public way to end without a DISCONNECT
+
+
+def _tls(ca_file: Path, cert_file: Path | None, key_file: Path | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(ca_file))
+    if cert_file is not None:
+        context.load_cert_chain(cert_file, key_file)
+    return context
 
 
 def _refusal(reason: ReasonCode) -> EdgewiseError:

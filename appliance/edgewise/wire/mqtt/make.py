@@ -47,5 +47,7 @@ def broker_of(mqtt: MqttSettings, uid: str) -> Broker:
         uid=mqtt.uid or uid,
         password=None if mqtt.password_file is None else read_secret(mqtt.password_file, "mqtt.password_file"),
         ca_file=mqtt.ca_file,
+        cert_file=mqtt.cert_file,
+        key_file=mqtt.key_file,
         keepalive_s=mqtt.keepalive_s,
     )

@@ -1,0 +1,99 @@
+"""The database as the fleet's coroutines use it: units of work that run outside the event loop, one transaction each.
+
+SQLite has one writer: its write units run on one thread, in the order in which they were asked for, and never meet. PostgreSQL
+has its own locks, and both kinds run on a pool. What a caller was told is written survives a power cut (WAL with full
+synchronisation; PostgreSQL's default).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from edgewise.core.errors import ConfigError, StorageError
+from edgewise.core.log import get_logger
+
+log = get_logger(__name__)
+
+Result = TypeVar("Result")
+_READERS = 4
+_BUSY_S = 10.0
+
+
+class FleetDatabase:
+    """Open until `close`; the schema is brought up to date by `migrate` before anything else.
+
+    Args:
+        url: Of SQLAlchemy; `sqlite_url` makes that of a file.
+
+    Raises:
+        ConfigError: The URL cannot be read or names another kind of database.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parsed = make_url(url)
+        except SQLAlchemyError as error:
+            raise ConfigError(f"fleet.database: {error}") from error
+        kind = parsed.get_backend_name()
+        if kind not in ("sqlite", "postgresql"):
+            raise ConfigError(f"fleet.database: {kind} is not supported; use SQLite or postgresql+psycopg://")
+        self.sqlite = kind == "sqlite"
+        self.engine: Engine = create_engine(parsed, **({} if self.sqlite else {"pool_size": 2 * _READERS}))
+        if self.sqlite:
+            event.listen(self.engine, "connect", _set_up_sqlite)
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="fleet-read")
+        self._writers = ThreadPoolExecutor(1 if self.sqlite else _READERS, thread_name_prefix="fleet-write")
+
+    def __repr__(self) -> str:
+        return f"FleetDatabase({self.engine.url.render_as_string(hide_password=True)!r})"
+
+    async def read(self, work: Callable[[Session], Result]) -> Result:
+        """What `work` returns of a consistent view; it must not write. Return plain values: objects of the session are detached.
+
+        Raises:
+            StorageError: The database refuses or is not reached.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._transact, work, False)
+
+    async def write(self, work: Callable[[Session], Result]) -> Result:
+        """Do `work` in one transaction; it is on disk when this returns, or nothing of it is.
+
+        Raises:
+            StorageError: As above; `EdgewiseError`s of `work` itself pass through and undo it.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._writers, self._transact, work, True)
+
+    def close(self) -> None:
+        """Waits for what is running."""
+        self._readers.shutdown()
+        self._writers.shutdown()
+        self.engine.dispose()
+
+    def _transact(self, work: Callable[[Session], Result], commit: bool) -> Result:
+        try:
+            with Session(self.engine, expire_on_commit=False) as session:
+                result = work(session)
+                if commit:
+                    session.commit()
+                return result
+        except OperationalError as error:
+            raise StorageError(f"The fleet's database refuses: {error.orig}") from error
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a database file."""
+    return f"sqlite:///{path}"
+
+
+def _set_up_sqlite(connection: Any, _: Any) -> None:
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={int(_BUSY_S * 1000)}"):
+        connection.execute(f"PRAGMA {pragma}")
