@@ -268,3 +268,39 @@ class Enrolled(Message):
     mqtt_port: int | None = None
     cloud_url: str | None = None
     cloud_key: str | None = None
+
+
+# --- what a rollout asks of a device before a model goes live: the command `model.trial` ---------------------------------------
+
+
+class TrialArgs(Message):
+    """Run a candidate beside the model in use on the device's recent inputs. It is pulled if it is not there, and not served.
+
+    `prompt` and `tokens` bound the work: so many recent inputs, so many greedy tokens each.
+    """
+
+    candidate: str = Field(min_length=1, max_length=200)
+    source: str | None = Field(default=None, max_length=2000)
+    digest: str | None = Field(default=None, max_length=100)
+    baseline: str | None = Field(default=None, max_length=200)
+    prompts: PositiveInt = 8
+    tokens: PositiveInt = 32
+
+
+class TrialResult(Message):
+    """Scores only; no text leaves the device.
+
+    Attributes:
+        prompts: Inputs that were run; of the device's own, or of a built-in list where it has none (`own` false).
+        agreement: Share of positions at which the candidate's most likely token is the baseline's, on the baseline's text.
+        tokens_per_s, baseline_tokens_per_s: Decode speed of one stream.
+        joules_per_token, baseline_joules_per_token: None where power is not measured.
+    """
+
+    prompts: NonNegativeInt
+    own: bool = False
+    agreement: Annotated[float, Field(ge=0, le=1)]
+    tokens_per_s: NonNegativeFloat
+    baseline_tokens_per_s: NonNegativeFloat
+    joules_per_token: NonNegativeFloat | None = None
+    baseline_joules_per_token: NonNegativeFloat | None = None
