@@ -127,6 +127,14 @@ class QueueFull(EdgewiseError):
     retryable = True
 
 
+class RateLimited(EdgewiseError):
+    """Too many wrong passwords, codes or tokens from here or for this name; `retry_after_s` says when one more is looked at."""
+
+    code = "too_many_tries"
+    http_status = 429
+    retryable = True
+
+
 class Cancelled(EdgewiseError):
     code = "cancelled"
     http_status = 499

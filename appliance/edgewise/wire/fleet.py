@@ -253,8 +253,8 @@ class EnrolRequest(Message):
 class Enrolled(Message):
     """The answer. "pending": an administrator must accept it; ask again with `ticket` after `retry_s`.
 
-    `certificate` and `ca` are PEM; `mqtt_host`, `mqtt_port` say where the broker is, `cloud_url` and `cloud_key` which cloud
-    engine it may use, if any.
+    `certificate` and `ca` are PEM; `mqtt_host`, `mqtt_port`, `mqtt_tls` say where the broker is, `cloud_url` and `cloud_key`
+    which cloud engine it may use, if any. `renew_s` is when to ask for the next certificate.
     """
 
     state: Literal["accepted", "pending", "refused"]
@@ -266,8 +266,46 @@ class Enrolled(Message):
     ca: str | None = None
     mqtt_host: str | None = None
     mqtt_port: int | None = None
+    mqtt_tls: bool = False
     cloud_url: str | None = None
     cloud_key: str | None = None
+    renew_s: NonNegativeFloat | None = None
+
+
+class EnrolPoll(Message):
+    """`POST /fleet/v1/enrol/status`, answered by `Enrolled`: has an administrator decided?"""
+
+    ticket: str = Field(min_length=8, max_length=64)
+
+
+class RenewalQuestion(Message):
+    """`POST /fleet/v1/enrol/challenge`: is it time? `fingerprint` is the SHA-256 of the device's public key (DER), in hex."""
+
+    fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class Challenge(Message):
+    """The answer. A renewal within some minutes must sign `nonce`; it is due in `renew_s`, by the fleet's clock alone."""
+
+    nonce: str = Field(min_length=16, max_length=200)
+    renew_s: NonNegativeFloat
+
+
+class RenewRequest(Message):
+    """`POST /fleet/v1/enrol/renew`, answered by `Enrolled`; an expired certificate may still be renewed.
+
+    `signature` (base64) is made by the key of `fingerprint`, ECDSA with SHA-256, over `renewal_text(nonce, csr)`.
+    """
+
+    fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
+    nonce: str = Field(min_length=16, max_length=200)
+    csr: str = Field(max_length=8192)
+    signature: str = Field(max_length=1024)
+
+
+def renewal_text(nonce: str, csr: str) -> bytes:
+    """What a device signs to prove that it has the key that it renews."""
+    return b"edgewise renewal\0" + nonce.encode() + b"\0" + csr.encode()
 
 
 # --- what a rollout asks of a device before a model goes live: the command `model.trial` ---------------------------------------

@@ -168,7 +168,8 @@ class People(Protocol):
 
     async def users(self, actor: Actor) -> Sequence[views.UserView]: ...
 
-    async def add_user(self, actor: Actor, name: str, password: str, role: Role) -> views.UserView: ...
+    async def add_user(self, actor: Actor, name: str, password: str | None, role: Role) -> views.UserView:
+        """`password` None: the person logs in at the OpenID provider, whose verified e-mail address is the name."""
 
     async def change_user(
         self,
@@ -198,7 +199,9 @@ class Enrolment(Protocol):
         uses: int = 1,
         auto_accept: bool = False,
         labels: Mapping[str, Any] | None = None,
-    ) -> views.CodeView: ...
+        uid: str | None = None,
+    ) -> views.CodeView:
+        """A new code, shown this once; with `uid` it gives that device a new key in place of one that was lost."""
 
     async def delete_code(self, actor: Actor, code_id: str) -> None: ...
 

@@ -217,10 +217,11 @@ class KeyView(View):
 
 
 class CodeView(View):
-    """A claim code; `code` itself is shown once, when it is made."""
+    """A claim code; `code` itself is shown once, when it is made. `uid`: the device whose key it replaces, if it is for one."""
 
     id: str
     code: str | None = None
+    uid: str | None = None
     labels: dict[str, Any]
     auto_accept: bool
     uses: int
