@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,10 @@ from scripts.service import CloudService, DeviceService
 from tests.e2e.broker import BrokerProcess
 from tests.e2e.service import edgewise, import_tiny, new_home, running
 
+TOKEN = b",[]]"
+"""Passes the link once for every token of an answer over HTTP to a `Pair.body`: the end of its entry of log-probabilities. Tokens
+that the cloud writes to its log in one commit come in one event, so events say nothing of how far an answer is. The first token
+is an event of its own, since it carries the engine's account."""
 ONE_THREAD = {"EDGEWISE_ENGINE__THREADS": "1"}  # one numeric class on both sides, and no fight for the cores
 
 
@@ -43,7 +47,7 @@ class Pair:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def wait_link(self, up: bool = True, seconds: float = 30.0) -> None:
+    def wait_link(self, up: bool = True, seconds: float = 120.0) -> None:
         """Return once plans count with the link (or without it)."""
         wanted, limit = "cloud" if up else "local", time.monotonic() + seconds
         while self.complete(max_tokens=1)["edgewise"]["stages"][0]["where"] != wanted:
@@ -51,8 +55,8 @@ class Pair:
             time.sleep(0.1)
 
 
-def _import_pictures(home: Path, name: str) -> None:
-    source = make_tiny_pictures(home / f"{name}-source")
+def _import_pictures(home: Path, name: str, make: Callable[[Path], Path] = make_tiny_pictures) -> None:
+    source = make(home / f"{name}-source")
     edgewise(home, "models", "import", str(source), "--name", name, "--role", "diffusion")
 
 
@@ -63,20 +67,26 @@ def segments(answer: Any) -> list[tuple[str, int]]:
 
 @contextmanager
 def paired(
-    *, only_cloud: str | None = None, pictures: bool = False, broker: BrokerProcess | None = None, **settings: str
+    *,
+    only_cloud: str | None = None,
+    pictures: bool = False,
+    make_pictures: Callable[[Path], Path] = make_tiny_pictures,
+    broker: BrokerProcess | None = None,
+    **settings: str,
 ) -> Iterator[Pair]:
     """Both on the tiny model; `settings` are environment settings of the device without their prefix.
 
     Args:
         only_cloud: Name of a second model, which the device does not have; with `pictures`, "painter" is another one that draws.
         pictures: Both also have a tiny model "pictures" that draws.
+        make_pictures: Makes that one, and returns its folder.
         broker: Both are clients of it, and the link is the device's to the broker; there is none to the cloud itself.
     """
     with ExitStack() as stack:
         cloud_home, device_home = (stack.enter_context(new_home(starter=False)) for _ in range(2))
         import_tiny(cloud_home)
         if pictures:
-            _import_pictures(cloud_home, "pictures")
+            _import_pictures(cloud_home, "pictures", make_pictures)
         shutil.copytree(cloud_home / "models", device_home / "models")
         if only_cloud is not None:
             import_tiny(cloud_home, only_cloud, seed=1)

@@ -1,7 +1,8 @@
-"""A picture through a real cloud engine: drawn, killed in the middle, cancelled."""
+"""A picture through a real cloud engine: drawn, killed in the middle, cancelled; and as latents that a real device decodes."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
@@ -11,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from PIL import Image
 
 from edgewise.models.diffusion.starter.tiny import TINY, make_tiny_pictures
 from edgewise.wire.http import BLOBS, JOBS, job_path
 from scripts.service import CloudService
+from tests.e2e.pair import paired
 from tests.e2e.service import edgewise, import_tiny, new_home, thread_limit
 
 SIZES = replace(TINY, size=32, width=64, depth=3)  # steps that are long enough to be interrupted
@@ -142,3 +145,39 @@ def test_a_cancelled_picture_costs_its_steps_and_the_engine_is_free(
     after = Drawing(service, "after")
     after.read()
     assert after.png() == undisturbed
+
+
+def _pipeline(folder: Path) -> Path:
+    """In the shape of Stable Diffusion XL: latents are an eighth of a picture in width and height."""
+    from tests.fakes import tiny_pipelines  # diffusers takes seconds to import
+
+    tiny_pipelines.sdxl(folder, levels=4)
+    return folder / "pipe"
+
+
+def _drawn(url: str, privacy: str) -> tuple[np.ndarray[Any, Any], int, Any]:
+    """Pixels, bytes of the PNG, receipt."""
+    body = {"model": "pictures", "prompt": "cat", "seed": 3, "steps": 4}
+    answer = httpx.post(f"{url}/v1/images/generations", json=body, headers={"x-edgewise-privacy": privacy}, timeout=120)
+    assert answer.status_code == 200, answer.text
+    png = base64.b64decode(answer.json()["data"][0]["b64_json"])
+    with Image.open(io.BytesIO(png)) as image:
+        return np.asarray(image.convert("RGB")).astype(int), len(png), answer.json()["edgewise"]
+
+
+def test_latents_come_down_and_are_decoded_here_once_the_model_is_loaded() -> None:
+    with paired(pictures=True, make_pictures=_pipeline) as pair:
+        finished, size, receipt = _drawn(pair.device.url, "any")  # nothing is loaded here that could decode
+        (stage,) = receipt["stages"]
+        assert (stage["where"], stage["came_as"], stage["came_bytes"]) == ("cloud", "png", size)
+        here, _, receipt = _drawn(pair.device.url, "private")  # which loads it
+        assert (receipt["stages"][0]["where"], receipt["stages"][0]["came_as"]) == ("local", None)
+        decoded, _, receipt = _drawn(pair.device.url, "any")
+        (stage,) = receipt["stages"]
+        assert (stage["where"], stage["came_as"]) == ("cloud", "latents")
+        assert 4 * 16 * 16 * 2 < stage["came_bytes"] < size / 4
+        assert stage["came_bytes"] <= receipt["costs"]["down_bytes"] < size
+        assert "decoded here" in stage["segments"][0]["why"]
+        assert finished.std() > 1
+        assert np.abs(decoded - finished).max() <= 2
+        assert np.abs(decoded - here).max() <= 2

@@ -43,14 +43,14 @@ def clip(projection: int = 32) -> Any:
     )
 
 
-def vae(channels: int, *, shift: float | None) -> Any:
+def vae(channels: int, *, shift: float | None, levels: int = 2) -> Any:
     return diffusers.AutoencoderKL(
-        block_out_channels=(8, 8),
+        block_out_channels=(8,) * levels,
         norm_num_groups=4,
         in_channels=3,
         out_channels=3,
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
+        down_block_types=("DownEncoderBlock2D",) * levels,
+        up_block_types=("UpDecoderBlock2D",) * levels,
         latent_channels=channels,
         sample_size=32,
         scaling_factor=1.0,
@@ -60,7 +60,8 @@ def vae(channels: int, *, shift: float | None) -> Any:
     )
 
 
-def sdxl(folder: Path) -> None:
+def sdxl(folder: Path, levels: int = 2) -> None:
+    """`levels` of the image decoder: its latents are 16 x 16, its pictures 16 * 2 ** (levels - 1) pixels wide and high."""
     torch.manual_seed(0)
     unet = diffusers.UNet2DConditionModel(
         block_out_channels=(8, 16),
@@ -81,7 +82,7 @@ def sdxl(folder: Path) -> None:
     )
     diffusers.StableDiffusionXLPipeline(
         unet=unet,
-        vae=vae(_CHANNELS, shift=None),
+        vae=vae(_CHANNELS, shift=None, levels=levels),
         scheduler=diffusers.EulerDiscreteScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear"),
         text_encoder=transformers.CLIPTextModel(clip()),
         text_encoder_2=transformers.CLIPTextModelWithProjection(clip()),

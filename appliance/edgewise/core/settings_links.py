@@ -219,8 +219,8 @@ _NUMBER = r"[0-9]+(\.[0-9]+)?"
 
 def _check_quotas(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
-        if re.fullmatch(rf"[^=]+\.(requests|concurrent|tokens|seconds|price)={_NUMBER}", value) is None:
-            raise ValueError(f"{value!r}: write NAME.requests=NUMBER, or concurrent, tokens, seconds or price")
+        if re.fullmatch(rf"[^=]+\.(requests|concurrent|streams|tokens|seconds|price)={_NUMBER}", value) is None:
+            raise ValueError(f"{value!r}: write NAME.requests=NUMBER, or concurrent, streams, tokens, seconds or price")
     return values
 
 
@@ -272,8 +272,9 @@ class IntakeSettings(Section):
     tenant_blob_bytes: Bytes = Field(default=2 * 1024**3, description="All blobs of one tenant.")
     quotas: Annotated[tuple[str, ...], AfterValidator(_check_quotas)] = Field(
         default=(),
-        description="Limits of single keys, as `NAME.requests=1000` (a day), `NAME.concurrent=4`, `NAME.tokens=100000` (a day), "
-        "`NAME.seconds=600` (of computing, a day) or `NAME.price=5` (a day); NAME `*` for all keys.",
+        description="Limits of single keys, as `NAME.requests=1000` (a day), `NAME.concurrent=4`, `NAME.streams=8` (jobs "
+        "whose streams are read at once), `NAME.tokens=100000` (a day), `NAME.seconds=600` (of computing, a day) or "
+        "`NAME.price=5` (a day); NAME `*` for all keys.",
     )
     prices: Annotated[tuple[str, ...], AfterValidator(_check_prices)] = Field(
         default=(), description="Prices per 1,000 tokens or steps, as `MODEL=IN,OUT`; for receipts and budgets."

@@ -57,6 +57,7 @@ class SubmitPicture(Message, frozen=True):
 
     id: str
     params: DiffuseParams
+    decode: bytes | None
     key: str
     priority: Priority
     deadline_s: float | None
@@ -66,6 +67,7 @@ class SubmitPicture(Message, frozen=True):
         return cls(
             id=request.id,
             params=request.params,
+            decode=request.decode,
             key=request.key,
             priority=request.priority,
             deadline_s=request.deadline_s,
@@ -73,7 +75,12 @@ class SubmitPicture(Message, frozen=True):
 
     def request(self) -> DiffuseRequest:
         return DiffuseRequest(
-            id=self.id, params=self.params, key=self.key, priority=self.priority, deadline_s=self.deadline_s
+            id=self.id,
+            params=self.params,
+            decode=self.decode,
+            key=self.key,
+            priority=self.priority,
+            deadline_s=self.deadline_s,
         )
 
 

@@ -68,7 +68,8 @@ class GenerateWork(Message):
 class DiffuseWork(Message):
     """Draw a picture. `params` holds the fields of `engine.pictures.request.DiffuseParams` but media, which are blobs.
 
-    `want`: finished PNG files, or latents that the consumer decodes itself.
+    `want`: finished PNG files, or latents that the consumer decodes itself: a safetensors file with one tensor "latents"
+    [channels, height, width], F16 (F32 where a number does not fit), and the digest of the model in its metadata ("made_by").
     """
 
     kind: Literal["diffuse"] = "diffuse"

@@ -54,6 +54,7 @@ class FakePictures:
             edits=True,
             negative=True,
             step_s=0.25,
+            latent_bytes_per_pixel=6.0,
         )
     )
 

@@ -12,6 +12,7 @@ from edgewise.edge.offload.cloud import Cloud
 from edgewise.edge.offload.continuing import ContinuingEngine
 from edgewise.edge.offload.health import Health
 from edgewise.edge.offload.pictures import BackedPictures, RemotePictures
+from edgewise.edge.offload.pictures_decoded import DecodedPictures
 from edgewise.edge.offload.remote import RemoteEngine
 from edgewise.pipeline.plan import Demand
 from edgewise.wire.messages import Capability
@@ -77,5 +78,14 @@ def test_pictures() -> None:
     painter = demand(stage="diffuse")
     assert isinstance(cloud().engine(LEAVE, painter, drawn), BackedPictures)
     assert isinstance(cloud().backed(LEAVE, painter, drawn), BackedPictures)
-    assert isinstance(cloud(on_loss="fail").engine(LEAVE, painter, drawn), RemotePictures)
-    assert isinstance(cloud(hedge_s=1.0, on_loss="fail").engine(LEAVE, painter, drawn), RemotePictures)
+    assert isinstance(cloud(on_loss="fail").engine(LEAVE, painter, drawn), DecodedPictures)
+    assert isinstance(cloud(hedge_s=1.0, on_loss="fail").engine(LEAVE, painter, drawn), DecodedPictures)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields"), [({"latents": "never"}, {}), ({}, {"local": None}), ({}, {"allowed": ("cloud",)})]
+)
+def test_pictures_that_may_not_be_decoded_here_come_finished(settings: Any, fields: Any) -> None:
+    drawn = Capability(model="tiny", digest=DIGEST, kind="diffuse")
+    there = cloud(on_loss="fail", **settings).engine(LEAVE, demand(stage="diffuse", **fields), drawn)
+    assert isinstance(there, RemotePictures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,29 @@ def test_latents_instead_of_a_picture(core: PictureCore) -> None:
     found = run(core)
     latents = found["a"][-1].latents
     assert latents is not None
-    assert np.array_equal(core._model.restore(latents), read_pixels(picture(found["b"]), 16, 16))
+    booked, steps = core.memory().booked, core.stats().steps
+    core.add(replace(ask("c", seed=1), decode=latents))
+    (made,) = run(core)["c"]
+    assert (made.finish, made.offset, made.count, made.total) == ("done", 0, 0, 0)
+    assert made.picture is not None
+    near = read_pixels(made.picture, 16, 16).astype(int) - read_pixels(picture(found["b"]), 16, 16).astype(int)
+    assert np.abs(near).max() <= 1
+    assert (core.memory().booked, core.stats().steps) == (booked, steps)
+
+
+def test_latents_of_another_model_are_refused_and_the_engine_goes_on(core: PictureCore) -> None:
+    core.add(ask("a", latents=True))
+    latents = run(core)["a"][-1].latents
+    assert latents is not None
+    before = core.memory().booked
+    core.add(replace(ask("b"), decode=latents.replace(b"sha256:", b"sha512:")))
+    core.add(ask("c"))
+    found = run(core)
+    (refused,) = found["b"]
+    assert (refused.finish, refused.error_code) == ("error", "invalid_value")
+    assert "cannot decode them" in (refused.error_message or "")
+    assert picture(found["c"])
+    assert core.memory().booked == before
 
 
 def test_a_cancelled_picture_takes_no_further_step_and_frees_its_memory(core: PictureCore) -> None:

@@ -106,7 +106,8 @@ def test_latents_can_be_decoded_elsewhere(model: PictureModel) -> None:
     with torch.inference_mode():
         canvas = model.begin(brief(model))
         draw(model, canvas)
-        assert np.array_equal(model.restore(model.export(canvas)), model.decode(canvas))
+        restored = model.restore(model.export(canvas), *model.traits.best)
+        assert np.abs(restored.astype(int) - model.decode(canvas).astype(int)).max() <= 1
 
 
 def test_sizes_are_read_from_the_headers(files: ModelFiles, model: PictureModel) -> None:

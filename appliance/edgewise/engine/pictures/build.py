@@ -140,4 +140,5 @@ def _info(
         edits=traits.edits,
         negative=traits.negative,
         step_s=step_s,
+        latent_bytes_per_pixel=traits.latent_bytes_per_pixel,
     )

@@ -1,6 +1,7 @@
 """Draws pictures, one slice of a step at a time: the `engine.core.EngineCore` of a picture model. Runs in the engine process.
 
 A turn of the loop does one thing: begin a picture (encode its prompts), advance the present step to its next yield, or decode.
+A request whose picture was drawn elsewhere is decoded only: it takes no step.
 Between two turns messages are taken, so a cancelled picture takes no further step, and a more urgent one does not wait for the
 step under way: that is abandoned, and its pictures are as before it.
 """
@@ -27,7 +28,7 @@ from edgewise.engine.pictures.brief import brief_of
 from edgewise.engine.pictures.request import DiffuseChunk, DiffuseFinish, DiffuseRequest, DiffuseStats, PictureInfo
 from edgewise.engine.pictures.scheduler import Job, PictureScheduler
 from edgewise.models.diffusion.pictures import encode
-from edgewise.models.diffusion.protocol import Canvas, PictureModel
+from edgewise.models.diffusion.protocol import Canvas, PictureModel, Pixels
 from edgewise.models.diffusion.sizes import PictureSizes
 
 log = get_logger(__name__)
@@ -122,7 +123,7 @@ class PictureCore:
         job = Job(
             request=request,
             brief=brief,
-            total=brief.steps - brief.start,
+            total=0 if request.decode is not None else brief.steps - brief.start,
             step_cost=float(brief.width * brief.height * (1 if brief.guidance == 1.0 else 2)),
             arrival=self._arrivals,
             added_at=now,
@@ -176,20 +177,26 @@ class PictureCore:
         self._advance(self._stroke)
 
     def _begin(self, job: Job) -> bool:
-        """Book its memory and encode its prompts; False while there is no memory for it."""
+        """Book its memory and encode its prompts, if it is to be drawn; False while there is no memory for it."""
         purpose, size = _purpose(job), self._sizes.picture(job.brief.width, job.brief.height)
         if size > self._ledger.room() and self._scheduler.running:
             return False
         self._ledger.book(purpose, size)
         try:
-            with self._slices.slice(), torch.inference_mode():
-                job.canvas = self._model.begin(job.brief)
+            self._prepare(job)
         except InvalidRequest as error:
             self._outbox.append(self._fail(job, error.code, error.message))
             return True
-        job.shape = self._model.batch_key(job.canvas)
         self._scheduler.begun(job)
         return True
+
+    def _prepare(self, job: Job) -> None:
+        if job.request.decode is not None:
+            job.denoised_at = self._now()
+            return
+        with self._slices.slice(), torch.inference_mode():
+            job.canvas = self._model.begin(job.brief)
+        job.shape = self._model.batch_key(job.canvas)
 
     def _advance(self, stroke: _Stroke) -> None:
         with self._slices.slice(), torch.inference_mode():
@@ -233,17 +240,27 @@ class PictureCore:
     def _finish(self, job: Job) -> None:
         """The picture, or its latents; one that half precision has spoilt is drawn again."""
         picture = latents = None
-        with self._slices.slice(), torch.inference_mode():
-            if job.request.params.latents:
-                latents = self._model.export(job.canvas)
-            else:
-                pixels = self._model.decode(job.canvas)
-                if self._widen is not None and pixels.min() == pixels.max():
-                    self._overflowed(job)
-                    return
-                picture = encode(pixels)
+        try:
+            with self._slices.slice(), torch.inference_mode():
+                if job.request.params.latents:
+                    latents = self._model.export(job.canvas)
+                else:
+                    pixels = self._decoded(job)
+                    if self._widen is not None and pixels.min() == pixels.max():
+                        self._overflowed(job)
+                        return
+                    picture = encode(pixels)
+        except InvalidRequest as error:  # latents that are none of this model's
+            self._outbox.append(self._fail(job, error.code, error.message))
+            return
+        last = min(1, job.total)
         chunk = self._end(job, "done")
-        self._outbox.append(_with(chunk, offset=job.total - 1, count=1, picture=picture, latents=latents))
+        self._outbox.append(_with(chunk, offset=job.total - last, count=last, picture=picture, latents=latents))
+
+    def _decoded(self, job: Job) -> Pixels:
+        if job.request.decode is None:
+            return self._model.decode(job.canvas)
+        return self._model.restore(job.request.decode, job.brief.width, job.brief.height)
 
     # --- half precision ------------------------------------------------------------------------------------------------
 
@@ -271,9 +288,7 @@ class PictureCore:
 
     def _restart(self, job: Job) -> None:
         job.done, job.predicted, job.denoised_at = 0, 0, None
-        with self._slices.slice(), torch.inference_mode():
-            job.canvas = self._model.begin(job.brief)
-        job.shape = self._model.batch_key(job.canvas)
+        self._prepare(job)
 
     def _abandon(self) -> None:
         stroke, self._stroke = self._stroke, None

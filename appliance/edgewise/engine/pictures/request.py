@@ -15,6 +15,7 @@ from edgewise.engine.api import EngineState
 from edgewise.engine.request import LinkUse, Segment
 
 DiffuseFinish = Literal["done", "cancelled", "error"]
+PictureForm = Literal["png", "latents"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +55,16 @@ class DiffuseParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffuseRequest:
-    """One picture to draw; the other attributes as in `engine.request.GenerateRequest`."""
+    """One picture to draw; the other attributes as in `engine.request.GenerateRequest`.
+
+    Attributes:
+        decode: Latents that the same model exported for `params`, here or elsewhere: only the rest is done, which is to make a
+            picture of them. It takes no step.
+    """
 
     id: str
     params: DiffuseParams
+    decode: bytes | None = None
     key: str = ""
     priority: Priority = Priority.INTERACTIVE
     deadline_s: float | None = None
@@ -68,7 +75,8 @@ class DiffuseStats:
     """Facts about a picture. Times in seconds on the engine's monotonic clock.
 
     `computed_steps` are those that were not predicted by the step cache; `retried` says that half precision overflowed and the
-    picture was drawn again in a wider type. `link` is set where it was drawn elsewhere.
+    picture was drawn again in a wider type. `link` is set where it was drawn elsewhere; then `came_as` says as what it crossed
+    the link, and `came_bytes` how long that was: latents are decoded here.
     """
 
     queued_s: float
@@ -84,6 +92,8 @@ class DiffuseStats:
     restarts: int = 0
     link: LinkUse | None = None
     segments: tuple[Segment, ...] = ()
+    came_as: PictureForm | None = None
+    came_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +101,7 @@ class DiffuseChunk:
     """Progress of one picture: `offset` steps of `total` were done before this chunk's `count`.
 
     The last chunk, and only it, has `finish` set. With "done", `picture` is an encoded PNG, or `latents` are safetensors bytes
-    that `decode` of the same model turns into it.
+    that a request with `decode` of the same model turns into it.
     """
 
     request_id: str
@@ -118,6 +128,7 @@ class PictureInfo:
         sizes_best: The size that the model was trained for, (width, height).
         steps, guidance: What is used where a request names none.
         step_s: Measured seconds of one step at the best size, batch of one.
+        latent_bytes_per_pixel: Bytes of exported latents for one pixel of the picture.
     """
 
     model: str
@@ -136,6 +147,7 @@ class PictureInfo:
     edits: bool
     negative: bool
     step_s: float
+    latent_bytes_per_pixel: float
 
 
 class PictureStream(Protocol):

@@ -15,10 +15,12 @@ from edgewise.edge.offload.follow import Patience, Road
 from edgewise.edge.offload.health import Health
 from edgewise.edge.offload.parting import Parting
 from edgewise.edge.offload.pictures import BackedPictures, RemotePictures
+from edgewise.edge.offload.pictures_decoded import DecodedPictures, PictureSizes
 from edgewise.edge.offload.remote import RemoteEngine
 from edgewise.edge.offload.text import TextTokens
 from edgewise.edge.placement.protocol import LinkState
 from edgewise.engine.api import Engine
+from edgewise.engine.pictures.request import PictureEngine
 from edgewise.pipeline.model import Tokenizer
 from edgewise.pipeline.plan import Demand
 from edgewise.wire.messages import Capability, CloudInfo
@@ -46,6 +48,7 @@ class Cloud:
         self._parting = Parting()
         self._road = Road(health.transport, self._parting, device, health.lost, health.back)
         self._texts: dict[str, TextTokens] = {}
+        self._picture_sizes = PictureSizes()
 
     # --- a part of the service ---------------------------------------------------------------------------------------
 
@@ -75,7 +78,7 @@ class Cloud:
         assert isinstance(clearance, Clearance)
         goes_on = demand.local is not None and self._goes_on(demand, "local")
         if demand.stage == "diffuse":
-            pictures = self._pictures(capability, hurry=goes_on)
+            pictures = self._pictures(demand, capability, hurry=goes_on)
             return BackedPictures(pictures, "cloud", demand.local) if goes_on and self._continues else pictures
         remote = self._remote(demand, capability, hurry=goes_on)
         return self._both("cloud", {"cloud": remote, "local": demand.local}) if goes_on else remote
@@ -86,7 +89,7 @@ class Cloud:
         if not self._goes_on(demand, "cloud"):
             return demand.local
         if demand.stage == "diffuse":
-            pictures = self._pictures(capability, hurry=False)
+            pictures = self._pictures(demand, capability, hurry=False)
             return BackedPictures(demand.local, "local", pictures) if self._continues else demand.local
         remote = self._remote(demand, capability, hurry=False)
         return self._both("local", {"local": demand.local, "cloud": remote})
@@ -112,8 +115,14 @@ class Cloud:
         patience = self._cloud.patience_s
         return Patience(submit_s=min(patience, _HURRY_S) if hurry else patience, stream_s=patience)
 
-    def _pictures(self, capability: Capability, *, hurry: bool) -> RemotePictures:
-        return RemotePictures(self._road, capability, patience=self._patience(hurry=hurry))
+    def _pictures(self, demand: Demand, capability: Capability, *, hurry: bool) -> PictureEngine:
+        """The cloud's; with a decoder here where there is one and it may be used."""
+        remote = RemotePictures(self._road, capability, patience=self._patience(hurry=hurry))
+        if demand.local is None or (demand.allowed and "local" not in demand.allowed):
+            return remote
+        if self._cloud.latents == "never":
+            return remote
+        return DecodedPictures(remote, demand.local, self._picture_sizes)
 
     def _remote(self, demand: Demand, capability: Capability, *, hurry: bool) -> RemoteEngine:
         tokenizer = self._tokenizer(demand.model)

@@ -28,6 +28,7 @@ from edgewise.engine.pictures.request import (
     DiffuseRequest,
     DiffuseStats,
     PictureEngine,
+    PictureForm,
     PictureInfo,
     PictureStream,
 )
@@ -211,11 +212,12 @@ class RemotePictureStream:
     def _stats(self, final: Final) -> DiffuseStats | None:
         """The cloud's account, with where it ran and what crossed the link."""
         try:
-            stats = _STATS.validate_python({**(final.facts or {}), "segments": (), "link": None})
+            stats = _STATS.validate_python({**(final.facts or {}), "segments": (), "link": None, "came_as": None})
         except ValidationError:
             return None
         segment = Segment(where="cloud", offset=0, numeric_class=final.numeric_class, why="The plan chose the cloud.")
-        return replace(stats, link=self.link, segments=(segment,))
+        form: PictureForm = "latents" if self._request.params.latents else "png"
+        return replace(stats, link=self.link, segments=(segment,), came_as=form, came_bytes=final.blobs[0].bytes)
 
     async def _down(self, blob: Blob) -> bytes:
         self._came += blob.bytes

@@ -72,6 +72,10 @@ class _Family(ABC):
         """Width and height that the model was trained for, in pixels."""
         return int(self.denoiser.config.sample_size) * self.scale
 
+    def shape(self, width: int, height: int) -> tuple[int, int, int]:
+        """Of the latents of a picture: [channels, height, width]."""
+        return self.channels, height // self.scale, width // self.scale
+
     @abstractmethod
     def encode(self, brief: Brief, device: torch.device) -> tuple[Tensors, Tensors | None]:
         """What the denoiser is told of the prompt, and of the negative one where guidance is on; each [1, ...]."""
@@ -277,7 +281,7 @@ class DiffusersPictures:
             steps=family.steps,
             guidance=family.guidance,
             negative=family.negative,
-            latent_bytes_per_pixel=4.0 * family.channels / family.scale**2,
+            latent_bytes_per_pixel=2.0 * family.channels / family.scale**2,
         )
 
     @property
@@ -287,7 +291,7 @@ class DiffusersPictures:
 
     def begin(self, brief: Brief) -> Canvas:
         family = self._family
-        shape = (family.channels, brief.height // family.scale, brief.width // family.scale)
+        shape = family.shape(brief.width, brief.height)
         wanted, unwanted = family.encode(brief, self._device)
         tokens = brief.height * brief.width // family.grid**2
         schedule = family.schedule(brief.steps, tokens, self._device)
@@ -353,12 +357,8 @@ class DiffusersPictures:
     def export(self, canvas: Canvas) -> bytes:
         return pack_latents(canvas.latents, self._made_by)
 
-    def restore(self, latents: bytes) -> Pixels:
-        values = unpack_latents(latents, self._made_by)
-        if values.shape[0] != self._family.channels:
-            raise InvalidRequest(
-                f"These latents have {values.shape[0]} channels; this model's have {self._family.channels}."
-            )
+    def restore(self, latents: bytes, width: int, height: int) -> Pixels:
+        values = unpack_latents(latents, self._made_by, self._family.shape(width, height))
         return self._pixels(values.to(self._device))
 
     def _pixels(self, latents: torch.Tensor) -> Pixels:

@@ -26,8 +26,8 @@ class PictureTraits:
     max_steps: int = 200
     edits: bool = False
     negative: bool = True
-    latent_bytes_per_pixel: float = 12.0
-    """Bytes of float32 latents for one pixel of the picture; 12 for a model that works on pixels."""
+    latent_bytes_per_pixel: float = 6.0
+    """Of exported latents (float16) for one pixel of the picture; 6 for a model that works on pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,5 +106,5 @@ class PictureModel(Protocol):
     def export(self, canvas: Canvas) -> bytes:
         """Latents as safetensors bytes."""
 
-    def restore(self, latents: bytes) -> Pixels:
-        """The picture of exported latents. Raises `InvalidRequest` for bytes that are none of this model's."""
+    def restore(self, latents: bytes, width: int, height: int) -> Pixels:
+        """The picture of exported latents. Raises `InvalidRequest` for bytes that are not of this model and size."""
