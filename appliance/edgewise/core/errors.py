@@ -111,6 +111,13 @@ class KeyReused(InvalidRequest):
     http_status = 409
 
 
+class Conflict(EdgewiseError):
+    """What is asked for is not possible in the state that the thing is in."""
+
+    code = "conflict"
+    http_status = 409
+
+
 class PayloadTooLarge(EdgewiseError):
     code = "payload_too_large"
     http_status = 413

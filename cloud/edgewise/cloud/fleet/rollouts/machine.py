@@ -33,8 +33,8 @@ Place = Literal[
 ]
 Deed = Literal["", "try", "change", "probe", "restore"]
 SETTLED: frozenset[Place] = frozenset({"succeeded", "failed", "missing", "left", "restored"})
-TOUCHED: frozenset[Place] = frozenset({"changing", "probing", "baking", "succeeded", "failed"})
-"""Where a device may have been given the document, so that undoing concerns it."""
+CHANGED: frozenset[Place] = frozenset({"changing", "probing", "baking", "succeeded"})
+"""Where a device may have been given the document, so that undoing concerns it; what failed is undone at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +137,11 @@ def next_move(member: Member, facts: Facts, plan: RolloutPlan, stage: Stage, *, 
         return Move("left", reason="It no longer belongs to the group.")
     if member.state in ("changing", "probing", "baking") and member.gen and facts.gen > member.gen and not facts.ours:
         return Move("left", reason=f"A newer document (generation {facts.gen}) has taken this one's place.")
+    if member.state == "failed":
+        undo = plan.on_failure == "roll-back" and member.gen and facts.ours and facts.gen == member.gen
+        return Move("failed", "restore") if undo else None
+    if member.state == "missing":
+        return Move("waiting") if facts.present else None
     if member.state == "waiting":
         return None if not facts.present else Move("trying", "try") if trial else Move("changing", "change")
     if member.state == "trying":
@@ -213,6 +218,8 @@ def _probing(facts: Facts) -> Move | None:
 
 
 def _restoring(member: Member, facts: Facts) -> Move | None:
+    if member.gen == 0:
+        return Move("left")  # it was never given the document
     if facts.gen == member.gen:
         return Move("restoring", "restore")  # still what the rollout made
     if not facts.ours:
