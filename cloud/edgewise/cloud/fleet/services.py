@@ -181,6 +181,9 @@ class People(Protocol):
         disabled: bool | None = None,
     ) -> views.UserView: ...
 
+    async def change_password(self, actor: Actor, old: str, new: str) -> None:
+        """Of the caller; all of their logins end."""
+
     async def tokens(self, actor: Actor) -> Sequence[views.TokenView]: ...
 
     async def add_token(self, actor: Actor, name: str, role: Role, ttl_s: float | None) -> views.TokenView: ...
