@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from edgewise.core.errors import ConfigError, StorageError
@@ -26,6 +26,9 @@ log = get_logger(__name__)
 Result = TypeVar("Result")
 _READERS = 4
 _BUSY_S = 10.0
+_TRIES = 4  # of a transaction that PostgreSQL ended because it met another
+_MET_ANOTHER = ("40001", "40P01")  # serialization failure, deadlock
+_WRITES = "fleet_writes"
 
 
 class FleetDatabase:
@@ -47,9 +50,16 @@ class FleetDatabase:
         if kind not in ("sqlite", "postgresql"):
             raise ConfigError(f"fleet.database: {kind} is not supported; use SQLite or postgresql+psycopg://")
         self.sqlite = kind == "sqlite"
-        self.engine: Engine = create_engine(parsed, **({} if self.sqlite else {"pool_size": 2 * _READERS}))
+        self.engine = create_engine(
+            parsed, **({} if self.sqlite else {"pool_size": 2 * _READERS, "pool_pre_ping": True})
+        )
         if self.sqlite:
             event.listen(self.engine, "connect", _set_up_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+            self._reading = self.engine
+        else:
+            self._reading = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._writing = self.engine.execution_options(**{_WRITES: True})
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="fleet-read")
         self._writers = ThreadPoolExecutor(1 if self.sqlite else _READERS, thread_name_prefix="fleet-write")
 
@@ -65,7 +75,8 @@ class FleetDatabase:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._transact, work, False)
 
     async def write(self, work: Callable[[Session], Result]) -> Result:
-        """Do `work` in one transaction; it is on disk when this returns, or nothing of it is.
+        """Do `work` in one transaction; it is on disk when this returns, or nothing of it is. PostgreSQL may end one that meets
+        another: then it is done anew, so `work` has no effects but those on its session.
 
         Raises:
             StorageError: As above; `EdgewiseError`s of `work` itself pass through and undo it.
@@ -79,14 +90,20 @@ class FleetDatabase:
         self.engine.dispose()
 
     def _transact(self, work: Callable[[Session], Result], commit: bool) -> Result:
-        try:
-            with Session(self.engine, expire_on_commit=False) as session:
-                result = work(session)
-                if commit:
-                    session.commit()
-                return result
-        except OperationalError as error:
-            raise StorageError(f"The fleet's database refuses: {error.orig}") from error
+        for left in reversed(range(_TRIES)):
+            try:
+                with Session(self._writing if commit else self._reading, expire_on_commit=False) as session:
+                    result = work(session)
+                    if commit:
+                        session.commit()
+                    return result
+            except DBAPIError as error:
+                if left and getattr(error.orig, "sqlstate", None) in _MET_ANOTHER:
+                    continue
+                if isinstance(error, OperationalError | InterfaceError):
+                    raise StorageError(f"The fleet's database refuses: {error.orig}") from error
+                raise
+        raise AssertionError("unreachable: the last try returns or raises")
 
 
 def sqlite_url(path: Path) -> str:
@@ -95,5 +112,12 @@ def sqlite_url(path: Path) -> str:
 
 
 def _set_up_sqlite(connection: Any, _: Any) -> None:
+    connection.isolation_level = None  # `_begin_sqlite` begins; the module would do it only before a write
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={int(_BUSY_S * 1000)}"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """A read sees one state of the database throughout; a write takes the lock before it reads, so that it never fails late."""
+    writes = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -20,6 +20,10 @@ class Base(DeclarativeBase):
     type_annotation_map: ClassVar = {dict[str, Any]: JSON, list[Any]: JSON, float: Float(53)}
 
 
+FIRST_TENANT = "default"
+"""The tenant that is there from the first start."""
+
+
 class Tenant(Base):
     __tablename__ = "tenants"
     id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -34,7 +38,8 @@ class Device(Base):
     uid: Mapped[str] = mapped_column(String(64), primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), index=True)
     name: Mapped[str] = mapped_column(Name, default="")
-    labels: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    folded: Mapped[str] = mapped_column(String(256), default="")  # the name as it is searched and sorted: without case
+    labels: Mapped[dict[str, Any]] = mapped_column(default=dict)  # `DeviceLabel` has them again, to be searched
     notes: Mapped[str] = mapped_column(Text, default="")
     # presence: what the device said last, in the order of its sessions and messages
     state: Mapped[str] = mapped_column(String(16), default="never-seen", index=True)
@@ -42,17 +47,47 @@ class Device(Base):
     state_at: Mapped[float] = mapped_column(default=0.0)
     ep: Mapped[int] = mapped_column(BigInteger, default=0)
     seq: Mapped[int] = mapped_column(BigInteger, default=0)
+    ended: Mapped[bool] = mapped_column(default=False)  # the session `ep` is over: the device or its will said so
     seen_at: Mapped[float | None]
+    gone_at: Mapped[float | None]  # its will came: offline after the grace, unless it is back before
     expected_until: Mapped[float | None]  # of an offline that was announced
+    degraded: Mapped[str] = mapped_column(String(200), default="")  # why it is not well, while it is there
     # its last birth
+    birth_ep: Mapped[int] = mapped_column(BigInteger, default=0)
+    birth_seq: Mapped[int] = mapped_column(BigInteger, default=0)
     version: Mapped[str] = mapped_column(String(40), default="")
+    version_key: Mapped[str] = mapped_column(String(128), default="")  # orders versions as text (`query.versions`)
     boot: Mapped[str] = mapped_column(String(64), default="")
     birth: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    models: Mapped[list[Any]] = mapped_column(default=list)
+    models: Mapped[list[Any]] = mapped_column(default=list)  # `DeviceModel` has them again, to be searched
     gauges: Mapped[dict[str, Any]] = mapped_column(default=dict)  # newest values of its telemetry
+    gauges_at: Mapped[dict[str, Any]] = mapped_column(default=dict)  # and of which moment they are, by group
     created_at: Mapped[float]
     retired_at: Mapped[float | None]
-    __table_args__ = (Index("devices_by_tenant_name", "tenant_id", "name"),)
+    __table_args__ = (Index("devices_by_name", "tenant_id", "folded", "uid"),)
+
+
+class DeviceLabel(Base):
+    """A label of a device, to be searched: `value` without case, and as a number if it is one."""
+
+    __tablename__ = "device_labels"
+    uid: Mapped[str] = mapped_column(ForeignKey("devices.uid"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    value: Mapped[str] = mapped_column(String(256))
+    number: Mapped[float | None]
+    __table_args__ = (Index("device_labels_by_value", "name", "value"),)
+
+
+class DeviceModel(Base):
+    """A model that a device holds, to be searched; `name` without case."""
+
+    __tablename__ = "device_models"
+    uid: Mapped[str] = mapped_column(ForeignKey("devices.uid"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(256), primary_key=True)
+    digest: Mapped[str | None] = mapped_column(String(80), index=True)
+    loaded: Mapped[bool] = mapped_column(default=False)
+    state: Mapped[str] = mapped_column(String(16), default="ready")
+    __table_args__ = (Index("device_models_by_name", "name"),)
 
 
 class ShadowRow(Base):
@@ -74,6 +109,18 @@ class ShadowRow(Base):
     ep: Mapped[int] = mapped_column(BigInteger, default=0)
     seq: Mapped[int] = mapped_column(BigInteger, default=0)
     reported_at: Mapped[float | None]
+
+
+class ShadowPast(Base):
+    """The last few documents that were desired before the one in `shadows`."""
+
+    __tablename__ = "shadow_past"
+    uid: Mapped[str] = mapped_column(ForeignKey("devices.uid"), primary_key=True)
+    shadow: Mapped[str] = mapped_column(String(16), primary_key=True)
+    gen: Mapped[int] = mapped_column(Integer, primary_key=True)
+    document: Mapped[dict[str, Any]]
+    author: Mapped[str] = mapped_column(Name, default="")
+    at: Mapped[float]
 
 
 class CommandRow(Base):
@@ -103,8 +150,18 @@ class CommandRow(Base):
     seq: Mapped[int] = mapped_column(BigInteger, default=0)  # of the ack that made the state
     created_at: Mapped[float]
     sent_at: Mapped[float | None]
+    cancel_at: Mapped[float | None]  # somebody asked for its end
     changed_at: Mapped[float]
-    __table_args__ = (UniqueConstraint("uid", "key"),)
+    __table_args__ = (UniqueConstraint("uid", "key"), Index("commands_by_tenant", "tenant_id", "id"))
+
+
+class CommandLog(Base):
+    """A part of the log that the command `logs` brought."""
+
+    __tablename__ = "command_logs"
+    command_id: Mapped[str] = mapped_column(ForeignKey("commands.id"), primary_key=True)
+    part: Mapped[int] = mapped_column(Integer, primary_key=True)
+    lines: Mapped[list[Any]]
 
 
 class CommandStep(Base):
@@ -148,12 +205,21 @@ class RollupRow(Base):
 
 
 class Arrival(Base):
-    """Ids of messages that have taken effect: a repeat is acknowledged and does nothing. Kept for as long as devices repeat."""
+    """Ids of messages that have taken effect: a repeat is acknowledged and does nothing. Forgotten after `until`, when no
+    device repeats it any more."""
 
     __tablename__ = "arrivals"
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     uid: Mapped[str] = mapped_column(String(64))
-    at: Mapped[float] = mapped_column(index=True)
+    until: Mapped[float] = mapped_column(index=True)
+
+
+class Mark(Base):
+    """How far a work in batches has come, in the transaction that did it."""
+
+    __tablename__ = "marks"
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    value: Mapped[int] = mapped_column(BigInteger)
 
 
 class EventRow(Base):
@@ -168,7 +234,7 @@ class EventRow(Base):
     message: Mapped[str] = mapped_column(Text, default="")
     facts: Mapped[dict[str, Any]] = mapped_column(default=dict)
     at: Mapped[float]
-    __table_args__ = (Index("events_by_tenant_time", "tenant_id", "at"),)
+    __table_args__ = (Index("events_by_tenant", "tenant_id", "id"), Index("events_by_time", "at"))
 
 
 class Group(Base):

@@ -1,0 +1,13 @@
+"""Run by Alembic, which loads it by path: `db.migrate` hands over the connection."""
+
+from alembic import context
+
+from edgewise.cloud.fleet.db.tables import Base
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    render_as_batch=True,  # SQLite changes a table by making it anew
+)
+with context.begin_transaction():
+    context.run_migrations()

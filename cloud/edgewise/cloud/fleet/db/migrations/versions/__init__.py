@@ -1,0 +1,1 @@
+"""Versions of the schema, each with its way from the one before."""
