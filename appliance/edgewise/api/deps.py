@@ -22,6 +22,7 @@ from edgewise.pipeline.hooks.hooks import Hooks
 from edgewise.pipeline.model import Models
 from edgewise.pipeline.plan import LocalPlanner, Planner
 from edgewise.pipeline.receipt_store import ReceiptStore
+from edgewise.pipeline.recent import RecentInputs
 from edgewise.pipeline.state import open_state
 
 
@@ -137,6 +138,7 @@ class ApiDependencies:
         files_folder: Where files of callers are; None keeps none.
         pipelines_folder: Where pipelines are besides those that ship with the package; None for nowhere.
         cache_folder: Where engines store KV pages; None if they do not.
+        recent: Inputs that were answered lately, for trials of other models.
         requests: Admission and drain; `requests.begin_drain()`, `await requests.wait_idle(s)`, `requests.cut()` end the service.
         events: Events of the service; `events.emit(kind, message, **facts)`.
     """
@@ -162,6 +164,7 @@ class ApiDependencies:
     files: Files = field(init=False)
     batches: Batches = field(init=False)
     receipts: ReceiptStore = field(init=False)
+    recent: RecentInputs = field(default_factory=RecentInputs)
     readiness: Readiness = field(init=False)
     requests: Requests = field(init=False)
     events: EventLog = field(init=False)

@@ -136,7 +136,7 @@ async def begin(deps: ApiDependencies, record: RequestRecord, prepared: Prepared
 async def start_task(deps: ApiDependencies, task: Task) -> Run:
     """`start_run` with this service's planner, hooks, metrics and receipts."""
     observer: RunObserver = _Observer(deps, task.model.name)
-    return await start_run(
+    run = await start_run(
         task,
         deps.planner,
         clock=deps.clock.monotonic,
@@ -144,6 +144,8 @@ async def start_task(deps: ApiDependencies, task: Task) -> Run:
         hooks=deps.hooks,
         on_end=deps.receipts.ended,
     )
+    deps.recent.note(task)
+    return run
 
 
 def _wants_receipt_header(request: Request, form: AnswerForm) -> bool:

@@ -330,15 +330,16 @@ class TrialResult(Message):
 
     Attributes:
         prompts: Inputs that were run; of the device's own, or of a built-in list where it has none (`own` false).
-        agreement: Share of positions at which the candidate's most likely token is the baseline's, on the baseline's text.
+        agreement: Share of positions at which the candidate's most likely token is the baseline's, on the baseline's text;
+            None where no other model is in use.
         tokens_per_s, baseline_tokens_per_s: Decode speed of one stream.
         joules_per_token, baseline_joules_per_token: None where power is not measured.
     """
 
     prompts: NonNegativeInt
     own: bool = False
-    agreement: Annotated[float, Field(ge=0, le=1)]
+    agreement: Annotated[float, Field(ge=0, le=1)] | None = None
     tokens_per_s: NonNegativeFloat
-    baseline_tokens_per_s: NonNegativeFloat
+    baseline_tokens_per_s: NonNegativeFloat | None = None
     joules_per_token: NonNegativeFloat | None = None
     baseline_joules_per_token: NonNegativeFloat | None = None

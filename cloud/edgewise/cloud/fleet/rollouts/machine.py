@@ -182,11 +182,11 @@ def judge(scores: TrialResult, behaviour: Behaviour) -> list[str]:
     faults = []
     if scores.prompts == 0:
         faults.append("No input was run.")
-    if scores.agreement < behaviour.agreement:
+    if scores.agreement is not None and scores.agreement < behaviour.agreement:
         faults.append(
             f"It agrees with the model in use at {scores.agreement:.0%} of positions, {behaviour.agreement:.0%} are asked."
         )
-    least = behaviour.speed * scores.baseline_tokens_per_s
+    least = behaviour.speed * (scores.baseline_tokens_per_s or 0.0)
     if scores.tokens_per_s < least:
         faults.append(f"It makes {scores.tokens_per_s:.1f} tokens a second, at least {least:.1f} are asked.")
     if scores.joules_per_token is not None and scores.baseline_joules_per_token is not None:

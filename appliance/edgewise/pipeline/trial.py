@@ -1,0 +1,181 @@
+"""A model on trial: it reads what the model in use wrote to recent inputs, and is timed beside it. Only scores come out.
+
+Agreement is teacher-forced: for each position of the text that the model in use made greedily, would the candidate have put the
+same token next? So one early difference does not make all that follows differ. With another vocabulary the text is read in the
+candidate's own tokens. Speeds are those of one stream each, measured one after the other on the same machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from edgewise.core.errors import EdgewiseError, EngineFault, InvalidRequest, error_class
+from edgewise.core.priority import Priority
+from edgewise.engine.request import GenerateRequest, SamplingParams
+from edgewise.pipeline.model import Models, ServedModel
+from edgewise.pipeline.prompt import encode_input
+from edgewise.pipeline.recent import TRIAL_KEY, RecentInputs
+from edgewise.pipeline.task import ChatInput, Task, TextInput
+from edgewise.wire.fleet import TrialArgs, TrialResult
+
+_TOGETHER = 8  # positions that are looked at at once
+BUILT_IN = (
+    "Write one sentence about the sea.",
+    "What is the capital of France?",
+    "List three colours.",
+    "The quick brown fox",
+    "Explain in one sentence why the sky is blue.",
+    "Name a fruit that is yellow.",
+    "Once upon a time there was a",
+    "How many days has a week?",
+)
+"""What is run where nothing was asked lately."""
+
+Meter = Callable[[], float | None]
+"""Joules that the machine has taken so far, None where that is not measured."""
+Progress = Callable[[str, float], None]
+"""Told the step and the percentage done."""
+
+
+@dataclass(slots=True)
+class _Pace:
+    tokens: int = 0
+    seconds: float = 0.0
+    joules: float | None = None
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def joules_per_token(self) -> float | None:
+        return None if self.joules is None or not self.tokens else self.joules / self.tokens
+
+
+async def run_trial(
+    models: Models,
+    args: TrialArgs,
+    recent: RecentInputs,
+    *,
+    meter: Meter = lambda: None,
+    progress: Progress = lambda *_: None,
+) -> TrialResult:
+    """Try a model that is installed beside the one in use.
+
+    Raises:
+        ModelNotFound, BadModelFile, UnsupportedModel, OutOfMemory, EngineUnavailable: Of either model.
+        InvalidRequest: None of the inputs can be read by both models.
+    """
+    own = recent.newest(args.prompts)
+    inputs = own or [TextInput((text,)) for text in BUILT_IN[: args.prompts]]
+    baseline_name = args.baseline or next((model.name for model in models.pinned()), None)
+    texts: list[tuple[ChatInput | TextInput, str | None]] = []
+    old = _Pace()
+    if baseline_name is None or baseline_name == args.candidate:
+        texts = [(given, None) for given in inputs]
+    else:
+        baseline = await models.open(baseline_name)
+        for index, given in enumerate(inputs):
+            progress("reading what the model in use writes", 50 * index / len(inputs))
+            text = await _write(baseline, given, args.tokens, old, meter)
+            if text is not None:
+                texts.append((given, text))
+    candidate = await models.open(args.candidate)
+    new, same, positions, ran = _Pace(), 0, 0, 0
+    for index, (given, text) in enumerate(texts):
+        progress("trying the candidate", 50 + 50 * index / len(texts))
+        if await _write(candidate, given, args.tokens, new, meter) is None:
+            continue
+        ran += 1
+        if text is not None:
+            agreed = await _agreement(candidate, given, text, args.tokens)
+            same, positions = same + sum(agreed), positions + len(agreed)
+    if not ran:
+        raise InvalidRequest("No input could be read by both models: they have no room for it, or no chat template.")
+    compared = positions > 0
+    return TrialResult(
+        prompts=ran,
+        own=bool(own),
+        agreement=same / positions if compared else None,
+        tokens_per_s=new.tokens_per_s,
+        baseline_tokens_per_s=old.tokens_per_s if compared else None,
+        joules_per_token=new.joules_per_token,
+        baseline_joules_per_token=old.joules_per_token if compared else None,
+    )
+
+
+async def _prompt(model: ServedModel, given: ChatInput | TextInput, room: int) -> tuple[int, ...] | None:
+    """Token ids of an input, None if this model cannot take it."""
+    task = Task(id=f"trial-{uuid4().hex}", model=model, input=given, key=TRIAL_KEY)
+    try:
+        prompt = (await encode_input(task)).prompts[0]
+    except InvalidRequest:
+        return None  # no template, or one that refuses these messages
+    return prompt if len(prompt) + room <= model.context else None
+
+
+async def _write(
+    model: ServedModel, given: ChatInput | TextInput, tokens: int, pace: _Pace, meter: Meter
+) -> str | None:
+    """The greedy continuation, its time added to `pace`; None if the model cannot take the input."""
+    prompt = await _prompt(model, given, tokens)
+    if prompt is None:
+        return None
+    before = meter()
+    written, seconds = await _generate(model, prompt, tokens)
+    after = meter()
+    if len(written) > 1:
+        pace.tokens += len(written) - 1
+        pace.seconds += seconds
+        if before is not None and after is not None:
+            pace.joules = (pace.joules or 0.0) + after - before
+    return model.tokenizer.decode([token for token in written if token not in model.tokenizer.eos_ids])
+
+
+async def _agreement(model: ServedModel, given: ChatInput | TextInput, text: str, tokens: int) -> list[bool]:
+    """For each token of `text` as this model writes it: whether it would have come next."""
+    prompt = await _prompt(model, given, 2 * tokens)
+    if prompt is None:
+        return []
+    wanted = model.tokenizer.encode(text, parse_special=False)[:tokens]
+    agreed: list[bool] = []
+    for begin in range(0, len(wanted), _TOGETHER):
+        places = range(begin, min(begin + _TOGETHER, len(wanted)))
+        nexts = await asyncio.gather(*(_generate(model, (*prompt, *wanted[:place]), 1) for place in places))
+        agreed += [tuple(drawn) == (wanted[place],) for place, (drawn, _) in zip(places, nexts, strict=True)]
+    return agreed
+
+
+async def _generate(model: ServedModel, prompt: Sequence[int], tokens: int) -> tuple[list[int], float]:
+    """Greedy tokens, and the seconds from the first to the last."""
+    request = GenerateRequest(
+        id=f"trial-{uuid4().hex}",
+        prompt=tuple(prompt),
+        sampling=SamplingParams(
+            max_tokens=tokens, temperature=0.0, stop_token_ids=tuple(sorted(model.tokenizer.eos_ids))
+        ),
+        salt=TRIAL_KEY,
+        key=TRIAL_KEY,
+        priority=Priority.BACKGROUND,
+    )
+    stream = await model.engine.submit(request)
+    written: list[int] = []
+    first = last = time.monotonic()
+    try:
+        async for chunk in stream:
+            last = time.monotonic()
+            first = first if written else last
+            written += chunk.tokens
+            if chunk.finish in ("error", "cancelled"):
+                raise _error(chunk.error_code, chunk.error_message)
+    finally:
+        await stream.aclose()
+    return written, last - first
+
+
+def _error(code: str | None, message: str | None) -> EdgewiseError:
+    return (error_class(code or "") or EngineFault)(message or "The engine ended the answer.")
