@@ -16,10 +16,10 @@ import httpx
 import pytest
 
 from tests.e2e.broker import BrokerProcess, iotcore_broker, mosquitto_broker
-from tests.e2e.pair import Pair, paired, segments
+from tests.e2e.pair import TOKEN, Pair, paired, segments
 
 Brokers = Callable[[], AbstractContextManager[BrokerProcess]]
-EVENT = b"id: 1."  # every chunk of a first attempt
+EVENT = b"id: 1."  # every event of a first attempt
 
 
 @pytest.fixture(scope="module")
@@ -71,23 +71,24 @@ def test_what_is_private_is_answered_here_in_the_same_words(pair: Pair, undistur
 @pytest.mark.parametrize("at", [1, 5, 14, 23])
 def test_a_link_that_breaks_twice_changes_nothing(pair: Pair, undisturbed: str, at: int) -> None:
     before = pair.link.connections
-    first = pair.link.act_after(at, "reset", text=EVENT)
-    second = pair.link.act_after(at + 3, "reset", text=EVENT)
+    """Each time within the event that brings a token, so that there is something left to ask for."""
+    first = pair.link.act_after(at, "reset", text=TOKEN)
+    second = pair.link.act_after(at + 3, "reset", text=TOKEN)
     answer = pair.complete()
-    assert first.wait(1)
-    assert second.wait(1)
+    assert first.is_set()
+    assert second.is_set()
     assert pair.link.connections > before
     assert (text(answer), segments(answer)) == (undisturbed, [("cloud", 0)])
 
 
 def test_a_link_that_is_gone_for_a_while_is_waited_for(pair: Pair, undisturbed: str) -> None:
-    cut = pair.link.act_after(6, "cut", text=EVENT)
+    cut = pair.link.act_after(6, "cut", text=TOKEN)
     with httpx.stream(
         "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
     ) as response:
         lines = response.iter_lines()
         next(lines)
-        assert cut.wait(20)
+        assert cut.wait(60)
         time.sleep(1.0)
         pair.link.restore()
         body = "\n".join(lines)
@@ -96,12 +97,12 @@ def test_a_link_that_is_gone_for_a_while_is_waited_for(pair: Pair, undisturbed: 
 
 
 def test_a_dead_engine_of_the_cloud_is_not_noticed(pair: Pair, undisturbed: str) -> None:
-    hold = pair.link.act_after(8, "hold", text=EVENT)
+    hold = pair.link.act_after(8, "hold", text=TOKEN)
     with httpx.stream(
         "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
     ) as response:
         lines = response.iter_lines()
-        assert hold.wait(20)
+        assert hold.wait(60)
         os.kill(pair.cloud.engine_pid(), signal.SIGKILL)
         pair.link.restore()
         body = "\n".join(lines)
@@ -110,11 +111,11 @@ def test_a_dead_engine_of_the_cloud_is_not_noticed(pair: Pair, undisturbed: str)
 
 
 def test_the_engine_of_the_device_may_die_meanwhile(pair: Pair, undisturbed: str) -> None:
-    hold = pair.link.act_after(8, "hold", text=EVENT)
+    hold = pair.link.act_after(8, "hold", text=TOKEN)
     with httpx.stream(
         "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
     ) as response:
-        assert hold.wait(20)
+        assert hold.wait(60)
         os.kill(pair.device.engine_pid(), signal.SIGKILL)
         pair.link.restore()
         body = "\n".join(response.iter_lines())
@@ -123,11 +124,11 @@ def test_the_engine_of_the_device_may_die_meanwhile(pair: Pair, undisturbed: str
 
 
 async def _leave_at_random(url: str, bodies: Sequence[Mapping[str, Any]]) -> int:
-    """Ask for all at once and leave each stream after some events; how many were left."""
+    """Ask for all at once and leave each stream after some events, of which there are three at least; how many were left."""
     rng = random.Random(5)
 
     async def one(client: httpx.AsyncClient, body: Mapping[str, Any]) -> bool:
-        events = rng.randrange(60)
+        events = rng.choice((0, 1, 2, 10, 30, 60))
         async with client.stream("POST", f"{url}/v1/completions", json=body, timeout=120) as response:
             assert response.status_code == 200
             async for line in response.aiter_lines():
@@ -141,9 +142,9 @@ async def _leave_at_random(url: str, bodies: Sequence[Mapping[str, Any]]) -> int
 
 
 def test_clients_that_leave_at_random_leave_nothing_behind(pair: Pair) -> None:
-    bodies = [pair.body(f"storm {number}", max_tokens=100, stream=True) for number in range(60)]
-    assert asyncio.run(_leave_at_random(pair.device.url, bodies)) > 20
-    limit = time.monotonic() + 30
+    bodies = [pair.body(f"storm {number}", max_tokens=100, stream=True) for number in range(30)]
+    assert asyncio.run(_leave_at_random(pair.device.url, bodies)) > 5
+    limit = time.monotonic() + 120
     names = (
         "edgewise_requests_in_flight",
         "edgewise_engine_running",
@@ -151,7 +152,7 @@ def test_clients_that_leave_at_random_leave_nothing_behind(pair: Pair) -> None:
         "edgewise_jobs_running",
     )
     while True:
-        both = [httpx.get(f"{side.url}/metrics", timeout=30).text.splitlines() for side in (pair.device, pair.cloud)]
+        both = [httpx.get(f"{side.url}/metrics", timeout=120).text.splitlines() for side in (pair.device, pair.cloud)]
         busy = [line for lines in both for line in lines if line.startswith(names) and not line.endswith(" 0.0")]
         if not busy:
             break
@@ -162,11 +163,11 @@ def test_clients_that_leave_at_random_leave_nothing_behind(pair: Pair) -> None:
 
 
 def test_a_device_that_is_killed_in_a_stream_comes_back_and_answers(pair: Pair) -> None:
-    hold = pair.link.act_after(8, "hold", text=EVENT)
+    hold = pair.link.act_after(8, "hold", text=TOKEN)
     with httpx.stream(
         "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
     ) as response:
-        assert hold.wait(20)
+        assert hold.wait(60)
         pair.device.kill()
         with pytest.raises(httpx.HTTPError):
             response.read()
@@ -178,11 +179,11 @@ def test_a_device_that_is_killed_in_a_stream_comes_back_and_answers(pair: Pair) 
 
 
 def test_a_cloud_that_is_killed_and_comes_back_goes_on_with_the_stream(pair: Pair, undisturbed: str) -> None:
-    hold = pair.link.act_after(9, "hold", text=EVENT)
+    hold = pair.link.act_after(9, "hold", text=TOKEN)
     with httpx.stream(
         "POST", f"{pair.device.url}/v1/completions", json=pair.body(stream=True), timeout=120
     ) as response:
-        assert hold.wait(20)
+        assert hold.wait(60)
         for process in (pair.cloud.pid, *(child.pid for child in pair.cloud.children())):
             os.kill(process, signal.SIGKILL)
         pair.cloud.process.wait()
@@ -258,13 +259,14 @@ def test_a_model_that_only_the_cloud_has_is_listed_and_asked_and_offline_it_says
 
 def test_a_cloud_that_is_killed_for_good_is_followed_by_the_local_engine(hasty: Pair) -> None:
     undisturbed = text(hasty.complete())
-    hold = hasty.link.act_after(9, "hold", text=EVENT)
+    hold = hasty.link.act_after(9, "hold", text=TOKEN)
     with httpx.stream(
         "POST", f"{hasty.device.url}/v1/completions", json=hasty.body(stream=True), timeout=120
     ) as response:
-        assert hold.wait(20)
+        assert hold.wait(60)
         for process in (hasty.cloud.pid, *(child.pid for child in hasty.cloud.children())):
             os.kill(process, signal.SIGKILL)
+        hasty.link.cut()  # what is on its way is lost: it may be the whole answer
         hasty.link.restore()
         body = "\n".join(response.iter_lines())
     assert '"reads":"localfrom' in body.replace(" ", "")
@@ -276,15 +278,17 @@ def test_a_cloud_that_is_killed_for_good_is_followed_by_the_local_engine(hasty: 
 
 @pytest.mark.parametrize("make", [iotcore_broker, mosquitto_broker])
 def test_over_a_broker_a_link_that_breaks_changes_nothing_either(make: Brokers) -> None:
+    """In mid-answer, however its tokens come together: before 2500 bytes it has begun, and its tokens alone take more."""
+    long: dict[str, Any] = {"max_tokens": 300, "ignore_eos": True}
     unreachable: dict[str, Any] = (
         {"CLOUD__TRANSPORT": "auto", "CLOUD__URL": "http://127.0.0.1:9"} if make is iotcore_broker else {}
     )
     with make() as broker, paired(broker=broker, CLOUD__PATIENCE_S="20", **unreachable) as pair:
-        private = text(pair.complete(headers={"x-edgewise-privacy": "private"}))
-        answer = pair.complete()
+        private = text(pair.complete(headers={"x-edgewise-privacy": "private"}, **long))
+        answer = pair.complete(**long)
         assert (text(answer), segments(answer)) == (private, [("cloud", 0)])
         assert answer["edgewise"]["costs"]["down_bytes"] > 1000
         reset = pair.link.act_after(2500, "reset")
-        answer = pair.complete()
-        assert reset.wait(1)
+        answer = pair.complete(**long)
+        assert reset.is_set()
         assert (text(answer), segments(answer)) == (private, [("cloud", 0)])
