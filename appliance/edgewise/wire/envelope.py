@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 import time
 from typing import Annotated, Any, TypeVar
@@ -20,7 +21,9 @@ from edgewise.wire.messages import VERSION, Message
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
-Ulid = Annotated[str, Field(pattern=r"^[0-7][0-9A-HJKMNP-TV-Z]{25}$")]
+_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+
+Ulid = Annotated[str, Field(pattern=f"^{_ULID.pattern}$")]
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
 
@@ -85,15 +88,16 @@ class Sealer:
         self,
         body: BaseModel,
         *,
+        id: str | None = None,
         re: str | None = None,
         key: str | None = None,
         ttl_ms: int | None = None,
         to: str | None = None,
         tp: str | None = None,
     ) -> Envelope:
-        """A new envelope around `body`."""
+        """A new envelope around `body`; `id` is that of a message that is sent again."""
         return Envelope(
-            id=new_ulid(),
+            id=id or new_ulid(),
             ep=self.ep,
             seq=next(self._seq),
             ts=round(time.time(), 3),
@@ -139,6 +143,10 @@ def _first_problem(error: ValidationError) -> str:
 
 _lock = threading.Lock()
 _last = 0
+
+
+def is_ulid(text: object) -> bool:
+    return isinstance(text, str) and _ULID.fullmatch(text) is not None
 
 
 def new_ulid() -> str:

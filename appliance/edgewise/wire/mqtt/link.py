@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import EdgewiseError, LinkLost, NotAuthenticated, NotPermitted
@@ -46,6 +46,13 @@ class LinkEvent:
 
     kind: EventKind
     message: str
+
+
+class Handed(NamedTuple):
+    """A message on its way. `taken` is done once the broker has acknowledged it, or fails as `Connection.publish` says."""
+
+    size: int
+    taken: asyncio.Future[None]
 
 
 class Link:
@@ -92,6 +99,7 @@ class Link:
         self._taken: deque[float] = deque(maxlen=2)
         self._connects = 0
         self._up_since: float | None = None
+        self._carried = False
         self._noted = False
         self._earlier: object = None
         self._probe = probe
@@ -116,6 +124,14 @@ class Link:
         if self._task is not None:
             return
         self._task = asyncio.create_task(self._keep(), name=f"mqtt-link-{self.uid}")
+
+    def revive(self) -> bool:
+        """Begin again if the task that keeps the link was ended by a fault of its own; whether it was."""
+        if self._task is None or not self._task.done() or self._stopping or self.stopped_because is not None:
+            return False
+        self._task = None
+        self.start()
+        return True
 
     async def stop(self, farewell: tuple[str, bytes] | None = None) -> None:
         """Publish a last retained message (topic, payload), if there is one, and disconnect."""
@@ -191,11 +207,15 @@ class Link:
             LinkLost: There is no connection.
             PayloadTooLarge: The broker takes no such message.
         """
+        return (await self.hand(topic, envelope, binary=binary, retain=retain)).size
+
+    async def hand(self, topic: str, envelope: Envelope, *, binary: bool = False, retain: bool = False) -> Handed:
+        """As `send`, for who wants to know when the broker has it: a message that waits for a slow link need not be repeated."""
         payload = encode(envelope, binary=binary)
         connection = self.connection
         await connection.room(len(payload), MAX_WAITING)
-        connection.publish(topic, payload, retain=retain, expiry_s=_seconds(envelope.ttl_ms))
-        return len(payload)
+        taken = connection.publish(topic, payload, retain=retain, expiry_s=_seconds(envelope.ttl_ms))
+        return Handed(len(payload), taken)
 
     async def publish(self, topic: str, payload: bytes, *, retain: bool = False, expiry_s: int | None = None) -> None:
         """Send bytes with QoS 1; returns once the broker has them.
@@ -218,7 +238,7 @@ class Link:
                 return
             if ended.taken_over:
                 self._count_takeover()
-            delay = retries.delay(self._clock.monotonic(), self._up_since)
+            delay = retries.delay(self._clock.monotonic(), self._up_since, carried=self._carried)
             log.info("mqtt_down", reason=ended.reason, retry_s=round(delay, 2))
             await self._clock.sleep(delay)
 
@@ -226,6 +246,7 @@ class Link:
         """Connect and stay until it is over."""
         connection: Connection | None = None
         self._up_since = None
+        self._carried = False
         try:
             number = await asyncio.to_thread(self._sessions.next)
             connection = Connection(self._broker, self._arrived, will=self._will(number) if self._will else None)
@@ -290,6 +311,7 @@ class Link:
             return
         for subscription, handler in self._handlers:
             if matches(subscription.filter, incoming.topic):
+                self._carried = True
                 handler(incoming)
 
     def _read_note(self, payload: bytes) -> None:
@@ -337,16 +359,17 @@ class _Retries:
 
     So a short cut costs about a second, and what a broker's outage has cut off together comes back spread over a time that
     grows with the outage: nobody retries in step, and nobody waits longer for a broker than it was away. A connection that
-    lived for a second ends the outage; one that the broker takes and drops does not.
+    lived for a second, or that carried a message, ends the outage; one that the broker takes and drops does not.
     """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._lost_at: float | None = None
 
-    def delay(self, now: float, up_since: float | None) -> float:
-        """Seconds from `now`, at which an attempt ended; `up_since` is when its connection stood, None if it never did."""
-        if self._lost_at is None or (up_since is not None and now - up_since >= _STEADY_S):
+    def delay(self, now: float, up_since: float | None, *, carried: bool = False) -> float:
+        """Seconds from `now`, at which an attempt ended; `up_since` is when its connection stood, None if it never did;
+        `carried` whether a message came over it."""
+        if self._lost_at is None or carried or (up_since is not None and now - up_since >= _STEADY_S):
             self._lost_at = now
         limit = max(_FIRST_DELAY_S, (now - self._lost_at) / 2)
         return self._rng.uniform(0, min(_LONGEST_DELAY_S, limit))

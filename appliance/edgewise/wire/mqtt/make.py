@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from edgewise.core.errors import ConfigError
 from edgewise.core.files import read_secret
 from edgewise.core.settings_links import MqttSettings
-from edgewise.wire.mqtt.connection import Broker
+from edgewise.wire.mqtt.connection import Broker, Will
 from edgewise.wire.mqtt.link import Link, LinkEvent
 from edgewise.wire.mqtt.note import NAME as NOTE
 from edgewise.wire.mqtt.note import LinkNote
 from edgewise.wire.mqtt.session import SessionCounter
 
 
-def make_link(mqtt: MqttSettings, home: Path, uid: str, *, on_event: Callable[[LinkEvent], None] | None = None) -> Link:
+def make_link(
+    mqtt: MqttSettings,
+    home: Path,
+    uid: str,
+    *,
+    on_event: Callable[[LinkEvent], None] | None = None,
+    will: Callable[[int], Will] | None = None,
+    birth: Callable[[], Awaitable[None]] | None = None,
+) -> Link:
     """Not yet started.
 
     Args:
         home: State directory, for the number of the session and the note of what befalls the link.
         uid: Name where the settings have none.
+        will, birth: As `Link` takes them.
 
     Raises:
         ConfigError: No broker is named, or the password cannot be read.
@@ -34,7 +43,9 @@ def make_link(mqtt: MqttSettings, home: Path, uid: str, *, on_event: Callable[[L
             on_event(event)
 
     sessions = SessionCounter(home / "mqtt-session")
-    return Link(broker_of(mqtt, uid), sessions, on_event=happened, on_stop=note.close, probe=True)
+    return Link(
+        broker_of(mqtt, uid), sessions, will=will, birth=birth, on_event=happened, on_stop=note.close, probe=True
+    )
 
 
 def broker_of(mqtt: MqttSettings, uid: str) -> Broker:
