@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from edgewise.cloud.fleet import views
 from edgewise.cloud.fleet.actor import Actor, Role
 from edgewise.cloud.fleet.changes import Changes
-from edgewise.wire.fleet import Ack, Shadow
+from edgewise.wire.fleet import Ack, Challenge, Enrolled, EnrolPoll, EnrolRequest, RenewalQuestion, RenewRequest, Shadow
 
 
 class Registry(Protocol):
@@ -215,6 +215,17 @@ class Enrolment(Protocol):
     async def decide(self, actor: Actor, key_id: str, accept: bool) -> views.KeyView: ...
 
     async def revoke(self, actor: Actor, key_id: str) -> views.KeyView: ...
+
+    # What devices call; nothing but the body proves who they are.
+
+    async def enrol(self, request: EnrolRequest, address: str) -> Enrolled:
+        """Raises `NotPermitted` for a bad code, `InvalidRequest` for a bad CSR, `RateLimited` after too many bad codes."""
+
+    async def status(self, poll: EnrolPoll, address: str) -> Enrolled: ...
+
+    async def challenge(self, question: RenewalQuestion) -> Challenge: ...
+
+    async def renew(self, request: RenewRequest, address: str) -> Enrolled: ...
 
 
 class Audit(Protocol):

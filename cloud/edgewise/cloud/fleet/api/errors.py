@@ -1,0 +1,34 @@
+"""What pydantic says of a request, as an error of the tree."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+
+from edgewise.api.context import context_of
+from edgewise.api.errors import MissingField, error_response, install_error_handlers
+from edgewise.core.errors import EdgewiseError, InvalidRequest, UnknownField
+
+
+def install_errors(app: FastAPI) -> None:
+    """Every error of the application's own routes as the device's API tells it."""
+    install_error_handlers(app)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    told = _explained(error)
+    context_of(request.scope).error = told.code
+    return error_response(told, request.scope)
+
+
+def _explained(error: RequestValidationError) -> EdgewiseError:
+    """The first problem: most follow from it."""
+    problem = error.errors()[0]
+    name = ".".join(str(part) for part in problem["loc"][1:])[:200] or None
+    if problem["type"] == "missing":
+        return MissingField(f"`{name or 'a JSON body'}` is missing.", param=name)
+    if problem["type"] == "extra_forbidden":
+        return UnknownField(f"`{name}` is no field of this request.", param=name)
+    return InvalidRequest(f"`{name}`: {str(problem['msg'])[:500]}.", param=name)
