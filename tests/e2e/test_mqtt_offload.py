@@ -11,7 +11,6 @@ import pytest
 
 from edgewise.core.errors import LinkLost
 from edgewise.core.settings_links import MqttSettings
-from edgewise.edge.offload import mqtt as transport_module
 from edgewise.edge.offload.mqtt import MqttTransport
 from edgewise.wire.messages import Final, GenerateWork, JobControl, JobRequest
 from edgewise.wire.mqtt.make import make_link
@@ -136,9 +135,8 @@ async def test_a_broker_that_is_killed_twice_in_a_stream_changes_nothing(site: S
 
 
 async def test_a_cloud_that_is_killed_in_mid_stream_goes_on_after_its_restart(
-    site: Site, device: MqttTransport, monkeypatch: pytest.MonkeyPatch
+    site: Site, device: MqttTransport
 ) -> None:
-    monkeypatch.setattr(transport_module, "SILENCE_S", 2.0)
     await submit(device, "first")
     plain, _ = await read(device, "first")
 

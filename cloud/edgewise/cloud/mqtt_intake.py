@@ -204,10 +204,10 @@ class MqttIntake:
 
     async def _control(self, uid: str, job: str, envelope: Envelope) -> None:
         control = envelope.read(JobControl)
-        flow = self._flows.get(uid, control.key)
         if control.op == "grant":
+            flow = self._flows.get(uid, control.key)
             if flow is not None:
-                flow.grant(envelope.place, control.credit)
+                flow.grant(parse_place(control.after, param="after"), control.credit)
             return
         tenant = self._tenant(uid)
         found = await self._desk.find(tenant, uid, control.key)
@@ -222,17 +222,18 @@ class MqttIntake:
         after = parse_place(control.after, param="after")
         found = await self._desk.check_place(job.tenant, job.id, after)
         flow = self._flows.get(uid, control.key)
-        if flow is not None and flow.place >= envelope.place:
-            return found  # a broker delivered it twice, or late
+        if flow is not None and (not flow.older(envelope) or flow.goes_on(envelope, after, control.credit)):
+            return found  # delivered twice, or late; or the device lacks nothing
         if flow is None and self._flows.full:
             raise QueueFull("Too many streams go out over MQTT at once: try again shortly.", retry_after_s=5.0)
         topic = topics.job_events(uid, topics.job_id(control.key))
 
-        async def send(event: Event) -> None:
-            await self._send(topic, JobEvent(key=control.key, event=event))
+        async def send(question: str, event: Event) -> None:
+            await self._send(topic, JobEvent(key=control.key, event=event), re=question)
 
         source = self._desk.events(job.tenant, job.id, after)
-        await self._flows.begin(uid, control.key, Outflow(envelope.place, control.credit, source, send, self._back))
+        flow = Outflow(envelope, after, control.credit, source, send, self._back)
+        await self._flows.begin(uid, control.key, flow)
         return found
 
     async def _back(self) -> None:

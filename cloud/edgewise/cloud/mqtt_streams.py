@@ -1,4 +1,8 @@
-"""Streams that go down to devices over MQTT, each with credit that its consumer grants."""
+"""Streams that go down to devices over MQTT: what follows the place that a device has named last, within its credit.
+
+A stream answers a question of its device, `resume`, and every event says which (`Envelope.re`). So a device can tell what is
+missing in the stream that it asked for from what was on its way before it asked.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,9 @@ from edgewise.core.errors import EdgewiseError, LinkLost
 from edgewise.core.log import get_logger
 from edgewise.core.patience import within
 from edgewise.wire.asking import CREDIT, refusal
+from edgewise.wire.envelope import Envelope
 from edgewise.wire.messages import Chunk, Final, Refused
+from edgewise.wire.stream_log import Place
 
 log = get_logger(__name__)
 
@@ -19,22 +25,32 @@ IDLE_S = 600.0
 _MAX_CREDIT = 4 * CREDIT
 
 Source = AsyncGenerator[Chunk | Final, None]
-Send = Callable[[Chunk | Final | Refused], Awaitable[None]]
+Send = Callable[[str, Chunk | Final | Refused], Awaitable[None]]
 
 
 class Outflow:
     """One stream on its way to one device.
 
     Args:
-        place: Of the message that asked for it, among all that the device sent: an older one changes nothing.
-        send: Sends one event; raises `LinkLost` while there is no broker.
+        question: The message that asked for it.
+        after: The place that it begins after.
+        credit: Chunks that may be on their way at once: sent, and not yet read as far as the device has said.
+        send: Sends one event, in answer to the question with an id; raises `LinkLost` while there is no broker.
         back: Returns once the link is back.
     """
 
     def __init__(
-        self, place: tuple[int, int], credit: int, source: Source, send: Send, back: Callable[[], Awaitable[None]]
+        self,
+        question: Envelope,
+        after: Place,
+        credit: int,
+        source: Source,
+        send: Send,
+        back: Callable[[], Awaitable[None]],
     ) -> None:
-        self.place = place
+        self._question = question
+        self._sent = after.offset
+        self._unread: list[int] = []
         self._credit = min(credit, _MAX_CREDIT)
         self._source = source
         self._send = send
@@ -42,12 +58,24 @@ class Outflow:
         self._granted = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
-    def grant(self, place: tuple[int, int], credit: int) -> None:
-        """More may be sent. A message that a broker delivers twice grants once."""
-        if place > self.place:
-            self.place = place
-            self._credit = min(self._credit + credit, _MAX_CREDIT)
-            self._granted.set()
+    def older(self, question: Envelope) -> bool:
+        """Whether a question was asked after the one that is answered here; a broker may deliver it late, or twice."""
+        return self._question.place < question.place
+
+    def goes_on(self, question: Envelope, after: Place, credit: int) -> bool:
+        """Take a later question as the one that is answered, if the device has all that was sent; otherwise what it lacks
+        must be sent again, by another stream."""
+        if self._sent != after.offset:
+            return False
+        self._question = question
+        self.grant(after, credit)
+        return True
+
+    def grant(self, after: Place, credit: int) -> None:
+        """The device has read everything up to `after`. Said twice or late, it changes nothing; lost, the next word heals it."""
+        self._unread = [end for end in self._unread if end > after.offset]
+        self._credit = min(credit, _MAX_CREDIT) or self._credit
+        self._granted.set()
 
     async def run(self) -> None:
         """To the final record."""
@@ -55,21 +83,22 @@ class Outflow:
             try:
                 async for event in events:
                     if isinstance(event, Chunk):
-                        await self._pay()
+                        await self._pay(event.offset + event.count)
                     await self._deliver(event)
             except EdgewiseError as error:
                 await self._deliver(refusal(error))
 
-    async def _pay(self) -> None:
-        while self._credit == 0:
+    async def _pay(self, end: int) -> None:
+        while len(self._unread) >= self._credit:
             self._granted.clear()
             await within(self._granted.wait(), IDLE_S, lambda: LinkLost("The device takes nothing more."))
-        self._credit -= 1
+        self._unread.append(end)
+        self._sent = max(self._sent, end)
 
     async def _deliver(self, event: Chunk | Final | Refused) -> None:
         while True:
             try:
-                return await self._send(event)
+                return await self._send(self._question.id, event)
             except LinkLost:
                 await self._back()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from edgewise.core.errors import BadMessage, EdgewiseError, LinkLost
 from edgewise.core.log import get_logger
@@ -13,34 +13,41 @@ from edgewise.wire.messages import Blob
 
 log = get_logger(__name__)
 
-SILENCE_S = 5.0
-_TRIES = 3
+PAUSES_S = (2.0, 4.0, 8.0)
+"""Seconds without a block after which the first missing one is asked for again, and after the last of them given up. A link
+on which a block takes longer is given three times what it took."""
+_AHEAD = 2 * BLOCKS
+"""Blocks that may wait here for an earlier one, or for their reader."""
 
 
 class Pull:
     """The receiving side of one blob.
 
+    Blocks are asked for in runs. A run is sent in order, and runs about one after the other: what is missing before a block
+    of the same run, or in a run two before it, is lost, and is asked for again at once, it alone. After a silence the
+    first missing block is asked for again; when that has come, so should have everything else.
+
     Args:
         offset: Bytes of it that are here already.
         send: Sends a request to the other side.
-        silence_s: Seconds without a block after which it is asked again, from the first one that is missing.
     """
 
-    def __init__(
-        self, blob: Blob, offset: int, send: Callable[[BlobGet], Awaitable[None]], *, silence_s: float | None = None
-    ) -> None:
+    def __init__(self, blob: Blob, offset: int, send: Callable[[BlobGet], Awaitable[None]]) -> None:
         self.blob = blob
-        self._offset = offset
+        self._have = self._asked = offset
         self._send = send
-        self._silence_s = SILENCE_S if silence_s is None else silence_s
-        self._blocks: deque[BlobBlock] = deque()
+        self._arrived: deque[BlobBlock] = deque()
+        self._ahead: dict[int, bytes] = {}
+        self._due: dict[int, _Run] = {}
+        self._runs = 0
+        self._longest_s = 0.0
         self._wake = asyncio.Event()
         self._error: EdgewiseError | None = None
 
     def put(self, block: BlobBlock) -> None:
         """A block has arrived. More than was asked for is dropped."""
-        if block.sha256 == self.blob.sha256 and len(self._blocks) < 2 * BLOCKS:
-            self._blocks.append(block)
+        if block.sha256 == self.blob.sha256 and len(self._arrived) < _AHEAD:
+            self._arrived.append(block)
             self._wake.set()
 
     def fail(self, error: EdgewiseError) -> None:
@@ -54,43 +61,95 @@ class Pull:
         Raises:
             LinkLost: No block came however often it was asked; or what `fail` was told.
         """
-        have = asked = self._offset
         silent = 0
-        while have < self.blob.bytes:
-            waiting = -(-(asked - have) // BLOCK)
-            if waiting <= BLOCKS // 2 and asked < self.blob.bytes:
-                await self._send(BlobGet(sha256=self.blob.sha256, offset=asked, blocks=BLOCKS - waiting))
-                asked = min(self.blob.bytes, asked + (BLOCKS - waiting) * BLOCK)
-            block = await self._next()
+        while self._have < self.blob.bytes:
+            await self._ask_on()
+            block = await self._next(max(PAUSES_S[silent], 3 * self._longest_s))
             if block is None:
                 silent += 1
-                if silent == _TRIES:
+                if silent == len(PAUSES_S):
                     raise LinkLost(
-                        f"No block of the blob {self.blob.sha256[:12]} came for {silent * self._silence_s:g} s."
+                        f"No block of the blob {self.blob.sha256[:12]} came, however often it was asked for."
                     )
-                asked = have
-            elif self._fits(block, have):
+                self._runs += 1
+                await self._ask((self._have,))
+            elif self._fits(block):
                 silent = 0
-                have += len(block.data)
-                yield block.data
+                await self._take(block)
+                while self._have in self._ahead:
+                    data = self._ahead.pop(self._have)
+                    self._have += len(data)
+                    yield data
 
-    def _fits(self, block: BlobBlock, have: int) -> bool:
+    async def _ask_on(self) -> None:
+        """As many as credit allows, once half of it is used; not too far ahead of one that is missing."""
+        room = min(BLOCKS - len(self._due), (self._have - self._asked) // BLOCK + _AHEAD)
+        if room < BLOCKS // 2 or self._asked >= self.blob.bytes:
+            return
+        run = range(self._asked, min(self.blob.bytes, self._asked + room * BLOCK), BLOCK)
+        self._asked = min(self.blob.bytes, self._asked + room * BLOCK)
+        await self._ask(run)
+
+    async def _ask(self, offsets: Iterable[int]) -> None:
+        """Ask for blocks, each row of neighbours in one request."""
+        rows: list[list[int]] = []
+        for offset in sorted(offsets):
+            if rows and rows[-1][-1] + BLOCK == offset and len(rows[-1]) < BLOCKS:
+                rows[-1].append(offset)
+            else:
+                rows.append([offset])
+        self._runs += 1
+        for row in rows:
+            run = _Run(self._runs)
+            self._due.update(dict.fromkeys(row, run))
+            await self._send(BlobGet(sha256=self.blob.sha256, offset=row[0], blocks=len(row)))
+
+    async def _take(self, block: BlobBlock) -> None:
+        run = self._due.pop(block.offset, None)
+        self._ahead[block.offset] = block.data
+        if run is None:
+            return
+        lost = [
+            offset
+            for offset, other in self._due.items()
+            if (other is run and offset < block.offset) or other.number + 2 <= run.number
+        ]
+        if lost:
+            await self._ask(lost)
+
+    def _fits(self, block: BlobBlock) -> bool:
+        """Whether it is a block that is missing here; a damaged one is none, and is found missing."""
+        place = block.offset - self._have
+        if place < 0 or place >= _AHEAD * BLOCK or block.offset in self._ahead:
+            return False
         try:
-            return block.check(self.blob.sha256, have) and have + len(block.data) <= self.blob.bytes
+            whole = len(block.data) == min(BLOCK, self.blob.bytes - block.offset)
+            return block.check(self.blob.sha256, block.offset) and whole
         except BadMessage as error:
             log.warning("blob_block_dropped", reason=error.message)
             return False
 
-    async def _next(self) -> BlobBlock | None:
+    async def _next(self, silence_s: float) -> BlobBlock | None:
         """The next block that arrives; None after a silence."""
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._silence_s, self._wake.set)
+        began = loop.time()
+        timer = loop.call_later(silence_s, self._wake.set)
         try:
-            if not self._blocks and self._error is None:
+            if not self._arrived and self._error is None:
                 self._wake.clear()
                 await self._wake.wait()
         finally:
             timer.cancel()
         if self._error is not None:
             raise self._error
-        return self._blocks.popleft() if self._blocks else None
+        if not self._arrived:
+            return None
+        self._longest_s = max(self._longest_s, loop.time() - began)
+        return self._arrived.popleft()
+
+
+class _Run:
+    """Neighbouring blocks that were asked for together. `number` grows by one with each question, by two over a silence."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number

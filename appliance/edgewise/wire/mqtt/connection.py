@@ -32,6 +32,9 @@ RECEIVE_MAXIMUM = 20
 """Messages that a broker may send before the first of them is acknowledged, and that are sent so to it."""
 MAX_PACKET = MAX_MESSAGE + 4096
 SESSION_EXPIRY_S = 7 * 86_400
+SILENCE_S = 6.0
+"""A broker that says nothing for so long, while something that was sent to it is unacknowledged, is gone."""
+_SLOWEST = 32 * 1024  # bytes a second: what waits for a slow link has so much longer
 _CONNECT_S = 10.0
 _TICK_S = 1.0
 _TAKEN_OVER = 0x8E
@@ -43,7 +46,7 @@ _NOT_PERMITTED = (0x87, 0x8A)  # not authorized; banned
 class Broker:
     """Where a broker is and as whom to connect; user name and client id are one name.
 
-    `cert_file` and `key_file` (PEM) prove who connects, where the broker asks for a certificate.
+    `cert_file` and `key_file` (PEM) prove who connects, where the broker asks for a certificate. `silence_s`: see `SILENCE_S`.
     """
 
     host: str
@@ -54,6 +57,7 @@ class Broker:
     cert_file: Path | None = None
     key_file: Path | None = None
     keepalive_s: int = 30
+    silence_s: float = SILENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class Connection:
         self._waiting: dict[int, tuple[asyncio.Future[None], int]] = {}
         self._subscribing: dict[int, asyncio.Future[Sequence[ReasonCode]]] = {}
         self._fewer = asyncio.Event()
+        self._heard_at = self._loop.time()
         self._ticker: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[Ended] = self._loop.create_future()
         self.session_present = False
@@ -207,6 +212,8 @@ class Connection:
             raise LinkLost(f"The connection to the broker is over: {paho.error_string(info.rc)}")
         done: asyncio.Future[None] = self._loop.create_future()
         done.add_done_callback(_retrieved)
+        if not self._waiting:
+            self._heard_at = self._loop.time()
         self._waiting[info.mid] = (done, len(payload))
         self.waiting_bytes += len(payload)
         return done
@@ -293,6 +300,7 @@ class Connection:
     # --- the socket ------------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
+        self._heard_at = self._loop.time()
         self._guarded(self._client.loop_read)
         while (sock := self._client.socket()) is not None and getattr(sock, "pending", int)() > 0:
             self._guarded(self._client.loop_read)  # what TLS has already taken off the socket
@@ -318,10 +326,17 @@ class Connection:
         self._loop.remove_writer(sock)
 
     async def _tick(self) -> None:
-        """Keep-alive: paho sends the pings, and ends the connection if one is not answered."""
+        """Keep-alive: paho sends the pings, and ends the connection if one is not answered. That takes a minute; what is
+        unacknowledged tells sooner."""
         while not self.ended.done():
             self._guarded(self._client.loop_misc)
+            self._check_heard()
             await asyncio.wait({self.ended}, timeout=_TICK_S)
+
+    def _check_heard(self) -> None:
+        limit = self._broker.silence_s + self.waiting_bytes / _SLOWEST
+        if self._waiting and self._loop.time() - self._heard_at >= limit:
+            self._end(Ended(f"the broker has said nothing for {limit:.0f} s"))
 
     def _check_open(self) -> None:
         if self.ended.done():

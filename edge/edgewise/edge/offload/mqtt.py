@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from edgewise.core.errors import BadMessage, DigestMismatch, EngineFault, LinkLost, NotFound
 from edgewise.core.log import get_logger
+from edgewise.edge.offload.inflow import Inflow, Question
 from edgewise.edge.offload.transport import Traffic
 from edgewise.edge.placement.protocol import Meter
 from edgewise.wire import topics
@@ -28,26 +28,24 @@ from edgewise.wire.messages import (
     Blob,
     Chunk,
     CloudInfo,
-    Event,
     Final,
     JobControl,
     JobEvent,
     JobRequest,
     Refused,
 )
+from edgewise.wire.mqtt.blobs import PAUSES_S as BLOB_PAUSES_S
 from edgewise.wire.mqtt.blobs import Pull
 from edgewise.wire.mqtt.connection import Connection, Incoming
-from edgewise.wire.mqtt.link import Link
+from edgewise.wire.mqtt.link import Handed, Link
 from edgewise.wire.mqtt.tasks import Tasks
 from edgewise.wire.stream_log import Place
 
 log = get_logger(__name__)
 
 CONNECT_S = 4.0
-ANSWER_S = (2.0, 4.0, 6.0)
-"""Seconds that an answer is waited for before the request is sent again, and after the last of them given up."""
-SILENCE_S = 10.0
-"""A stream that brings nothing for so long is asked for again; a cloud that lives answers that at once."""
+ANSWER_S = (1.0, 2.0, 4.0)
+"""Seconds that an answer is waited for, once the broker has the request, before it is sent again; and after the last given up."""
 _LARGE = 16 * 1024
 
 
@@ -63,7 +61,7 @@ class MqttTransport:
         self._link = link
         self._meter = meter
         self._answers: dict[str, asyncio.Future[Envelope]] = {}
-        self._streams: dict[str, _Inbox] = {}
+        self._inflows: dict[str, Inflow] = {}
         self._pulls: dict[str, Pull] = {}
         self._partial: dict[str, bytearray] = {}
         self._offers: dict[str, _Offer] = {}
@@ -119,26 +117,25 @@ class MqttTransport:
 
     async def events(self, key: str, after: Place) -> AsyncGenerator[Chunk | Final, None]:
         """See `Transport.events`."""
-        place, used = after, 0
-        with self._reading(key) as inbox:
-            await self._resume(key, place, inbox)
-            while True:
-                event = await inbox.next(SILENCE_S)
-                if event is None or _skips(event, place):
-                    await self._resume(key, place, inbox)
-                    used = 0
-                elif isinstance(event, Final):
+        await self._connect()
+
+        async def resume(place: Place) -> Question:
+            control = JobControl(key=key, op="resume", after=str(place), credit=CREDIT)
+            envelope = self._link.sealer.seal(control, key=key)
+            return Question(envelope.id, (await self._hand(self._control_topic(key), envelope)).taken)
+
+        async def grant(place: Place) -> None:
+            control = JobControl(key=key, op="grant", after=str(place), credit=CREDIT)
+            await self._hand(self._control_topic(key), self._link.sealer.seal(control, key=key))
+
+        inflow = self._inflows[key] = Inflow(after, self._link.connection.ended, resume, grant)
+        try:
+            async with aclosing(inflow.events()) as events:
+                async for event in events:
                     yield event
-                    return
-                else:
-                    used += 1
-                    if used == CREDIT // 2:
-                        used = 0
-                        await self._grant(key)
-                    end = event.offset + event.count
-                    if end > place.offset or event.count == 0:
-                        place = Place(event.attempt, max(end, place.offset))
-                        yield event
+        finally:
+            if self._inflows.get(key) is inflow:
+                del self._inflows[key]
 
     async def control(self, control: JobControl) -> None:
         _accepted(await self._ask(self._control_topic(control.key), control, key=control.key))
@@ -149,10 +146,12 @@ class MqttTransport:
         blob = Blob(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content), media=media)
         offer = self._offers[blob.sha256] = _Offer(blob, content)
         try:
-            for _ in ANSWER_S:
+            silent = 0
+            while silent < len(BLOB_PAUSES_S):
                 await self._question(Ask(ask="blob", blob=blob))
-                if await offer.taken(self._link.connection, SILENCE_S):
+                if await offer.taken(self._link.connection, BLOB_PAUSES_S[silent]):
                     return blob
+                silent = 0 if offer.touched else silent + 1
         finally:
             del self._offers[blob.sha256]
         raise LinkLost("The cloud does not take a blob over MQTT.")
@@ -161,11 +160,17 @@ class MqttTransport:
         have = self._partial.setdefault(blob.sha256, bytearray())
         await self._connect()
         pull = self._pulls[blob.sha256] = Pull(blob, len(have), self._send_get)
-        self._link.connection.ended.add_done_callback(lambda _: pull.fail(LinkLost("The link was lost in a blob.")))
+        ended = self._link.connection.ended
+
+        def lost(_: object) -> None:
+            pull.fail(LinkLost("The link was lost in a blob."))
+
+        ended.add_done_callback(lost)
         try:
             async for piece in pull.pieces():
                 have += piece
         finally:
+            ended.remove_done_callback(lost)
             del self._pulls[blob.sha256]
         content = bytes(self._partial.pop(blob.sha256))
         found = hashlib.sha256(content).hexdigest()
@@ -193,13 +198,15 @@ class MqttTransport:
         started = time.monotonic()
         try:
             for patience_s in ANSWER_S:
-                size = await self._send(topic, envelope)
-                both: set[asyncio.Future[Any]] = {answer, self._link.connection.ended}
-                await asyncio.wait(both, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                size, taken = await self._hand(topic, envelope)
+                for awaited, limit_s in ((taken, None), (self._link.connection.ended, patience_s)):
+                    both: set[asyncio.Future[Any]] = {answer, awaited}
+                    await asyncio.wait(both, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
                 if answer.done():
                     if self._meter is not None and size >= _LARGE:
                         self._meter.sent(size, time.monotonic() - started)
                     return answer.result()
+                taken.result()
         finally:
             del self._answers[envelope.id]
         raise LinkLost("The broker is there, but no cloud answers behind it.")
@@ -210,11 +217,11 @@ class MqttTransport:
             raise told(answer.refused)
         return answer
 
-    async def _send(self, topic: str, envelope: Envelope) -> int:
-        size = await self._link.send(topic, envelope, binary=True)
-        self._sent += size
-        self._book(envelope.key, up=size)
-        return size
+    async def _hand(self, topic: str, envelope: Envelope) -> Handed:
+        handed = await self._link.hand(topic, envelope, binary=True)
+        self._sent += handed.size
+        self._book(envelope.key, up=handed.size)
+        return handed
 
     def _book(self, key: str | None, *, up: int = 0, down: int = 0) -> None:
         if key in self._traffic:
@@ -224,41 +231,25 @@ class MqttTransport:
     def _control_topic(self, key: str) -> str:
         return topics.job_control(self._link.uid, topics.job_id(key))
 
-    async def _grant(self, key: str) -> None:
-        grant = JobControl(key=key, op="grant", credit=CREDIT // 2)
-        await self._send(self._control_topic(key), self._link.sealer.seal(grant, key=key))
-
-    async def _resume(self, key: str, place: Place, inbox: _Inbox) -> None:
-        """Have the cloud send what follows a place; what it sent before is void."""
-        await self._connect()
-        inbox.restart(self._link.connection)
-        resume = JobControl(key=key, op="resume", after=str(place), credit=CREDIT)
-        _accepted(await self._ask(self._control_topic(key), resume, key=key))
-
     async def _send_get(self, get: BlobGet) -> None:
         await self._send_blob("get", get, get.sha256)
 
-    async def _send_blob(self, step: str, body: BaseModel, sha256: str) -> None:
-        await self._send(topics.blob(self._link.uid, "up", sha256[:32], step), self._link.sealer.seal(body))
+    async def _send_blob(self, step: str, body: BaseModel, sha256: str) -> Handed:
+        return await self._hand(topics.blob(self._link.uid, "up", sha256[:32], step), self._link.sealer.seal(body))
 
     async def _serve(self, get: BlobGet, offer: _Offer) -> None:
-        for number in range(get.blocks):
-            offset = get.offset + number * BLOCK
-            data = offer.content[offset : offset + BLOCK]
-            if not data:
-                return
-            await self._send_blob("blk", block_at(offer.blob, data, offset), get.sha256)
+        """Send what was asked for; the cloud is not waited for before the broker has it."""
+        with offer.serving():
+            last: Handed | None = None
+            for number in range(get.blocks):
+                offset = get.offset + number * BLOCK
+                data = offer.content[offset : offset + BLOCK]
+                if data:
+                    last = await self._send_blob("blk", block_at(offer.blob, data, offset), get.sha256)
+            if last is not None:
+                await last.taken
 
     # --- receiving ----------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _reading(self, key: str) -> Iterator[_Inbox]:
-        inbox = self._streams[key] = _Inbox()
-        try:
-            yield inbox
-        finally:
-            if self._streams.get(key) is inbox:
-                del self._streams[key]
 
     def _arrived(self, incoming: Incoming) -> None:
         """One message of the cloud. What is malformed is dropped and counted; what nobody waits for is not looked at."""
@@ -270,11 +261,11 @@ class MqttTransport:
             if answer is not None and not answer.done():
                 self._book(envelope.key, down=len(incoming.payload))
                 answer.set_result(envelope)
-            elif topic.rest[0] == "job" and envelope.re is None:
+            elif topic.rest[0] == "job":
                 event = envelope.read(JobEvent)
                 self._book(event.key, down=len(incoming.payload))
-                if event.key in self._streams:
-                    self._streams[event.key].put(event.event)
+                if event.key in self._inflows:
+                    self._inflows[event.key].put(envelope.re, event.event)
             elif topic.rest[0] == "blob":
                 self._blob(topic.rest[-1], envelope)
         except BadMessage as error:
@@ -289,7 +280,6 @@ class MqttTransport:
         elif step == "get":
             get = envelope.read(BlobGet)
             if get.sha256 in self._offers:
-                self._offers[get.sha256].touch()
                 self._tasks.spawn(self._serve(get, self._offers[get.sha256]), "blob")
         else:
             done = envelope.read(BlobDone)
@@ -299,73 +289,38 @@ class MqttTransport:
                 self._offers[done.sha256].end(done)
 
 
-class _Inbox:
-    """Events of one stream that have arrived. Credit bounds them; what is more is dropped, and found missing by its reader."""
-
-    def __init__(self) -> None:
-        self._events: deque[Event] = deque()
-        self._wake = asyncio.Event()
-        self._connection: Connection | None = None
-
-    def restart(self, connection: Connection) -> None:
-        """Forget what is here: the stream is sent again over `connection`."""
-        self._events.clear()
-        self._connection = connection
-        connection.ended.add_done_callback(lambda _: self._wake.set())
-
-    def put(self, event: Event) -> None:
-        if len(self._events) < 2 * CREDIT:
-            self._events.append(event)
-            self._wake.set()
-
-    async def next(self, silence_s: float) -> Chunk | Final | None:
-        """The next event; None after a silence.
-
-        Raises:
-            LinkLost: The link broke; or the error with which the cloud ended the stream.
-        """
-        timer = asyncio.get_running_loop().call_later(silence_s, self._wake.set)
-        try:
-            if not self._events and not self._lost:
-                self._wake.clear()
-                await self._wake.wait()
-        finally:
-            timer.cancel()
-        event = self._events.popleft() if self._events else None
-        if event is None and self._lost:
-            raise LinkLost("The link to the broker was lost in a stream.")
-        if isinstance(event, Refused):
-            raise told(event)
-        return event if isinstance(event, Chunk | Final) else None
-
-    @property
-    def _lost(self) -> bool:
-        return self._connection is not None and self._connection.ended.done()
-
-
 class _Offer:
     """A blob that the cloud was told of and pulls."""
 
     def __init__(self, blob: Blob, content: bytes) -> None:
         self.blob, self.content = blob, content
         self._done: asyncio.Future[BlobDone] = asyncio.get_running_loop().create_future()
-        self._touched = False
+        self._serving = 0
+        self.touched = False
+        """Whether the cloud has asked for something since it was waited for last."""
 
-    def touch(self) -> None:
-        self._touched = True
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """While something of it is on its way to the broker, the cloud is not silent."""
+        self._serving += 1
+        try:
+            yield
+        finally:
+            self._serving -= 1
+            self.touched = True
 
     def end(self, done: BlobDone) -> None:
         if not self._done.done():
             self._done.set_result(done)
 
     async def taken(self, connection: Connection, silence_s: float) -> bool:
-        """Whether the cloud has it; False after a silence.
+        """Whether the cloud has it; False after a silence, at whose beginning the cloud may have asked for something.
 
         Raises:
             LinkLost: The link broke; or the error with which the cloud refused it.
         """
+        self.touched = False
         while True:
-            self._touched = False
             both: set[asyncio.Future[Any]] = {self._done, connection.ended}
             await asyncio.wait(both, timeout=silence_s, return_when=asyncio.FIRST_COMPLETED)
             if self._done.done():
@@ -375,15 +330,8 @@ class _Offer:
                 return True
             if connection.ended.done():
                 raise LinkLost("The link to the broker was lost in a blob.")
-            if not self._touched:
+            if not self._serving:
                 return False
-
-
-def _skips(event: Chunk | Final, place: Place) -> bool:
-    """Whether something between `place` and the event is missing."""
-    if isinstance(event, Final):
-        return event.state == "succeeded" and event.count > place.offset
-    return event.offset > place.offset
 
 
 def _accepted(envelope: Envelope) -> Accepted:
