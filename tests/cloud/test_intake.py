@@ -310,7 +310,7 @@ async def test_a_back_end_without_models_is_no_lasting_refusal(tmp_path: Path) -
 
 
 async def test_quotas(tmp_path: Path) -> None:
-    quotas = ("*.requests=2", "busy.concurrent=1", "small.tokens=50", "small.requests=9")
+    quotas = ("*.requests=2", "busy.concurrent=1", "small.tokens=100", "small.requests=9")
     async with cloud_engine(tmp_path, quotas=quotas) as cloud:
         any_one = cloud.as_tenant("any-one")
         for key in "ab":

@@ -12,19 +12,29 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from edgewise.cloud.jobs.reserve import Most
 from edgewise.core.errors import NotAuthenticated, QueueFull
 
 ANONYMOUS = "(anonymous)"
 """The tenant of loopback callers without a key; no key can have this name."""
 
 _DAY_S = 86_400.0
-_USED = """
+_NOTHING = Most()
+_ENDED = """
 SELECT
-    (SELECT count(*) FROM jobs WHERE tenant = :tenant AND received_at >= :day) AS requests,
-    (SELECT count(*) FROM jobs WHERE tenant = :tenant AND state IN ('queued', 'running')) AS concurrent,
+    (SELECT count(*) FROM jobs WHERE tenant = :tenant AND received_at >= :day) AS requests, 0 AS concurrent,
     coalesce(sum(prompt_tokens + completion_tokens), 0) AS tokens, coalesce(sum(busy_s), 0) AS seconds,
     coalesce(sum(price), 0) AS price
 FROM usage WHERE tenant = :tenant AND at >= :day
+"""
+_OPEN = """
+SELECT
+    0 AS requests, count(*) AS concurrent, coalesce(sum(most_tokens), 0) AS tokens, coalesce(sum(most_price), 0) AS price,
+    coalesce(sum(max(most_seconds, busy_s + max(0, coalesce((
+        SELECT :now - began_at FROM attempts
+        WHERE attempts.job = jobs.id AND attempts.attempt = jobs.attempt AND ended_at IS NULL
+    ), 0)))), 0) AS seconds
+FROM jobs WHERE tenant = :tenant AND state IN ('queued', 'running')
 """
 _WORDS: Mapping[str, str] = {
     "requests": "jobs a day",
@@ -33,6 +43,8 @@ _WORDS: Mapping[str, str] = {
     "seconds": "seconds of computing a day",
     "price": "of money a day",
 }
+_COUNTS = frozenset({"requests", "concurrent"})
+_REMEDIES: Mapping[str, str] = {"tokens": " Lower max_tokens, or shorten the prompt.", "price": " Lower max_tokens."}
 
 
 class BoundKey(Protocol):
@@ -93,12 +105,18 @@ class Tenants:
     def price(self, model: str) -> Price:
         return self._prices.get(model, Price())
 
-    def admit(self, db: sqlite3.Connection, tenant: str, now: float, queue_s: float) -> None:
-        """Whether one more job may come in now.
+    def streams(self, tenant: str) -> int | None:
+        """Jobs whose streams it may read at once; None for any number."""
+        limit = self._limits(tenant).get("streams")
+        return None if limit is None else int(limit)
+
+    def admit(self, db: sqlite3.Connection, tenant: str, now: float, queue_s: float, most: Most = _NOTHING) -> None:
+        """Whether one more job may come in now. What jobs that wait and run may cost counts like what ended ones did cost.
 
         Args:
             now: Seconds since the epoch.
             queue_s: Estimated wait of a new job.
+            most: What it may cost.
 
         Raises:
             QueueFull: The queue, or one of the tenant's quotas, is full.
@@ -106,14 +124,38 @@ class Tenants:
         queued = int(db.execute("SELECT count(*) FROM jobs WHERE state = 'queued'").fetchone()[0])
         if queued >= self._max_queued:
             raise QueueFull(f"{queued} jobs wait, which is this cloud's limit.", retry_after_s=max(1.0, queue_s))
-        limits = {**self._quotas.get("*", {}), **self._quotas.get(tenant, {})}
+        limits = {what: limit for what, limit in self._limits(tenant).items() if what != "streams"}
         if not limits:
             return
         day = now - now % _DAY_S
-        used = db.execute(_USED, {"tenant": tenant, "day": day}).fetchone()
+        ended, running = (
+            db.execute(query, {"tenant": tenant, "day": day, "now": now}).fetchone() for query in (_ENDED, _OPEN)
+        )
+        asked = {"requests": 1.0, "concurrent": 1.0, **most._asdict()}
         for what, limit in limits.items():
-            if used[what] >= limit:
-                wait_s = max(1.0, queue_s) if what == "concurrent" else day + _DAY_S - now
-                raise QueueFull(
-                    f"The quota of '{tenant}' is used up: {limit:g} {_WORDS[what]}.", retry_after_s=wait_s, param=what
-                )
+            used, held, own = float(ended[what]), float(running[what]), float(asked[what])
+            if used + held < limit and used + held + own <= limit:
+                continue
+            full = used >= limit or what in _COUNTS
+            settles = used < limit and used + own <= limit
+            raise QueueFull(
+                _used_up(tenant, what, limit) if full else _no_room(tenant, what, limit, held, own),
+                retry_after_s=max(1.0, queue_s) if settles else day + _DAY_S - now,
+                param=what,
+            )
+
+    def _limits(self, tenant: str) -> Mapping[str, float]:
+        return {**self._quotas.get("*", {}), **self._quotas.get(tenant, {})}
+
+
+def _used_up(tenant: str, what: str, limit: float) -> str:
+    return f"The quota of '{tenant}' is used up: {limit:g} {_WORDS[what]}."
+
+
+def _no_room(tenant: str, what: str, limit: float, held: float, own: float) -> str:
+    """Of a job that has no room beside what the others may cost."""
+    others = f", those that wait and run up to {held:g}" if held else ""
+    return (
+        f"The quota of '{tenant}' has no room for this job: of {limit:g} {_WORDS[what]} it may take up to {own:g}{others}."
+        + _REMEDIES.get(what, "")
+    )

@@ -8,7 +8,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 
 from edgewise.cloud.blobs import BlobStore
 from edgewise.cloud.intake.catalog import Catalog
+from edgewise.cloud.intake.streams import StreamPlace, Streams
 from edgewise.cloud.jobs.records import Job
+from edgewise.cloud.jobs.reserve import most_of
 from edgewise.cloud.jobs.table import JobTable
 from edgewise.cloud.tenants import Tenants
 from edgewise.cloud.work import check_work
@@ -44,6 +46,7 @@ class Intake:
         self.catalog = catalog
         self._table = table
         self._tenants = tenants
+        self._streams = Streams(tenants.streams)
         self._workers = workers
         self._residency = residency
         self._max_request_bytes = max_request_bytes
@@ -90,8 +93,10 @@ class Intake:
         model = await self.catalog.find(request.work)
         queue_s = await self.queue_s(request)
 
+        most = most_of(request.work, model)
+
         def admit(db: sqlite3.Connection) -> None:
-            self._tenants.admit(db, tenant, self._clock.time(), queue_s)
+            self._tenants.admit(db, tenant, self._clock.time(), queue_s, most)
 
         job, _ = await self._table.submit(tenant, request, model, admit=admit)
         return _accepted(job, queue_s)
@@ -109,8 +114,12 @@ class Intake:
         return await self._table.check_place(tenant, id, after)
 
     def events(self, tenant: str, id: str, after: Place = START) -> AsyncGenerator[Chunk | Final, None]:
-        """See `JobTable.events`."""
-        return self._table.events(tenant, id, after)
+        """See `JobTable.events`.
+
+        Raises:
+            QueueFull: The tenant has as many streams open as it may; at once, before anything is read.
+        """
+        return _placed(self._streams.open(tenant, id), self._table.events(tenant, id, after))
 
     async def control(self, tenant: str, id: str, control: JobControl) -> Job:
         """What a consumer says of its job: acknowledge or cancel; the other words concern its link alone."""
@@ -133,6 +142,16 @@ class Intake:
         if before is not None and _same(before) != _same(request.work):
             raise KeyReused(f"The key '{request.key}' belongs to a job with other work: draw a new key.", param="key")
         return _accepted(job, 0.0 if job.state != "queued" else await self.queue_s(request))
+
+
+async def _placed(
+    place: StreamPlace, events: AsyncGenerator[Chunk | Final, None]
+) -> AsyncGenerator[Chunk | Final, None]:
+    """A stream that gives its place back at its end."""
+    with place:
+        async with contextlib.aclosing(events):
+            async for event in events:
+                yield event
 
 
 def _accepted(job: Job, queue_s: float) -> Accepted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -22,7 +23,7 @@ from edgewise.cloud.work import first_problem
 from edgewise.core.errors import InvalidRequest, NotPermitted, QueueFull
 from edgewise.wire.codec import Limits, decode
 from edgewise.wire.http import CBOR, CLOUD, JOBS, JSON, KEEPALIVE_S
-from edgewise.wire.messages import JobControl, JobRequest, Message
+from edgewise.wire.messages import Chunk, Final, JobControl, JobRequest, Message
 from edgewise.wire.stream_log import START, Place, parse_place
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -68,7 +69,7 @@ def jobs_router(deps: ApiDependencies, intake: Intake, *, max_request_bytes: int
         tenant, after = tenant_of(request), _asked_place(request)
         await intake.check_place(tenant, id, after)
         events = kept_alive(
-            _events(intake, tenant, id, after),
+            _events(intake.events(tenant, id, after)),
             silence_s=min(KEEPALIVE_S, deps.limits.keepalive_s),
             until=deps.requests.wait_drain(),
         )
@@ -150,10 +151,11 @@ def _asked_place(request: Request) -> Place:
     return parse_place(text) if text else START
 
 
-async def _events(intake: Intake, tenant: str, id: str, after: Place) -> AsyncGenerator[bytes, None]:
+async def _events(events: AsyncGenerator[Chunk | Final, None]) -> AsyncGenerator[bytes, None]:
     """Each event's id is the place after it, so that a client which sends its last one misses and repeats nothing."""
-    async for event in intake.events(tenant, id, after):
-        yield sse(event.model_dump(mode="json", exclude_none=True), id=str(event.place))
+    async with aclosing(events):
+        async for event in events:
+            yield sse(event.model_dump(mode="json", exclude_none=True), id=str(event.place))
 
 
 def _json(message: Message, status: int = 200) -> Response:

@@ -2,7 +2,7 @@
 
 `attempt` is also the fencing number: whoever writes names the attempt it works on, and a write of an earlier one changes no
 row. Columns ending in `_mono` are on the monotonic clock of the process that has the table open; `recover` sets them anew at
-every start from the wall-clock columns beside them.
+every start from the wall-clock columns beside them. Columns beginning with `most_` are what the job may cost (`reserve.Most`).
 """
 
 from __future__ import annotations
@@ -98,6 +98,11 @@ CREATE TABLE blob_uses (
     PRIMARY KEY (job, sha256)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX blob_uses_by_blob ON blob_uses (tenant, sha256)
+""",
+    """
+ALTER TABLE jobs ADD COLUMN most_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN most_seconds REAL NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN most_price REAL NOT NULL DEFAULT 0
 """,
 )
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from uuid import uuid4
 
 from edgewise.cloud.jobs.records import Claim, Job, Lease, Queue
+from edgewise.cloud.jobs.reserve import most_of
 from edgewise.core.errors import InvalidRequest, NotFound, StaleFence
 from edgewise.core.priority import Priority, priority_of
 from edgewise.wire.messages import Capability, Chunk, Final, GenerateWork, JobRequest
@@ -19,10 +20,10 @@ Entry: TypeAlias = tuple[int, Chunk]
 _INSERT = """
 INSERT INTO jobs (
     id, tenant, device, key, model, kind, prompt_tokens, price_in, price_out, priority, state, request, base, first, count,
-    received_at, queued_mono, expires_at, expires_mono
+    received_at, queued_mono, expires_at, expires_mono, most_tokens, most_seconds, most_price
 ) VALUES (
     :id, :tenant, :device, :key, :model, :kind, :prompt_tokens, :price_in, :price_out, :priority, 'queued', :request, :base,
-    :base, :base, :now, :mono, :now + :ttl_s, :mono + :ttl_s
+    :base, :base, :now, :mono, :now + :ttl_s, :mono + :ttl_s, :most_tokens, :most_seconds, :most_price
 )
 """
 
@@ -33,6 +34,7 @@ INSERT INTO jobs (
 def insert(db: sqlite3.Connection, tenant: str, request: JobRequest, model: Capability, now: float, mono: float) -> Job:
     """A new job, queued. The caller has looked that its key is new."""
     work = request.work
+    most = most_of(work, model)
     values = {
         "id": f"job_{uuid4().hex}",
         "tenant": tenant,
@@ -49,6 +51,9 @@ def insert(db: sqlite3.Connection, tenant: str, request: JobRequest, model: Capa
         "now": now,
         "mono": mono,
         "ttl_s": None if request.ttl_ms is None else request.ttl_ms / 1000,
+        "most_tokens": most.tokens,
+        "most_seconds": most.seconds,
+        "most_price": most.price,
     }
     db.execute(_INSERT, values)
     return by_id(db, tenant, str(values["id"]))
