@@ -132,7 +132,11 @@ class _DecodedStream:
 
     async def _decoded(self, chunk: DiffuseChunk, latents: bytes) -> DiffuseChunk:
         request = replace(
-            self._request, id=f"{self._request.id}/decode", decode=latents, deadline_s=self._deadline.left()
+            self._request,
+            id=f"{self._request.id}/decode",
+            params=replace(self._request.params, image=None, mask=None),
+            decode=latents,
+            deadline_s=self._deadline.left(),
         )
         try:
             own = await self._engine.decode(request)

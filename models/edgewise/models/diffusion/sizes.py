@@ -93,6 +93,8 @@ def _pipeline(files: ModelFiles, dtype: str) -> tuple[int, int]:
         raise UnsupportedModel(f"{files.name}: {PIPELINE} is there, but no transformer or unet with a vae beside it.")
     vae = read_object(files.paths["vae/config.json"], "vae/config.json")
     channels = vae.get("block_out_channels")
+    if channels is None and isinstance(vae.get("dim_mult"), list):  # one of films, as Qwen-Image has it
+        channels = [int(vae.get("base_dim") or 0) * int(factor) for factor in vae["dim_mult"]]
     widest = int(channels[0]) * 4 if isinstance(channels, list) and channels else _DECODER_CHANNELS
     scale = 2 ** (len(channels) - 1) if isinstance(channels, list) else 8
     sample = read_object(files.paths[part], part).get("sample_size") or 128
