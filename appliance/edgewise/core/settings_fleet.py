@@ -76,6 +76,14 @@ class FleetSettings(Section):
     raw_hours: float = Field(default=24.0, gt=0, description="Hours for which single samples are kept.")
     minute_days: float = Field(default=7.0, gt=0, description="Days for which figures of a minute are kept.")
     hour_days: float = Field(default=366.0, gt=0, description="Days for which figures of an hour are kept.")
+    webhook_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Hosts of webhooks for alerts that may lie at private addresses, as `chat.local`; as `http://chat.local` "
+        "also without TLS.",
+    )
+    webhook_secret_file: ExpandedPath | None = Field(
+        default=None, description="File that holds the secret with which they are signed; unset sends them unsigned."
+    )
     smtp_url: str | None = Field(
         default=None,
         pattern=r"^smtps?://[^\s/?#]+$",

@@ -19,10 +19,12 @@ from edgewise.edge.outbox.routes import Intake, jobs_router
 from edgewise.edge.outbox.runner import Link, Runner
 from edgewise.edge.outbox.schema import open_outbox
 from edgewise.edge.outbox.store import Store
-from edgewise.edge.outbox.webhook import Webhook, secret_of
+from edgewise.edge.outbox.webhook import Webhook
 from edgewise.security.fetch import FetchPolicy, named_hosts
+from edgewise.security.webhook import WebhookSender, secret_of
 
 _DAY_S = 86_400.0
+_SIGNED_BY = "outbox.webhook_secret_file"
 
 
 class Outbox:
@@ -50,9 +52,10 @@ class Outbox:
             remedy="in `outbox.webhook_hosts`",
         )
         file = outbox.webhook_secret_file
-        secret = None if file is None else secret_of(read_secret(file, "outbox.webhook_secret_file"))
+        secret = None if file is None else secret_of(read_secret(file, _SIGNED_BY), _SIGNED_BY)
         patience_s = outbox.webhook_timeout_s
-        ways: dict[str, Carrier] = {"webhook": Webhook(policy, secret=secret, patience_s=patience_s, clock=deps.clock)}
+        sender = WebhookSender(policy, secret=secret, patience_s=patience_s, clock=deps.clock)
+        ways: dict[str, Carrier] = {"webhook": Webhook(sender)}
         if broker is not None:
             ways[MQTT] = MqttCarrier(broker.link, patience_s=patience_s, on_receiver=self.look_again)
             broker.on_up(self.look_again)

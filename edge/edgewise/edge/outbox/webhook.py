@@ -1,73 +1,23 @@
-"""Results to webhooks, in the form of Standard Webhooks (standardwebhooks.com), which OpenAI's clients verify too.
-
-`webhook-id` is the job's id on every try: a receiver that answered late, or whose answer was lost, sees the same id again and
-does nothing. `Idempotency-Key` says the same in the words of other receivers.
-"""
+"""Results to webhooks."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import binascii
-import hashlib
-import hmac
-from concurrent.futures import ThreadPoolExecutor
-
-from edgewise.core.clock import Clock
-from edgewise.core.errors import ConfigError, EdgewiseError, SourceUnavailable
-from edgewise.core.patience import within
+from edgewise.core.errors import EdgewiseError, SourceUnavailable
 from edgewise.edge.outbox.courier import NotDelivered
 from edgewise.edge.outbox.job import Job
-from edgewise.security.fetch import FetchPolicy
-from edgewise.security.post import Post
+from edgewise.security.webhook import WebhookSender
 
-_PREFIX = "whsec_"
 _GONE = 410
 
 
-def secret_of(text: str) -> bytes:
-    """The key of signatures from the word in a secret file: base64 after "whsec_", else the word itself.
-
-    Raises:
-        ConfigError: What should be base64 is none, or empty.
-    """
-    if not text.startswith(_PREFIX):
-        return text.encode()
-    try:
-        secret = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
-    except binascii.Error:
-        secret = b""
-    if not secret:
-        raise ConfigError("`outbox.webhook_secret_file`: what follows 'whsec_' is no base64.")
-    return secret
-
-
-def signature(secret: bytes, id: str, timestamp: int, body: bytes) -> str:
-    """`webhook-signature`: HMAC-SHA256 over id, time in Unix seconds and body."""
-    digest = hmac.new(secret, b".".join((id.encode(), str(timestamp).encode(), body)), hashlib.sha256).digest()
-    return f"v1,{base64.b64encode(digest).decode()}"
-
-
 class Webhook:
-    """A carrier that posts.
+    """A carrier that posts; the message's id is the job's on every try."""
 
-    Args:
-        secret: Signs what is sent; None sends without a signature.
-        patience_s: Longest time for one try.
-        threads: Tries at once; a connection that is being made blocks its thread for as long as `policy.timeout_s`.
-    """
-
-    def __init__(
-        self, policy: FetchPolicy, *, secret: bytes | None, patience_s: float, clock: Clock, threads: int = 4
-    ) -> None:
-        self._policy = policy
-        self._secret = secret
-        self._patience_s = patience_s
-        self._clock = clock
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="webhook")
+    def __init__(self, sender: WebhookSender) -> None:
+        self._sender = sender
 
     def __repr__(self) -> str:
-        return f"Webhook(signed={self._secret is not None}, patience_s={self._patience_s})"
+        return f"Webhook({self._sender!r})"
 
     async def carry(self, job: Job, message: bytes) -> None:
         """Returns once the receiver has answered with a status of success.
@@ -76,34 +26,11 @@ class Webhook:
             NotDelivered: It has not, as far as is known.
         """
         try:
-            post = Post(job.deliver, self._policy)
-            status = await self._run(post, message, self._headers(job, message))
+            status = await self._sender.send(job.deliver, job.id, message)
         except EdgewiseError as error:
             raise NotDelivered(error.message, away=isinstance(error, SourceUnavailable)) from error
         if not 200 <= status < 300:
             raise NotDelivered(f"The receiver answered {status}.", for_good=status == _GONE)
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _run(self, post: Post, message: bytes, headers: dict[str, str]) -> int:
-        def late() -> EdgewiseError:
-            return SourceUnavailable(f"The receiver did not answer within {self._patience_s:g} s.")
-
-        trying = asyncio.get_running_loop().run_in_executor(self._threads, post.run, message, headers)
-        try:
-            return await within(trying, self._patience_s, late)
-        finally:
-            post.abort()
-
-    def _headers(self, job: Job, message: bytes) -> dict[str, str]:
-        now = int(self._clock.time())
-        headers = {
-            "Content-Type": "application/json",
-            "Idempotency-Key": job.id,
-            "webhook-id": job.id,
-            "webhook-timestamp": str(now),
-        }
-        if self._secret is not None:
-            headers["webhook-signature"] = signature(self._secret, job.id, now, message)
-        return headers
+        await self._sender.close()

@@ -1,0 +1,1 @@
+"""Alerts: rules over what devices report, with hysteresis, and their delivery by webhook and mail."""
