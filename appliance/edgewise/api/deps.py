@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -160,6 +160,7 @@ class ApiDependencies:
     pipelines_folder: Path | None = None
     hooks: Hooks = field(default_factory=Hooks)
     cache_folder: Path | None = None
+    end_service: Callable[[int], None] | None = None
     conversations: Conversations = field(init=False)
     files: Files = field(init=False)
     batches: Batches = field(init=False)

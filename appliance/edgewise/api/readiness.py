@@ -97,7 +97,7 @@ class Readiness:
         failed = self._failures.get(model.name)
         if failed is not None and now - failed[0] < RECHECK_S:
             return failed[1]
-        reason = await self._probe(model)
+        reason = await self.probe(model)
         if reason is None:
             self.note_token(model.name)
             self._failures.pop(model.name, None)
@@ -105,7 +105,8 @@ class Readiness:
             self._failures[model.name] = (self._clock.monotonic(), reason)
         return reason
 
-    async def _probe(self, model: ServedModel) -> str | None:
+    async def probe(self, model: ServedModel) -> str | None:
+        """Ask a model for one token; why none came, None if one did."""
         try:
             return await asyncio.wait_for(self._one_token(model), self._probe_timeout_s)
         except asyncio.TimeoutError:

@@ -22,6 +22,7 @@ class ExitCode(IntEnum):
     CONFIG = 4
     NOT_FOUND = 5
     STORAGE = 6
+    RESTART = 75
     INTERRUPTED = 130
 
 
@@ -34,6 +35,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.CONFIG: "the configuration is refused; a retry cannot help",
     ExitCode.NOT_FOUND: "the named key, model or thing does not exist",
     ExitCode.STORAGE: "a disk is full, read-only, forbidden or damaged",
+    ExitCode.RESTART: "the service was told to start again; systemd does",
     ExitCode.INTERRUPTED: "ended by Ctrl-C",
 }
 

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import sys
+from collections import deque
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, Literal, TextIO
@@ -21,6 +22,8 @@ CONTENT_FIELDS = frozenset(
     {"prompt", "prompts", "messages", "content", "text", "completion", "input", "output", "answer"}
 )
 SECRET_FIELDS = frozenset({"authorization", "api_key", "token", "secret", "password"})
+MAX_KEPT_LINE = 4000
+"""Characters of a line that `RecentLines` keeps."""
 _FIELDS_ATTRIBUTE = "edgewise_fields"
 _KEY_PATTERN = re.compile(r"\bew_([0-9a-z]{4,16})_[A-Za-z0-9_-]{16,}")
 _PLAIN_VALUE = re.compile(r"[!#-<>-\[\]-~]+")  # printable ASCII without space, quote, equals sign and backslash
@@ -92,6 +95,43 @@ def configure_logging(
     logging.getLogger("httpx").setLevel(logging.NOTSET if root.level <= logging.DEBUG else logging.WARNING)
 
 
+class RecentLines(logging.Handler):
+    """The last lines in memory, as JSON and always without content: for whoever asks a device for its log from afar.
+
+    Args:
+        lines: How many are kept.
+    """
+
+    def __init__(self, lines: int = 5000) -> None:
+        super().__init__()
+        self._lines: deque[str] = deque(maxlen=lines)
+        self._written = JsonFormatter()  # not `self.formatter`, by which `configure_logging` knows its own handlers
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(self._written.format(record)[:MAX_KEPT_LINE])
+
+    def last(self, count: int) -> list[str]:
+        """The latest lines, oldest first."""
+        return [*self._lines][-count:] if count > 0 else []
+
+    def attach(self) -> None:
+        """Keep what is logged from now on."""
+        logging.getLogger().addHandler(self)
+
+    def detach(self) -> None:
+        logging.getLogger().removeHandler(self)
+
+
+def set_log_level(level: str) -> None:
+    """From now on: "debug", "info", "warning" or "error"."""
+    logging.getLogger().setLevel(level.upper())
+
+
+def withhold_keys(text: str) -> str:
+    """`text` without the secret parts of API keys."""
+    return _KEY_PATTERN.sub(r"ew_\1_(withheld)", text)
+
+
 def logging_in_force() -> tuple[str, LogFormat]:
     """Level and format as `configure_logging` set them, for a child process that is to log alike."""
     root = logging.getLogger()
@@ -112,7 +152,7 @@ class LineFormatter(logging.Formatter):
         fields = {name: self._visible(name, value) for name, value in getattr(record, _FIELDS_ATTRIBUTE, {}).items()}
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
-        line = _KEY_PATTERN.sub(r"ew_\1_(withheld)", self.render(record, fields))
+        line = withhold_keys(self.render(record, fields))
         return f"<{_SYSLOG_PRIORITY.get(record.levelno, 6)}>{line}" if self.syslog_prefix else line
 
     def render(self, record: logging.LogRecord, fields: dict[str, Any]) -> str:

@@ -73,7 +73,8 @@ def no_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
 
 
 def serve(loaded: LoadedSettings, extend: Extend = no_parts, *, preload: bool = True) -> int:
-    """Run the service until a stop signal; the exit code: 0 after a drained stop, 1 if it could not start.
+    """Run the service until a stop signal; the exit code: 0 after a drained stop, 1 if it could not start, or the one that a part
+    ended it with.
 
     Args:
         preload: Whether the configured models are loaded at start.
@@ -107,6 +108,7 @@ class Service:
         self._notifier = notifier
         self._stop = asyncio.Event()
         self._failure: EdgewiseError | None = None
+        self._code = 0
 
     async def run(self) -> int:
         """Start, serve, drain, stop."""
@@ -115,6 +117,7 @@ class Service:
         models = await self._open_models()
         keys = KeyStore(self._settings.keys_file)
         self._deps = _dependencies(self._settings, models, keys, hooks)
+        self._deps.end_service = self._end
         parts = (
             *self._extend(self._settings, self._deps),
             *make_peers(self._settings, self._deps, self._pool),
@@ -156,7 +159,7 @@ class Service:
         if self._failure is not None:
             raise self._failure
         log.info("stopped")
-        return 0 if server.started else 1
+        return self._code if server.started else 1
 
     async def _open_models(self) -> InstalledModels:
         """Every installed model can be asked; those that are loaded at start are opened here. No engine is started yet."""
@@ -172,6 +175,11 @@ class Service:
             await models.close()
             raise
         return models
+
+    def _end(self, code: int) -> None:
+        """Stop as by a signal, then end with this code: systemd starts a service again that ends with one other than 0."""
+        self._code = code
+        self._stop.set()
 
     def _stop_soon(self) -> None:
         """Called from a signal handler, which interrupts the event loop at any point."""

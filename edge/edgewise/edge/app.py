@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from edgewise.api.deps import ApiDependencies
 from edgewise.core.files import alone
 from edgewise.core.settings import LoadedSettings, Settings
+from edgewise.edge.agent.part import Agent
 from edgewise.edge.broker import BrokerLink
 from edgewise.edge.offload.make import make_cloud
 from edgewise.edge.outbox.part import Outbox
@@ -28,7 +29,7 @@ def serve(loaded: LoadedSettings) -> int:
 
 
 def device_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
-    """Broker, placement, offload and outbox, as far as they are configured."""
+    """Broker, placement, offload, outbox and agent, as far as they are configured."""
     parts: list[Part] = []
     meter = LinkMeter()
     broker = None if settings.mqtt.host is None else BrokerLink(settings, deps)
@@ -46,4 +47,6 @@ def device_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
         )
         parts.append(cloud)
     parts.append(Outbox(settings, deps, link=cloud, broker=broker))
+    if broker is not None and settings.agent.enabled:
+        parts.append(Agent(settings, deps, broker))
     return parts

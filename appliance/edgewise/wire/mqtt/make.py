@@ -8,6 +8,8 @@ from pathlib import Path
 from edgewise.core.errors import ConfigError
 from edgewise.core.files import read_secret
 from edgewise.core.settings_links import MqttSettings
+from edgewise.core.tls_time import FILE as FLOOR
+from edgewise.core.tls_time import TimeFloor
 from edgewise.wire.mqtt.connection import Broker, Will
 from edgewise.wire.mqtt.link import Link, LinkEvent
 from edgewise.wire.mqtt.note import NAME as NOTE
@@ -43,12 +45,11 @@ def make_link(
             on_event(event)
 
     sessions = SessionCounter(home / "mqtt-session")
-    return Link(
-        broker_of(mqtt, uid), sessions, will=will, birth=birth, on_event=happened, on_stop=note.close, probe=True
-    )
+    broker = broker_of(mqtt, uid, TimeFloor(home / FLOOR))
+    return Link(broker, sessions, will=will, birth=birth, on_event=happened, on_stop=note.close, probe=True)
 
 
-def broker_of(mqtt: MqttSettings, uid: str) -> Broker:
+def broker_of(mqtt: MqttSettings, uid: str, floor: TimeFloor | None = None) -> Broker:
     """The broker that the settings name; raises `ConfigError` as `make_link` does."""
     if mqtt.host is None:
         raise ConfigError("mqtt.host is not set: name the broker")
@@ -60,5 +61,6 @@ def broker_of(mqtt: MqttSettings, uid: str) -> Broker:
         ca_file=mqtt.ca_file,
         cert_file=mqtt.cert_file,
         key_file=mqtt.key_file,
+        floor=floor or TimeFloor(),
         keepalive_s=mqtt.keepalive_s,
     )

@@ -1,0 +1,1 @@
+"""Commands: on disk before they are accepted, done once, answered until the fleet has the answer."""

@@ -1,0 +1,1 @@
+"""What a fleet may ask a device to do, one operation a module."""

@@ -1,0 +1,1 @@
+"""What the machine tells of itself: temperature, power, memory, disk."""
