@@ -54,6 +54,20 @@ while True:
 """
 
 
+CUT = """
+turns = PictureTurns(Table(path))
+while True:
+    whole = time.monotonic()
+    with turns.slice():
+        for _ in range(10):
+            began = time.monotonic()
+            work(0.003)
+            said("picture", began)
+            turns.cut()
+    said("whole", whole)
+"""
+
+
 @contextmanager
 def process(code: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
     source = PROLOGUE + textwrap.dedent(code)
@@ -109,6 +123,28 @@ def test_long_slices_come_in_bursts(table: Path, tmp_path: Path) -> None:
     texts_alone = found[found.index("text") :]
     bursts = [run for run in "".join("p" if n != "text" else "t" for n in texts_alone).split("p") if run]
     assert all(len(run) >= 24 for run in bursts[1:-1]), bursts
+
+
+def test_texts_go_on_between_the_parts_of_a_slice_that_is_cut(table: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    def parted() -> list[tuple[str, float, float]]:
+        found = events(log)
+        texts = [event for event in found if event[0] == "text"]
+        return [
+            one for one in found if one[0] == "whole" and any(one[1] < text[1] < text[2] < one[2] for text in texts)
+        ]
+
+    with process(TEXT, table, log), process(CUT, table, log):
+        deadline = time.monotonic() + 30
+        while len(parted()) < 5:
+            assert time.monotonic() < deadline, "texts waited for whole slices"
+            time.sleep(0.05)
+    assert overlaps([event for event in events(log) if event[0] != "whole"]) == 0
+    alone = PictureTurns(Table(table))
+    alone.cut()  # outside of a slice
+    with alone.slice():
+        pass
 
 
 def test_two_text_engines_and_a_picture_all_get_on(table: Path, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ _TAKE_S = 0.002  # how long a pause waits for a picture engine to wake up
 _POLL_S = 0.0001
 _WAKE_S = 0.02  # how long a picture engine lets those who waited for it wake up
 _FAIR_S = 0.05  # a picture engine's turn while another picture engine waits
+_SHORTEST_S = 0.002  # a slice is not cut before that: looking whether somebody waits takes time too
 
 
 class State(IntEnum):
@@ -231,22 +232,38 @@ class PictureTurns:
         self._held = False
         self._yielding = False
         self._since = 0.0
+        self._began: float | None = None
         self._allowed: float | None = None
 
     @contextmanager
     def slice(self) -> Iterator[None]:
         """Waits for this process's turn, and goes on with it while it lasts."""
-        if not self._held:
-            self._take()
-        began = self._now()
+        self._begin()
         try:
             yield
         finally:
-            ended = self._now()
-            self._cost.observe(ended - began)
-            self._table.publish(seconds=self._cost.seconds)
-            if self._over(ended - self._since):
-                self.idle()
+            self._end()
+
+    def cut(self) -> None:
+        """End the slice under way and begin the next one; nothing where none is, or it has only just begun."""
+        if self._began is not None and self._now() - self._began >= _SHORTEST_S:
+            self._end()
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self._held:
+            self._take()
+        self._began = self._now()
+
+    def _end(self) -> None:
+        began, self._began = self._began, None
+        if began is None:
+            return  # taking the turn failed
+        ended = self._now()
+        self._cost.observe(ended - began)
+        self._table.publish(seconds=self._cost.seconds)
+        if self._over(ended - self._since):
+            self.idle()
 
     def idle(self) -> None:
         """The turn is over."""

@@ -198,6 +198,30 @@ def test_latents_can_be_decoded_elsewhere(model: PictureModel) -> None:
         assert np.abs(restored.astype(int) - model.decode(canvas).astype(int)).max() <= 1
 
 
+def test_the_device_can_be_given_away_between_layers(files: ModelFiles, model: PictureModel) -> None:
+    cuts = 0
+
+    def cut() -> None:
+        nonlocal cuts
+        cuts += 1
+
+    divided = load_pictures(files, device=torch.device("cpu"), dtype=torch.float32, cut=cut).model
+    with torch.inference_mode():
+        canvas = divided.begin(brief(divided))
+        told, cuts = cuts, 0
+        call = iter(divided.step([canvas]))
+        next(call)
+        drawn, cuts = cuts, 0
+        call.close()  # type: ignore[attr-defined]
+        divided.decode(canvas)
+    assert min(told, drawn, cuts) >= 2
+    draw(divided, canvas)
+    with torch.inference_mode():
+        whole = model.begin(brief(model))
+    draw(model, whole)
+    assert torch.equal(canvas.latents, whole.latents)
+
+
 def test_sizes_are_read_from_the_headers(files: ModelFiles, model: PictureModel) -> None:
     sizes = picture_sizes(files, "float32")
     pipe = model._family.pipe  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from edgewise.engine.ledger import REFUSE_MARK, Ledger
 from edgewise.engine.notices import Notices
 from edgewise.engine.numerics import Numerics, cpu_family, picture_numerics
 from edgewise.engine.pictures.config import PictureConfig
-from edgewise.engine.pictures.engine import FreeSlices, PictureCore
+from edgewise.engine.pictures.engine import FreeSlices, PictureCore, Slices
 from edgewise.engine.pictures.request import PictureInfo
 from edgewise.engine.pictures.scheduler import PictureScheduler
 from edgewise.engine.turns import PictureTurns, Table
@@ -49,10 +49,11 @@ def build(config: PictureConfig, progress: ProgressSink) -> PictureCore:
     progress("fit", 0.0)
     sizes = picture_sizes(config.model, numerics.dtype)
     ledger = _book(config, sizes, device)
+    slices: Slices = FreeSlices() if config.turns is None else PictureTurns(Table(Path(config.turns)))
     progress("weights", 0.0)
     # By name: what reads prompts brings tokenizers with it, which nothing else of the engine knows.
     loaded = importlib.import_module(_LOAD).load_pictures(
-        config.model, device=device, dtype=getattr(torch, numerics.dtype), offload=config.offload
+        config.model, device=device, dtype=getattr(torch, numerics.dtype), offload=config.offload, cut=slices.cut
     )
     progress("check", 0.0)
     step_s = _measure(loaded.model)
@@ -72,7 +73,7 @@ def build(config: PictureConfig, progress: ProgressSink) -> PictureCore:
             step_s=step_s,
         ),
         ledger=ledger,
-        slices=FreeSlices() if config.turns is None else PictureTurns(Table(Path(config.turns))),
+        slices=slices,
         notices=Notices(),
     )
 

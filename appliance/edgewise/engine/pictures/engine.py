@@ -40,6 +40,9 @@ class Slices(Protocol):
     def slice(self) -> AbstractContextManager[None]:
         """Waits for this process's turn; held for one slice."""
 
+    def cut(self) -> None:
+        """Inside of a slice: end it and begin the next one; outside of any, nothing."""
+
     def idle(self) -> None:
         """Nothing is to be drawn for now."""
 
@@ -49,6 +52,9 @@ class FreeSlices:
 
     def slice(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def cut(self) -> None:
+        return
 
     def idle(self) -> None:
         return

@@ -12,7 +12,7 @@ A picture to begin with is encoded, and given as much noise as the schedule has 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from edgewise.models.diffusion.step_cache import plan_steps
 from edgewise.models.files import ModelFiles
 from edgewise.models.importing import PIPELINE
 from edgewise.models.small_files import read_object
+
+_LAYERS = frozenset({"QwenImageResidualBlock"})  # its coder does not name its layers
 
 
 @dataclass(slots=True)
@@ -179,12 +181,18 @@ class DiffusersPictures:
 
 
 def load_pipeline(
-    files: ModelFiles, *, device: torch.device, dtype: torch.dtype, offload: bool = False
+    files: ModelFiles,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    offload: bool = False,
+    cut: Callable[[], None] | None = None,
 ) -> PictureModel:
     """A pipeline of diffusers in memory, ready to draw. Nothing is fetched, and no code of the model is run.
 
     Args:
         offload: Keep each part in host memory while another one is at work; on a GPU only.
+        cut: Called after every layer of every part, once it is computed.
 
     Raises:
         UnsupportedModel: Its kind is none of `families.FAMILIES`, or its network has inputs beside those of its kind.
@@ -223,7 +231,26 @@ def load_pipeline(
             f"{files.name}: its network takes {made.channels} channels of latents and its picture coder makes {coded}. Networks "
             "with inputs for a mask or another picture are not supported."
         )
+    if cut is not None:
+        _divide(pipe, cut, device)
     return DiffusersPictures(made, device=device, dtype=dtype, made_by=files.digest)
+
+
+def _divide(pipe: Any, cut: Callable[[], None], device: torch.device) -> None:
+    """Call `cut` after each layer of the pipeline's parts, as they name them themselves."""
+
+    def after(module: torch.nn.Module, given: Any, found: Any) -> None:
+        del module, given, found
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        cut()
+
+    for part in pipe.components.values():
+        if isinstance(part, torch.nn.Module):
+            kinds = _LAYERS.union(getattr(part, "_no_split_modules", None) or ())
+            for module in part.modules():
+                if type(module).__name__ in kinds:
+                    module.register_forward_hook(after)
 
 
 def _memory(canvas: Canvas) -> _Memory:

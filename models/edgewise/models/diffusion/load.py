@@ -29,12 +29,18 @@ class LoadedPictures:
 
 
 def load_pictures(
-    files: ModelFiles, *, device: torch.device, dtype: torch.dtype, offload: bool = False
+    files: ModelFiles,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    offload: bool = False,
+    cut: Callable[[], None] | None = None,
 ) -> LoadedPictures:
     """A picture model by what its folder says of itself: a starter picture model, or a pipeline of diffusers.
 
     Args:
         offload: Keep parts that are not at work in host memory (pipelines of diffusers on a GPU).
+        cut: Called where the device may be given to others inside of a call of the model, beside where a step yields.
 
     Raises:
         UnsupportedModel: Neither, or of a kind that is not known.
@@ -47,7 +53,7 @@ def load_pictures(
         if PIPELINE in files.paths:
             # diffusers and transformers take seconds and hundreds of megabytes to import.
             made: PictureModel = importlib.import_module(_DIFFUSERS).load_pipeline(
-                files, device=device, dtype=kind, offload=offload
+                files, device=device, dtype=kind, offload=offload, cut=cut
             )
             return made
         raise UnsupportedModel(
