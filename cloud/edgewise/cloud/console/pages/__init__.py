@@ -1,0 +1,1 @@
+"""One file per page; each registers its routes when it is imported (see `console.app`)."""

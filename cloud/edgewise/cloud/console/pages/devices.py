@@ -1,0 +1,289 @@
+"""Devices: one page of a table at a time, found by the query language, sorted and cut by the server; actions on several."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from edgewise.cloud.console import bulk
+from edgewise.cloud.console.design import DEVICE_STATES, word_of
+from edgewise.cloud.console.parts import (
+    Column,
+    Field,
+    Table,
+    Tag,
+    button,
+    dialog,
+    empty,
+    icon,
+    label_texts,
+    link_button,
+    no_device,
+    page_head,
+    redraw,
+)
+from edgewise.cloud.console.shell import page
+from edgewise.cloud.console.visit import Visit
+from edgewise.cloud.console.words import gauge_of, number, plural
+from edgewise.cloud.fleet import views
+from edgewise.core.errors import EdgewiseError, InvalidRequest
+
+PAGE = 50
+COLUMNS = (
+    Column("device", "Device", "link", sort="name"),
+    Column("state", "State", "state", sort="state"),
+    Column("seen", "Last seen", "time", sort="seen_at"),
+    Column("tokens", "Tokens/s", "number", narrow=False),
+    Column("memory", "Memory", "meter", narrow=False),
+    Column("temperature", "Temp.", "number", narrow=False),
+    Column("alerts", "Alerts", "number", narrow=False),
+    Column("models", "Models", narrow=False, clip=True),
+    Column("version", "Version", "number", sort="version", narrow=False),
+    Column("labels", "Labels", "chips", narrow=False, clip=True),
+)
+
+
+@page("/devices", "Devices")
+async def devices(visit: Visit) -> None:
+    await DevicesPage(visit).build()
+
+
+class DevicesPage:
+    """Query, sort, place and selection of one open page."""
+
+    def __init__(self, visit: Visit) -> None:
+        self.visit = visit
+        self.query = visit.request.query_params.get("query", "")[:1000]
+        self.sort = visit.request.query_params.get("sort", "name")[:40]
+        self.before: list[str | None] = []  # places of the pages before this one
+        self.after: str | None = None
+        self.picked: list[str] = []
+        self.shown: views.Page[views.DeviceView] = views.Page(items=(), total=0)
+        self._turn = 0  # of the newest question: an answer to an older one is dropped
+
+    async def build(self) -> None:
+        with page_head("Devices") as (self.under, actions), actions:
+            if self.visit.may("operator"):
+                button("Save as group", self.save_group, icon_name="bookmark_add")
+            link_button("Add a device", "/people#claim-codes", icon_name="add", tone="primary")
+        with Tag("section", cls="panel", aria_label="Devices"):
+            with Tag("div", cls="panel-head"):
+                with Tag("div", cls="grow"):
+                    self.search = Field(
+                        "Filter devices", self.query, kind="search", bare=True, throttle=0.15, on_change=self.typed,
+                        placeholder="Filter: name, state:offline, model:smollm2 AND site:lyon, NOT version:0.1.0",
+                    )  # fmt: skip
+                self.states = Tag("div", cls="line")
+            self.bar = Tag("div")
+            self.table = Table("Devices", COLUMNS, sort=self.sort, on_sort=self.sorted,
+                               on_pick=self.pick if self.visit.may("operator") else None)  # fmt: skip
+            self.nothing = Tag("div")
+            self.foot = Tag("div", cls="table-foot")
+        await self.refresh_groups()
+        await self.load()
+        self.visit.watch(("device", "telemetry", "alert"), self.changed)
+
+    # --- what is shown ---
+
+    async def load(self) -> None:
+        """Asks for the page that is due, and shows it unless another was asked for meanwhile."""
+        self._turn += 1
+        turn, place = self._turn, self.before[-1] if self.before else None
+        try:
+            shown = await self.visit.fleet.registry.devices(
+                self.visit.actor, self.query, sort=self.sort, limit=PAGE, after=place
+            )
+            counts = await self.visit.fleet.registry.counts(self.visit.actor, self.query)
+        except InvalidRequest as error:
+            if turn == self._turn:
+                self.search.fault(error.message)
+            return
+        if turn != self._turn:
+            return
+        self.search.fault("")
+        self.shown, self.after = shown, shown.after
+        self.table.show([_row(device) for device in shown.items])
+        redraw(self.states, lambda: self._state_links(counts))
+        self._show_ends()
+
+    def _show_ends(self) -> None:
+        total = self.shown.total
+        self.under.text = plural(total, "device") + (" match" if self.query and total != 1 else "")
+        self.table.visible = bool(self.shown.items)
+        redraw(self.nothing, self._nothing if not self.shown.items else lambda: None)
+        redraw(self.foot, self._paging)
+        redraw(self.bar, self._bar)
+
+    def _nothing(self) -> None:
+        if self.query:
+            empty(
+                "search_off",
+                "No device matches",
+                "Check the query, or clear it to see all. Fields: name, uid, state, model, version, and every label.",
+            )
+        else:
+            no_device()
+
+    def _paging(self) -> None:
+        first = len(self.before) * PAGE
+        items = len(self.shown.items)
+        Tag("span", f"{number(first + 1)}\u2013{number(first + items)} of {number(self.shown.total)}" if items else "")
+        with Tag("div", cls="end"):
+            button("Previous", self.previous, little=True, icon_name="chevron_left", disabled=not self.before)
+            button("Next", self.next, little=True, icon_name="chevron_right", disabled=self.after is None)
+
+    def _state_links(self, counts: Mapping[str, int]) -> None:
+        for name, word in DEVICE_STATES.items():
+            if counts.get(name):
+                with Tag("a", cls=f"state tone-{word.tone}", href=f"/devices?query={quote(self._with_state(name))}",
+                         title=f"Only {word.word.lower()}"):  # fmt: skip
+                    icon(word.icon)
+                    Tag("span", number(counts[name]), "num")
+                    Tag("span", word.word, "visually-hidden")
+
+    def _with_state(self, name: str) -> str:
+        return f"({self.query}) AND state:{name}" if self.query and "state:" not in self.query else f"state:{name}"
+
+    def _bar(self) -> None:
+        if not self.picked:
+            return
+        with Tag("div", cls="picked-bar", role="group", aria_label="Selected devices"):
+            Tag("strong", f"{plural(len(self.picked), 'device')} selected")
+            if len(self.picked) < self.shown.total:
+                button(f"Select all {number(self.shown.total)}", self.pick_all, little=True, tone="quiet")
+            button("Clear", lambda: self.pick([]), little=True, tone="quiet")
+            Tag("span", cls="grow")
+            for action in bulk.ACTIONS:
+                button(action.label, self._sender(action), little=True, icon_name=action.icon)
+            button("Label", self.label, little=True, icon_name="label")
+            link_button(
+                "Rollout", f"/rollouts/new?query={quote(self._picked_query())}", icon_name="stacked_line_chart"
+            ).classes("little")
+
+    def _picked_query(self) -> str:
+        return f"uid:{','.join(self.picked)}" if len(self.picked) <= 100 else self.query
+
+    # --- what the person does ---
+
+    async def typed(self) -> None:
+        self.query, self.before = self.search.text[:1000], []
+        self._remember()
+        await self.load()
+
+    async def sorted(self, sort: str) -> None:
+        self.sort, self.before = sort, []
+        self.table.set_sort(sort)
+        self._remember()
+        await self.load()
+
+    def _remember(self) -> None:
+        """In the address, so that a reload or a link shows the same."""
+        address = f"/devices?query={quote(self.query)}&sort={quote(self.sort)}"
+        self.visit.client.run_javascript(f"history.replaceState(null, '', {json.dumps(address)})")
+
+    async def next(self) -> None:
+        if self.after is not None:
+            self.before.append(self.after)
+            await self.load()
+
+    async def previous(self) -> None:
+        if self.before:
+            self.before.pop()
+            await self.load()
+
+    def pick(self, uids: list[str]) -> None:
+        self.picked = uids
+        self.table.set_picked(uids)
+        redraw(self.bar, self._bar)
+
+    async def pick_all(self) -> None:
+        uids = await self.visit.act(lambda me: self.visit.fleet.registry.uids(me, self.query))
+        if uids is not None:
+            self.pick(list(uids))
+
+    def _sender(self, action: bulk.Action) -> Any:
+        async def send() -> None:
+            await bulk.send(self.visit, action, self.picked)
+
+        return send
+
+    async def label(self) -> None:
+        if await bulk.set_label(self.visit, self.picked):
+            self.pick([])
+            await self.load()
+
+    async def save_group(self) -> None:
+        if not self.query:
+            self.visit.complain("Filter the devices first: a group is a saved query.")
+            return
+        with dialog("Save as group") as (box, foot):
+            Tag(
+                "p",
+                f"The group is every device that matches this query, now {number(self.shown.total)}; it follows changes.",
+            )
+            Tag("code", self.query, "secret")
+            name = Field("Name of the group")
+
+            async def save() -> None:
+                saved = await self.visit.act(lambda me: self.visit.fleet.registry.save_group(me, name.text, self.query),
+                                             f"Group {name.text} saved.")  # fmt: skip
+                if saved is not None:
+                    box.submit(True)
+
+            with foot:
+                button("Cancel", lambda: box.submit(False))
+                button("Save", save, tone="primary")
+        await box
+        box.delete()
+        await self.refresh_groups()
+
+    async def refresh_groups(self) -> None:
+        groups = await self.visit.fleet.registry.groups(self.visit.actor)
+        options = [("", "All devices"), *((group.query, f"{group.name} ({number(group.count)})") for group in groups)]
+        if not groups:
+            return
+        with self.states.parent_slot.parent if self.states.parent_slot else self.states:
+            picker = Field("Group", "", kind="select", options=options, bare=True)
+
+        async def chosen() -> None:
+            self.search.value = str(picker.value)
+
+        picker.on_value_change(chosen)
+
+    # --- what changes meanwhile ---
+
+    async def changed(self, ids: set[str] | None) -> None:
+        """A refresh if something that is shown has changed, or if devices may have come or gone."""
+        here = {device.uid for device in self.shown.items}
+        if ids is None or ids & here or self.shown.total < PAGE:
+            try:
+                await self.load()
+            except EdgewiseError as error:
+                self.visit.complain(error.message)
+
+
+def _row(device: views.DeviceView) -> dict[str, Any]:
+    gauges = device.gauges
+    return {
+        "id": device.uid,
+        "name": device.name or device.uid,
+        "device": {"text": device.name or device.uid, "href": f"/devices/{device.uid}"},
+        "state": word_of(DEVICE_STATES, device.state).cell(device.state_reason),
+        "seen": device.seen_at,
+        "tokens": f"{gauges['tokens_per_s']:.1f}" if "tokens_per_s" in gauges else None,
+        "memory": _meter("memory_used_ratio", gauges, 1.0),
+        "temperature": gauge_of("temperature_c").text(gauges["temperature_c"]) if "temperature_c" in gauges else None,
+        "alerts": number(device.alerts) if device.alerts else None,
+        "models": ", ".join(str(model.get("name", "")) for model in device.models),
+        "version": device.version,
+        "labels": label_texts(device.labels),
+    }  # fmt: skip
+
+
+def _meter(name: str, gauges: Mapping[str, float], full: float) -> dict[str, Any] | None:
+    if name not in gauges:
+        return None
+    gauge, value = gauge_of(name), gauges[name]
+    return {"share": value / full, "text": gauge.text(value), "tone": gauge.tone(value)}
