@@ -24,6 +24,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from edgewise.core.errors import EdgewiseError, LinkLost, NotAuthenticated, NotPermitted, PayloadTooLarge
 from edgewise.core.log import get_logger
 from edgewise.core.patience import within
+from edgewise.core.tls_time import TimeFloor, client_context
 from edgewise.wire.codec import MAX_MESSAGE
 
 log = get_logger(__name__)
@@ -35,7 +36,7 @@ SESSION_EXPIRY_S = 7 * 86_400
 SILENCE_S = 6.0
 """A broker that says nothing for so long, while something that was sent to it is unacknowledged, is gone."""
 _SLOWEST = 32 * 1024  # bytes a second: what waits for a slow link has so much longer
-_CONNECT_S = 10.0
+_CONNECT_S = 6.0
 _TICK_S = 1.0
 _TAKEN_OVER = 0x8E
 _NOT_AUTHENTICATED = (0x86, 0x8C)  # bad user name or password; bad authentication method
@@ -46,7 +47,8 @@ _NOT_PERMITTED = (0x87, 0x8A)  # not authorized; banned
 class Broker:
     """Where a broker is and as whom to connect; user name and client id are one name.
 
-    `cert_file` and `key_file` (PEM) prove who connects, where the broker asks for a certificate. `silence_s`: see `SILENCE_S`.
+    `cert_file` and `key_file` (PEM) prove who connects, where the broker asks for a certificate. `floor` is
+    what its certificate's dates are checked against. `silence_s`: see `SILENCE_S`.
     """
 
     host: str
@@ -56,6 +58,7 @@ class Broker:
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
+    floor: TimeFloor = field(default_factory=TimeFloor, repr=False, compare=False)
     keepalive_s: int = 30
     silence_s: float = SILENCE_S
 
@@ -254,7 +257,7 @@ class Connection:
         if broker.password is not None:
             client.username_pw_set(broker.uid, broker.password)
         if broker.ca_file is not None:
-            client.tls_set_context(_tls(broker.ca_file, broker.cert_file, broker.key_file))
+            client.tls_set_context(_tls(broker))
         if will is not None:
             client.will_set(will.topic, will.payload, 1, will.retain)
         return client
@@ -365,11 +368,11 @@ class Connection:
             self._client._sock_close()  # paho has no public way to end without a DISCONNECT
 
 
-def _tls(ca_file: Path, cert_file: Path | None, key_file: Path | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(ca_file))
-    if cert_file is not None:
-        context.load_cert_chain(cert_file, key_file)
-    return context
+def _tls(broker: Broker) -> ssl.SSLContext:
+    """Read anew for each connection: a renewed certificate is used from the next one on."""
+    return client_context(
+        broker.floor, ca_file=broker.ca_file, system=False, cert_file=broker.cert_file, key_file=broker.key_file
+    )
 
 
 def _refusal(reason: ReasonCode) -> EdgewiseError:
