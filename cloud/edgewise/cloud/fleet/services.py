@@ -31,6 +31,9 @@ class Registry(Protocol):
     async def uids(self, actor: Actor, query: str) -> Sequence[str]:
         """All that match: what a confirmation shows, and what an action then acts on."""
 
+    async def models(self, actor: Actor) -> Sequence[views.ModelUseView]:
+        """The models that devices say they hold, most used first; at most some hundreds."""
+
     async def edit(
         self,
         actor: Actor,

@@ -134,6 +134,18 @@ class EventView(View):
     at: float
 
 
+class ModelUseView(View):
+    """A model that devices hold, by name and digest: how many hold it, have it loaded, or failed to get or load it."""
+
+    name: str
+    digest: str | None = None
+    role: str = ""
+    bytes: int = 0
+    devices: int
+    loaded: int
+    failed: int
+
+
 class GroupView(View):
     """A saved query with how many devices match now."""
 
