@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edgewise.wire.mqtt.connection import Broker
+from edgewise.wire.mqtt.connection import SILENCE_S, Broker
 from edgewise.wire.mqtt.link import Link
 from edgewise.wire.mqtt.session import SessionCounter
 from tests.e2e.broker import BrokerProcess, iotcore_broker, mosquitto_broker
@@ -52,6 +52,7 @@ async def new_link(tmp_path: Path) -> AsyncIterator[LinkFactory]:
                 uid=uid,
                 password=at.passwords.get(uid),
                 keepalive_s=options.pop("keepalive_s", 30),
+                silence_s=options.pop("silence_s", SILENCE_S),
             )
             sessions = SessionCounter(tmp_path / f"{uid}-{options.pop('home', '')}")
             link = Link(where, sessions, rng=Hasty(), **options)

@@ -199,11 +199,25 @@ async def test_a_broker_that_stands_still_is_found_out(broker: BrokerProcess, ne
     await link.wait_connected(CONNECT_S)
 
 
+async def test_a_broker_that_acknowledges_nothing_is_left_before_a_ping_would_tell(
+    broker: BrokerProcess, new_link: LinkFactory
+) -> None:
+    events: list[LinkEvent] = []
+    link = await started(new_link(broker, "a", silence_s=0.5, on_event=events.append))
+    await asyncio.sleep(1.5)  # nothing is owed: silence means nothing
+    assert link.connected
+    with frozen(broker):
+        await link.send("f/1/d/a/up/x", link.sealer.seal(JobControl(key="k", op="ack")))
+        await until(lambda: not link.connected, "the missing acknowledgement")
+    assert "said nothing" in next(event.message for event in events if event.kind == "down")
+    await link.wait_connected(CONNECT_S)
+
+
 async def test_what_waits_for_the_broker_is_bounded(
     broker: BrokerProcess, new_link: LinkFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "MAX_WAITING", 1_000_000)
-    link = await started(new_link(broker, "a"))
+    link = await started(new_link(broker, "a", silence_s=60))
     sent = 0
     with frozen(broker):
 
@@ -350,7 +364,9 @@ def test_a_connection_that_lived_ends_the_outage_and_one_that_was_dropped_does_n
     assert retries.delay(160, 159.5) == 30  # taken and dropped
     assert retries.delay(190, 189) == 1
     assert retries.delay(192, None) == 1
-    assert rng.bounds == [(0, 1), (0, 20), (0, 30), (0, 1), (0, 1)]
+    assert retries.delay(232, None) == 21
+    assert retries.delay(233, 232.9, carried=True) == 1  # a link that flaps, and is of use
+    assert rng.bounds == [(0, 1), (0, 20), (0, 30), (0, 1), (0, 1), (0, 21), (0, 1)]
 
 
 def test_a_fleet_that_lost_its_broker_together_does_not_come_back_in_step() -> None:
