@@ -36,7 +36,7 @@ def kill(service: DeviceService) -> None:
     service.process.kill()
     for process in family:
         process.kill()
-    service.process.wait(30)
+    service.process.wait(60)
 
 
 def leave(service: DeviceService, number: int, url: str) -> dict[str, Any]:

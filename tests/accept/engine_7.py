@@ -183,7 +183,7 @@ def left_over(service: DeviceService, http: httpx.Client) -> list[str]:
     """What is still there after both models were unloaded and the service has ended."""
     for name in NAMES:
         http.post(f"/edgewise/v1/models/{name}/unload").raise_for_status()
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 120
     while (status := http.get("/edgewise/v1/models").json())["granted_bytes"] and time.monotonic() < limit:
         time.sleep(0.05)
     faults = [f"{child.pid} runs after unloading" for child in service.children() if is_engine(child)]

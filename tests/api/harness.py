@@ -156,7 +156,7 @@ async def listening(api: Api) -> AsyncIterator[str]:
         await serving
 
 
-async def until(condition: Any, *, seconds: float = 10.0) -> None:
+async def until(condition: Any, *, seconds: float = 60.0) -> None:
     """Wait for a condition; fails loudly if it does not come true."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():

@@ -103,7 +103,7 @@ def mutate(body: dict[str, Any], choices: random.Random, value: Any) -> None:
 
 
 async def ask(path: str, raw: bytes) -> None:
-    response = await asyncio.wait_for(API.post(path, raw), 20)
+    response = await asyncio.wait_for(API.post(path, raw), 60)
     assert response.status_code < 500, response.text
     if response.status_code != 200:
         error = error_of(response)

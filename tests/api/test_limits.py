@@ -159,7 +159,7 @@ async def test_a_client_that_leaves_frees_its_pages(path: str, body: dict[str, A
     caller = Caller(api, path, body)
     await until(lambda: engine.pages_used > 0)
     caller.leave()
-    await asyncio.wait_for(caller.task, 10)
+    await asyncio.wait_for(caller.task, 60)
     assert engine.pages_used == 0
     assert engine.aborted == len(engine.requests)
     assert api.deps.requests.open == 0
@@ -175,7 +175,7 @@ async def test_at_whatever_turn_it_leaves(path: str, body: dict[str, Any]) -> No
         for _ in range(turns):
             await asyncio.sleep(0)
         caller.leave()
-        await asyncio.wait_for(caller.task, 10)
+        await asyncio.wait_for(caller.task, 60)
         assert engine.pages_used == 0, turns
         assert api.deps.requests.open == 0, turns
 
@@ -191,7 +191,7 @@ async def test_a_client_that_leaves_while_the_request_waits_for_the_engine() -> 
     caller = Caller(api, CHAT, hello())
     await until(lambda: len(engine.requests) == 1)
     caller.leave()
-    await asyncio.wait_for(caller.task, 10)
+    await asyncio.wait_for(caller.task, 60)
     assert caller.sent[0]["status"] == 499
 
 
@@ -206,7 +206,7 @@ async def test_a_client_that_takes_nothing_of_its_stream_is_given_up() -> None:
                 await asyncio.Event().wait()
 
     caller = Stalled(api, CHAT, hello(stream=True))
-    await asyncio.wait_for(caller.task, 10)
+    await asyncio.wait_for(caller.task, 60)
     assert engine.pages_used == 0
     assert api.deps.requests.open == 0
 

@@ -234,7 +234,7 @@ def converse(url: str, lines: list[str]) -> str:
 
 
 def read_until(descriptor: int, mark: bytes) -> bytes:
-    shown, deadline = b"", time.monotonic() + 30
+    shown, deadline = b"", time.monotonic() + 120
     while not shown.endswith(mark):
         assert time.monotonic() < deadline, shown
         shown += os.read(descriptor, 1024)

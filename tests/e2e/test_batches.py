@@ -73,7 +73,7 @@ def kill(service: DeviceService) -> None:
     service.process.kill()
     for process in family:
         process.kill()
-    service.process.wait(30)
+    service.process.wait(60)
 
 
 def test_every_line_is_done_exactly_once_over_kills() -> None:

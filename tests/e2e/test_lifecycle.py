@@ -65,7 +65,7 @@ def test_the_engine_does_not_outlive_a_killed_service() -> None:
         with service:
             engine = service.engine_pid()
             service.process.kill()
-            service.process.wait(10)
+            service.process.wait(60)
             assert gone(engine)
 
 
@@ -78,7 +78,7 @@ def test_sigterm_lets_a_short_answer_finish() -> None:
                 if answer.chunks == 5:
                     service.terminate()
         assert answer.finish_reason == "length"
-        assert service.process.wait(30) == 0
+        assert service.process.wait(60) == 0
 
 
 def test_sigterm_cuts_a_long_answer_with_an_error_event() -> None:
@@ -89,7 +89,7 @@ def test_sigterm_cuts_a_long_answer_with_an_error_event() -> None:
             service.terminate()
             with pytest.raises(StreamError, match="shutting_down"):
                 list(events)
-        assert service.process.wait(15) == 0
+        assert service.process.wait(60) == 0
 
 
 def test_a_draining_service_refuses_new_work_and_is_not_ready() -> None:
@@ -108,7 +108,7 @@ def test_a_draining_service_refuses_new_work_and_is_not_ready() -> None:
             assert other.http.get("/readyz").status_code == 503
             with pytest.raises(StreamError):
                 list(events)
-        assert service.process.wait(15) == 0
+        assert service.process.wait(60) == 0
 
 
 def test_an_open_event_feed_does_not_delay_the_end() -> None:
@@ -118,7 +118,7 @@ def test_an_open_event_feed_does_not_delay_the_end() -> None:
             lines = feed.iter_lines()
             next(lines)
             service.terminate()
-            assert service.process.wait(15) == 0
+            assert service.process.wait(60) == 0
             list(lines)
 
 

@@ -131,7 +131,7 @@ def test_nobody_waits_for_a_grammar_of_another(
     compile_ = constraint_module._compile
 
     def slow(*parts: Any) -> Any:
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         return compile_(*parts)
 
     monkeypatch.setattr(constraint_module, "_compile", slow)
@@ -160,7 +160,7 @@ def test_a_grammar_that_nobody_wants_any_more_is_not_compiled(monkeypatch: pytes
     compiled: list[str] = []
 
     def slow(tokenizer: Any, text: str) -> Any:
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         compiled.append(text)
 
     monkeypatch.setattr(constraint_module, "_compile", slow)

@@ -86,7 +86,7 @@ def events(log: Path) -> list[tuple[str, float, float]]:
 
 
 def wait_for(log: Path, kind: str, count: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while sum(name.startswith(kind) for name, _, _ in events(log)) < count:
         assert time.monotonic() < deadline, f"{kind} got no turn"
         time.sleep(0.05)
@@ -136,7 +136,7 @@ def test_texts_go_on_between_the_parts_of_a_slice_that_is_cut(table: Path, tmp_p
         ]
 
     with process(TEXT, table, log), process(CUT, table, log):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while len(parted()) < 5:
             assert time.monotonic() < deadline, "texts waited for whole slices"
             time.sleep(0.05)
@@ -221,4 +221,4 @@ def test_alone_on_the_device_nobody_waits(table: Path) -> None:
         with text.step():
             pass
         text.between()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30

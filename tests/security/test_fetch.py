@@ -230,5 +230,5 @@ def test_a_name_with_many_addresses_that_do_not_answer_takes_no_longer_than_one(
     monkeypatch.setattr("edgewise.security.fetch.socket.socket", Deaf)
     began = time.monotonic()
     with pytest.raises(SourceUnavailable, match="timed out"):
-        open_url("https://many.example/x", FetchPolicy(timeout_s=0.2))
-    assert time.monotonic() - began < 4.0
+        open_url("https://many.example/x", FetchPolicy(timeout_s=1.0))
+    assert time.monotonic() - began < 20.0

@@ -198,7 +198,7 @@ async def test_a_stop_is_heard_while_there_is_news(tmp_path: Path, turns: int) -
     api.deps.batches.changed.set()
     for _ in range(turns):
         await asyncio.sleep(0)
-    await asyncio.wait_for(runner.stop(), 5)
+    await asyncio.wait_for(runner.stop(), 60)
     api.deps.state.close()
 
 

@@ -75,7 +75,7 @@ def leave_in_the_middle(pair: Pair) -> None:
     with httpx.stream("POST", f"{pair.device.url}/edgewise/v1/pipelines/long", json=body, timeout=60) as told:
         first = next(line for line in told.iter_lines() if line.startswith("data:"))
         assert json.loads(first[5:])["stage"] == "draft"
-    limit, last = time.monotonic() + 30, -1.0
+    limit, last = time.monotonic() + 120, -1.0
     while last != (last := generated(pair)):
         assert time.monotonic() < limit, "the cloud goes on for a client that has left"
         time.sleep(1)

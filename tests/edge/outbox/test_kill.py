@@ -28,7 +28,7 @@ def kill(service: DeviceService) -> None:
     service.process.kill()
     for process in family:
         process.kill()
-    service.process.wait(30)
+    service.process.wait(60)
 
 
 def job(number: int, url: str) -> dict[str, Any]:

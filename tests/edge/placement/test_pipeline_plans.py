@@ -13,6 +13,7 @@ from edgewise.core.privacy import Labels, Privacy
 from edgewise.core.settings_links import PlacementSettings
 from edgewise.edge.placement.measure import LinkMeter
 from edgewise.edge.placement.planner import PlacementPlanner
+from edgewise.edge.placement.protocol import Far
 from edgewise.pipeline.chains.diffuse import Diffuse
 from edgewise.pipeline.chains.explain import explain_pipeline
 from edgewise.pipeline.chains.generate import Generate
@@ -67,7 +68,7 @@ class Desk:
         cloud = CloudInfo(name="c", tenant="t", models=(TINY.model_copy(update={"digest": model.digest}),))
         store = ReceiptStore(open_state(self.path))
         planner = PlacementPlanner(
-            PlacementSettings(policy=policy), FakeCloud(info=cloud), store, meter=LinkMeter(), power=NoPower()
+            PlacementSettings(policy=policy), {"cloud": Far(FakeCloud(info=cloud), LinkMeter())}, store, power=NoPower()
         )
 
         async def texts(task: Task, missing: int) -> Plan:

@@ -14,11 +14,11 @@ import pytest
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import NoPlace, NotPermitted, StorageError
 from edgewise.core.priority import Priority
-from edgewise.core.privacy import Clearance, Privacy
+from edgewise.core.privacy import Clearance, Privacy, SiteClearance
 from edgewise.core.settings_links import PlacementSettings
 from edgewise.edge.placement.measure import LinkMeter
 from edgewise.edge.placement.planner import PlacementPlanner
-from edgewise.edge.placement.protocol import LinkState, PowerState
+from edgewise.edge.placement.protocol import Far, LinkState, PowerState
 from edgewise.engine.request import LinkUse, RequestStats, Segment
 from edgewise.pipeline.plan import Decision, Demand, Errand, Plan
 from edgewise.pipeline.receipt_store import DAY_S, Outcome, ReceiptStore
@@ -42,13 +42,13 @@ class FakeCloud:
     link: LinkState = UP
     info: CloudInfo | None = field(default_factory=lambda: CloudInfo(name="c", tenant="t", models=(TINY,)))
     far: FakeEngine = field(default_factory=FakeEngine)
-    handed: list[Clearance] = field(default_factory=list)
+    handed: list[Clearance | SiteClearance] = field(default_factory=list)
 
-    def engine(self, clearance: Clearance, demand: Demand, capability: Capability) -> Any:
+    def engine(self, clearance: Clearance | SiteClearance, demand: Demand, capability: Capability) -> Any:
         self.handed.append(clearance)
         return self.far
 
-    def backed(self, clearance: Clearance, demand: Demand, capability: Capability) -> Any:
+    def backed(self, clearance: Clearance | SiteClearance, demand: Demand, capability: Capability) -> Any:
         self.handed.append(clearance)
         return demand.local
 
@@ -63,6 +63,7 @@ class Device:
     path: Path
     clock: FakeClock = field(default_factory=FakeClock)
     cloud: FakeCloud = field(default_factory=FakeCloud)
+    peer: FakeCloud | None = None
     here: FakeEngine = field(default_factory=FakeEngine)
     stores: list[ReceiptStore] = field(default_factory=list)
     numbers: int = 0
@@ -71,9 +72,8 @@ class Device:
         self.stores.append(ReceiptStore(open_state(self.path), clock=self.clock))
         return PlacementPlanner(
             PlacementSettings(**settings),
-            self.cloud,
+            {"cloud": Far(self.cloud, LinkMeter()), **({"peer": Far(self.peer, LinkMeter())} if self.peer else {})},
             self.stores[-1],
-            meter=LinkMeter(),
             power=NoPower(),
             clock=self.clock,
         )

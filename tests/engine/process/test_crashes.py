@@ -344,7 +344,7 @@ def test_a_service_that_is_killed_leaves_no_orphan(state: str) -> None:
         child = int(parent.stdout.readline())
         assert Path(f"/proc/{child}").exists()
         parent.kill()
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + 60.0
     while is_running(child) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not is_running(child)
@@ -368,7 +368,7 @@ def test_a_worker_without_its_service_ends(parent: int | None, status: int) -> N
         theirs.close()
         if parent is None:
             ours.close()
-        assert worker.wait(30) == status
+        assert worker.wait(120) == status
 
 
 def test_garbage_on_the_socket_ends_the_worker_with_a_typed_error() -> None:

@@ -32,7 +32,7 @@ def store_in(root: Path, limit: int = 2**20) -> DiskStore:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -80,13 +80,13 @@ def test_a_full_queue_drops_and_counts(running: Running, monkeypatch: pytest.Mon
 
     def slow(pages: list[tuple[bytes, memoryview]]) -> Path | None:
         entered.set()
-        assert hold.wait(20)
+        assert hold.wait(120)
         return write(pages)
 
     monkeypatch.setattr(running.worker.store, "write", slow)
     monkeypatch.setattr(running.worker, "_most_queued", 3)
     assert running.worker.put(name(0), content(0))
-    assert entered.wait(20)
+    assert entered.wait(120)
     assert [running.worker.put(name(index), content(index)) for index in range(1, 6)] == [True] * 3 + [False] * 2
     assert running.worker.store.counts.dropped == 2
     assert running.worker.queued_bytes == 4 * PAGE
@@ -111,12 +111,12 @@ def test_forget_takes_back_a_file_in_the_making(
     def slow(pages: list[tuple[bytes, memoryview]]) -> Path | None:
         path = write(pages)
         entered.set()
-        assert hold.wait(20)
+        assert hold.wait(120)
         return path
 
     monkeypatch.setattr(running.worker.store, "write", slow)
     running.worker.put(name(0), content(0))
-    assert entered.wait(20)
+    assert entered.wait(120)
     running.worker.put(name(1), content(1))
     running.worker.forget()
     hold.set()

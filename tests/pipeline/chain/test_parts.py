@@ -44,12 +44,12 @@ def test_sentences_do_not_depend_on_how_text_arrives(text: str, cuts: list[int])
 @pytest.mark.parametrize("text", ["!" * 200_000, '."' * 100_000, "ab" * 10_000, "!" * 2_000, "a\n " * 50_000])
 def test_no_text_takes_time_that_grows_with_its_square(text: str) -> None:
     """Some of these took minutes, in which nothing else of the service ran."""
-    began = time.monotonic()
+    began = time.process_time()
     cut(text)
     if len(text) <= 20_000:
         cut(*text)
     pack(text, 100, len)
-    assert time.monotonic() - began < 20.0
+    assert time.process_time() - began < 20.0
 
 
 def test_a_sentence_is_there_as_soon_as_the_next_one_begins() -> None:
