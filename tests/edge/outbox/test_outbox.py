@@ -267,7 +267,7 @@ async def test_a_receiver_that_fails_or_answers_late_sees_the_same_message_again
             await edge.until(job["id"], lambda job: "302" in job["delivery"]["error"])
             receiver.pause_s = 3.0
             receiver.answers = []
-            shown = await edge.until(job["id"], lambda job: "did not answer" in (job["delivery"]["error"] or ""))
+            await edge.until(job["id"], lambda job: "did not answer" in (job["delivery"]["error"] or ""))
             receiver.pause_s = 0.0
             await edge.until(job["id"], lambda job: job["delivery"]["state"] == "delivered")
     assert len(receiver.got) >= 4
