@@ -12,7 +12,6 @@ import json
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -34,7 +33,8 @@ from edgewise.core.errors import (
     RangeNotThere,
     error_class,
 )
-from edgewise.edge.offload.transport import NotReached, Traffic
+from edgewise.edge.offload.counted import Counted
+from edgewise.edge.offload.transport import NotReached
 from edgewise.edge.placement.protocol import Meter
 from edgewise.wire.codec import encode_cbor
 from edgewise.wire.http import CBOR, CLOUD, JOBS, SILENCE_S, blob_path, job_path
@@ -72,16 +72,7 @@ class _Pool:
             await self.client.aclose()
 
 
-@dataclass(slots=True)
-class _Job:
-    """What the cloud calls a job, and what it has cost."""
-
-    id: str
-    up: int = 0
-    down: int = 0
-
-
-class HttpTransport:
+class HttpTransport(Counted):
     """Implements `offload.transport.Transport`.
 
     Args:
@@ -107,6 +98,7 @@ class HttpTransport:
         silence_s: float = SILENCE_S,
         meter: Meter | None = None,
     ) -> None:
+        super().__init__()
         self._url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._tls = _trust(ca_file)
@@ -114,10 +106,8 @@ class HttpTransport:
         self._meter = meter
         self._timeout = httpx.Timeout(silence_s, connect=CONNECT_S)
         self._pool = _Pool(self._client())
-        self._jobs: dict[str, _Job] = {}
+        self._ids: dict[str, str] = {}
         self._partial: dict[str, bytearray] = {}
-        self._sent = 0
-        self._received = 0
 
     def __repr__(self) -> str:
         return f"HttpTransport({self._url})"
@@ -125,18 +115,6 @@ class HttpTransport:
     @property
     def name(self) -> Literal["http", "mqtt"]:
         return "http"
-
-    @property
-    def sent_bytes(self) -> int:
-        return self._sent
-
-    @property
-    def received_bytes(self) -> int:
-        return self._received
-
-    def traffic(self, key: str) -> Traffic:
-        job = self._jobs.get(key)
-        return Traffic() if job is None else Traffic(job.up, job.down)
 
     async def info(self) -> CloudInfo:
         return _read(CloudInfo, await self._ask("GET", CLOUD))
@@ -148,9 +126,9 @@ class HttpTransport:
     async def submit(self, request: JobRequest) -> Accepted:
         body = _body(request)
         accepted = _read(Accepted, await self._ask("POST", JOBS, body))
-        job = self._jobs.setdefault(request.key, _Job(accepted.id))
-        job.id = accepted.id
-        job.up += len(body) + _HEAD_BYTES
+        self._ids[request.key] = accepted.id
+        self._open_account(request.key)
+        self._book(request.key, up=len(body) + _HEAD_BYTES)
         return accepted
 
     async def knows(self, key: str, id: str) -> bool:
@@ -159,16 +137,16 @@ class HttpTransport:
             await self._ask("GET", job_path(id))
         except NotFound:
             return False
-        self._jobs.setdefault(key, _Job(id))
+        self._ids.setdefault(key, id)
+        self._open_account(key)
         return True
 
     async def events(self, key: str, after: Place) -> AsyncGenerator[Chunk | Final, None]:
         """See `Transport.events`."""
-        job = self._job(key)
-        path = f"{job_path(job.id, 'stream')}?from={after}"
+        path = f"{job_path(self._id(key), 'stream')}?from={after}"
         async with self._open("GET", path, asking={"accept": "text/event-stream"}) as response:
             async for data in self._data(response):
-                job.down += len(data)
+                self._book(key, down=len(data))
                 event = _event(data)
                 yield event
                 if isinstance(event, Final):
@@ -176,9 +154,10 @@ class HttpTransport:
         raise LinkLost(f"{self._url} ended a stream before its last record.")
 
     async def control(self, control: JobControl) -> None:
-        await self._ask("POST", job_path(self._job(control.key).id, control.op), _body(control))
+        await self._ask("POST", job_path(self._id(control.key), control.op), _body(control))
         if control.done:
-            self._jobs.pop(control.key, None)
+            self._ids.pop(control.key, None)
+            self._close_account(control.key)
 
     async def put_blob(self, content: bytes, media: str) -> Blob:
         """See `Transport.put_blob`: what is large is sent from where an earlier connection left it, if at all."""
@@ -217,9 +196,10 @@ class HttpTransport:
             trust_env=False,
         )
 
-    def _job(self, key: str) -> _Job:
+    def _id(self, key: str) -> str:
+        """What the cloud calls a job."""
         try:
-            return self._jobs[key]
+            return self._ids[key]
         except KeyError:
             raise NotFound(f"The job {key!r} was not submitted over this connection: submit it again.") from None
 

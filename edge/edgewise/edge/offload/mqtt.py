@@ -17,8 +17,8 @@ from pydantic import BaseModel
 
 from edgewise.core.errors import BadMessage, DigestMismatch, EngineFault, LinkLost, NotFound
 from edgewise.core.log import get_logger
+from edgewise.edge.offload.counted import Counted
 from edgewise.edge.offload.inflow import Inflow, Question
-from edgewise.edge.offload.transport import Traffic
 from edgewise.edge.placement.protocol import Meter
 from edgewise.wire import topics
 from edgewise.wire.asking import BLOCK, CREDIT, Answer, Ask, BlobBlock, BlobDone, BlobGet, block_at, told
@@ -49,7 +49,7 @@ ANSWER_S = (1.0, 2.0, 4.0)
 _LARGE = 16 * 1024
 
 
-class MqttTransport:
+class MqttTransport(Counted):
     """Implements `offload.transport.Transport`.
 
     Args:
@@ -58,6 +58,7 @@ class MqttTransport:
     """
 
     def __init__(self, link: Link, *, meter: Meter | None = None) -> None:
+        super().__init__()
         self._link = link
         self._meter = meter
         self._answers: dict[str, asyncio.Future[Envelope]] = {}
@@ -65,9 +66,8 @@ class MqttTransport:
         self._pulls: dict[str, Pull] = {}
         self._partial: dict[str, bytearray] = {}
         self._offers: dict[str, _Offer] = {}
-        self._traffic: dict[str, Traffic] = {}
         self._tasks = Tasks()
-        self._sent = self._received = self._dropped = 0
+        self._dropped = 0
         link.on(topics.down(link.uid), self._arrived)
 
     def __repr__(self) -> str:
@@ -78,20 +78,9 @@ class MqttTransport:
         return "mqtt"
 
     @property
-    def sent_bytes(self) -> int:
-        return self._sent
-
-    @property
-    def received_bytes(self) -> int:
-        return self._received
-
-    @property
     def dropped(self) -> int:
         """Messages that were malformed or too large."""
         return self._dropped
-
-    def traffic(self, key: str) -> Traffic:
-        return self._traffic.get(key, Traffic())
 
     async def info(self) -> CloudInfo:
         answer = await self._question(Ask(ask="info"))
@@ -100,7 +89,7 @@ class MqttTransport:
         return answer.info
 
     async def submit(self, request: JobRequest) -> Accepted:
-        self._traffic.setdefault(request.key, Traffic())
+        self._open_account(request.key)
         topic = topics.job_request(request.priority, self._link.uid)
         return _accepted(await self._ask(topic, request, key=request.key, ttl_ms=request.ttl_ms))
 
@@ -112,7 +101,7 @@ class MqttTransport:
         except NotFound:
             return False
         if accepted.id == id:
-            self._traffic.setdefault(key, Traffic())
+            self._open_account(key)
         return accepted.id == id
 
     async def events(self, key: str, after: Place) -> AsyncGenerator[Chunk | Final, None]:
@@ -140,7 +129,7 @@ class MqttTransport:
     async def control(self, control: JobControl) -> None:
         _accepted(await self._ask(self._control_topic(control.key), control, key=control.key))
         if control.done:
-            self._traffic.pop(control.key, None)
+            self._close_account(control.key)
 
     async def put_blob(self, content: bytes, media: str) -> Blob:
         blob = Blob(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content), media=media)
@@ -222,11 +211,6 @@ class MqttTransport:
         self._sent += handed.size
         self._book(envelope.key, up=handed.size)
         return handed
-
-    def _book(self, key: str | None, *, up: int = 0, down: int = 0) -> None:
-        if key in self._traffic:
-            before = self._traffic[key]
-            self._traffic[key] = Traffic(before.up + up, before.down + down)
 
     def _control_topic(self, key: str) -> str:
         return topics.job_control(self._link.uid, topics.job_id(key))
