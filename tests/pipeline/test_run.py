@@ -336,7 +336,7 @@ async def test_pace_is_observed_per_sequence() -> None:
     await texts(run)
     assert len(observer.first) == 1
     assert observer.later == [2, 2]
-    assert repr(run) == "Run(req_1, sequences=1, unfinished=0)"
+    assert repr(run) == "Run(req_1, parts=1, unfinished=0)"
 
 
 def test_what_a_model_recommends_holds_where_the_caller_says_nothing() -> None:

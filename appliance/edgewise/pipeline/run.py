@@ -5,31 +5,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from edgewise.core.errors import Cancelled, EdgewiseError, EngineFault, error_class
-from edgewise.core.log import get_logger
+from edgewise.core.errors import EngineFault
 from edgewise.core.privacy import Privacy
 from edgewise.engine.api import TokenStream
-from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk, link_of
+from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk
 from edgewise.pipeline.hooks.hooks import Hooks, Passage
-from edgewise.pipeline.plan import Demand, Errand, Plan, Planner
+from edgewise.pipeline.plan import Demand, Plan, Planner
 from edgewise.pipeline.prompt import answer_budget, encode_input
 from edgewise.pipeline.receipt_store import Outcome
-from edgewise.pipeline.receipts import Pace, TextReceipt, Usage, costs_of, generate_receipt, show_plan
+from edgewise.pipeline.receipts import Pace, TextReceipt, Usage, generate_receipt
+from edgewise.pipeline.run_base import RunBase, errand_of, raise_reported
 from edgewise.pipeline.seeds import draw_seed, normalize_seed, sequence_seed
 from edgewise.pipeline.structured.hold import hold
 from edgewise.pipeline.task import Task
 from edgewise.pipeline.text import TextAssembler, TextChunk
 from edgewise.pipeline.tools.reading import CallReading, call_id
-
-log = get_logger(__name__)
 
 
 class RunObserver(Protocol):
@@ -54,7 +50,7 @@ class _Sequence:
         self._ended = False
 
     @property
-    def stats(self) -> RequestStats | None:
+    def account(self) -> RequestStats | None:
         """The engine's last word; of an answer that a stop string ended, its first one and the time since then."""
         if self._stats is None or self._ended or self.first_s is None or self.last_s is None:
             return self._stats
@@ -68,18 +64,16 @@ class _Sequence:
             )
         if chunk.stats is not None:
             self._stats, self._ended = chunk.stats, chunk.finish is not None
-        if chunk.finish in ("error", "cancelled"):
-            raise _engine_error(chunk)
+        raise_reported(chunk)
         return self.text.feed(chunk.tokens, chunk.logprobs, chunk.finish)
 
 
-class Run:
+class Run(RunBase[Task, _Sequence, TextChunk]):
     """A task under way.
 
     Attributes:
         prompts: Token ids of each prompt.
         seed: The request's seed, given or drawn.
-        done: Every sequence has finished; `usage` and `receipt` are complete.
     """
 
     def __init__(
@@ -94,113 +88,36 @@ class Run:
         passage: Passage | None = None,
         on_end: Callable[[Outcome], None] | None = None,
     ) -> None:
-        self.task = task
-        self.plan = plan
+        super().__init__(task, plan, clock=clock, passage=passage, on_end=on_end)
         self.prompts = prompts
         self.seed = seed
-        self._clock = clock
         self._observer = observer
-        self._passage = passage
-        self._on_end = on_end
-        self._fault = "cancelled"
-        self._started_s = clock()
-        self._first_s: float | None = None
-        self._last_s = self._started_s
-        self._sequences: list[_Sequence] = []
-        self._pumps: list[asyncio.Task[None]] = []
-        self._ready: deque[TextChunk | EdgewiseError] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._unfinished = 0
-
-    def __repr__(self) -> str:
-        return f"Run({self.task.id}, sequences={len(self._sequences)}, unfinished={self._unfinished})"
-
-    @property
-    def done(self) -> bool:
-        return self._unfinished == 0
-
-    @property
-    def model_name(self) -> str:
-        return self.task.model.name
-
-    @property
-    def first_token_s(self) -> float | None:
-        """Seconds from the start to the first token of any sequence."""
-        return None if self._first_s is None else self._first_s - self._started_s
 
     async def submit(self, requests: list[GenerateRequest], reading: CallReading | None = None) -> None:
         """Queue every sequence or none; `reading` tells how tool calls are read from their texts."""
-        engine = self.plan.decision("generate").engine
-        tokenizer = self.task.model.tokenizer
-        try:
-            for index, request in enumerate(requests):
-                stream = await engine.submit(request)
-                prompt, answer = request.prompt, index % self.task.n
-                assembler = TextAssembler(
-                    tokenizer,
-                    self.task.stop,
-                    sequence=index,
-                    reading=reading,
-                    make_id=partial(call_id, self.seed, prompt, answer),
-                )
-                self._sequences.append(_Sequence(index, stream, assembler))
-        except BaseException as error:
-            self._fault = error.code if isinstance(error, EdgewiseError) else self._fault
-            await self.aclose()
-            raise
-        self._unfinished = len(self._sequences)
-        self._pumps = [
-            asyncio.create_task(self._pump(sequence), name=f"{self.task.id}/{sequence.index}")
-            for sequence in self._sequences
-        ]
+        await self._start([partial(self._sequence, *one, reading) for one in enumerate(requests)])
 
-    async def receive(self, timeout_s: float | None = None) -> TextChunk | None:
-        """The next piece of any sequence; None when none came within `timeout_s`.
+    async def _sequence(self, index: int, request: GenerateRequest, reading: CallReading | None) -> _Sequence:
+        stream = await self.plan.decision("generate").engine.submit(request)
+        assembler = TextAssembler(
+            self.task.model.tokenizer,
+            self.task.stop,
+            sequence=index,
+            reading=reading,
+            make_id=partial(call_id, self.seed, request.prompt, index % self.task.n),
+        )
+        return _Sequence(index, stream, assembler)
 
-        Raises:
-            EdgewiseError: The engine failed, or `fail` was called. The caller then closes the run.
-        """
-        if not self._ready and not await self._arrival(timeout_s):
-            return None
-        item = self._ready.popleft()
-        if isinstance(item, EdgewiseError):
-            self._fault = item.code
-            raise item
-        if item.finish is not None:
-            self._unfinished -= 1
-            if self.done:
-                self._tell_end(None)
-        return item
-
-    async def chunks(self) -> AsyncIterator[TextChunk]:
-        """All pieces up to the end; raises as `receive` does."""
-        while not self.done:
-            chunk = await self.receive()
-            if chunk is not None:
-                yield chunk
-
-    def fail(self, error: EdgewiseError) -> None:
-        """End the run with an error after what is already there; used when the service must stop."""
-        for pump in self._pumps:
-            pump.cancel()
-        self._offer(error)
-
-    async def aclose(self) -> None:
-        """Cancel whatever still runs; the engine frees its pages. Safe to call at any time, and twice."""
-        for pump in self._pumps:
-            pump.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
-        for sequence in self._sequences:  # a pump that was cancelled before its first step has not closed its stream
-            await sequence.stream.aclose()
-        self._tell_end(self._fault)
-        if self._passage is not None:
-            await self._passage.end(self._fault)
+    async def _take(self, part: _Sequence, chunk: TokenChunk) -> TextChunk | None:
+        text = part.take(chunk)
+        self._observe(part, len(chunk.tokens))
+        return text if text is None or self._passage is None else await self._passage.pass_on(text)
 
     def usage(self) -> Usage:
         """Token counts so far."""
         return Usage(
             prompt_tokens=sum(len(prompt) for prompt in self.prompts),
-            completion_tokens=sum(sequence.text.count for sequence in self._sequences),
+            completion_tokens=sum(sequence.text.count for sequence in self._parts),
             cached_tokens=self._cached_tokens(),
         )
 
@@ -208,101 +125,31 @@ class Run:
         pace = Pace(
             first_token_s=self.first_token_s,
             generation_s=0.0 if self._first_s is None else self._last_s - self._first_s,
-            tokens=sum(sequence.text.count for sequence in self._sequences),
+            tokens=sum(sequence.text.count for sequence in self._parts),
         )
-        stats = [sequence.stats for sequence in self._sequences]
+        stats = [sequence.account for sequence in self._parts]
         return TextReceipt(
-            request_id=self.task.id,
-            model=self.task.model.name,
-            digest=self.task.model.digest,
-            priority=self.task.priority.label,
-            privacy=self.task.privacy.label,
+            **self._common(),
             seed=self.seed,
             sampling=self.task.sampling.effective(self.task.model),
-            plan=show_plan(self.plan),
-            total_ms=round((self._last_s - self._started_s) * 1000, 3),
-            costs=costs_of(stats, [link_of(one.stream) for one in self._sequences], self.plan.watts),
             stages=(generate_receipt(self.plan.decision("generate"), stats, self._cached_tokens(), pace),),
-            ignored=self.task.ignored,
             warnings=(*self.task.warnings, *self._warnings()),
-        )
-
-    def _tell_end(self, fault: str | None) -> None:
-        """Once, when the last piece was handed out or the run was closed before that."""
-        if self._on_end is None:
-            return
-        tell, self._on_end = self._on_end, None
-        receipt = self.receipt()
-        tell(
-            Outcome(
-                errand=errand_of(self.task),
-                model=self.task.model.name,
-                plan=self.plan,
-                receipt=receipt.to_dict(),
-                costs=receipt.costs,
-                stats=tuple(sequence.stats for sequence in self._sequences),
-                first_s=self.first_token_s,
-                total_s=self._last_s - self._started_s,
-                fault=fault,
-            )
         )
 
     def _warnings(self) -> list[str]:
         """What the engines and the end of the text have to say; the same of several answers once."""
-        told = [text for one in self._sequences if one.stats is not None for text in one.stats.warnings]
+        told = [text for one in self._parts if one.account is not None for text in one.account.warnings]
         return list(dict.fromkeys(told)) + [
             f"Answer {sequence.index} ends inside a character: its first {sequence.text.cut_bytes} bytes are not shown."
-            for sequence in self._sequences
+            for sequence in self._parts
             if sequence.text.cut_bytes
         ]
 
     def _cached_tokens(self) -> int | None:
         """Prompt tokens found in the prefix cache, by the first answer to each prompt; None if the engine did not say."""
-        stats = [sequence.stats for sequence in self._sequences[:: self.task.n]]
+        stats = [sequence.account for sequence in self._parts[:: self.task.n]]
         known = [one.cached_tokens for one in stats if one is not None]
         return sum(known) if known and len(known) == len(stats) else None
-
-    async def _arrival(self, timeout_s: float | None) -> bool:
-        """Wait for something to hand out. Not by `asyncio.wait_for`: before Python 3.12 it can lose a cancellation."""
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = None if timeout_s is None else loop.call_later(timeout_s, self._rouse)
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
-        return bool(self._ready)
-
-    def _rouse(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _offer(self, item: TextChunk | EdgewiseError) -> None:
-        self._ready.append(item)
-        self._rouse()
-
-    async def _pump(self, sequence: _Sequence) -> None:
-        """Move one sequence from the engine to the caller; close its stream in the turn in which it ends."""
-        try:
-            async for chunk in sequence.stream:
-                text = sequence.take(chunk)
-                self._observe(sequence, len(chunk.tokens))
-                if text is not None and self._passage is not None:
-                    text = await self._passage.pass_on(text)
-                if text is not None:
-                    self._offer(text)
-                    if text.finish is not None:
-                        return
-            self._offer(EngineFault("The engine's stream ended without saying why: the answer is cut."))
-        except EdgewiseError as error:
-            self._offer(error)
-        except Exception as error:  # outermost frame of a task; the caller must hear of it
-            log.exception("sequence_broke", request_id=self.task.id, sequence=sequence.index)
-            self._offer(EngineFault(f"The answer broke off by an internal error ({type(error).__name__})."))
-        finally:
-            await sequence.stream.aclose()
 
     def _observe(self, sequence: _Sequence, count: int) -> None:
         if not count:
@@ -375,18 +222,6 @@ async def _work_out(task: Task) -> _Work:
     return _Work(task, encoded.prompts, seed, _requests(task, encoded.prompts, seed, held.constraint), held.reading)
 
 
-def errand_of(task: Task) -> Errand:
-    """What of a task matters to placement."""
-    return Errand(
-        id=task.id,
-        key=task.key,
-        priority=task.priority,
-        privacy=task.privacy,
-        deadline_s=task.deadline_s,
-        policy=task.policy,
-    )
-
-
 def _demand(task: Task, requests: list[GenerateRequest]) -> Demand:
     """A text model's pipeline is one stage."""
     model = task.model
@@ -440,11 +275,3 @@ def _requests(
                 )
             )
     return requests
-
-
-def _engine_error(chunk: TokenChunk) -> EdgewiseError:
-    """The error that the engine names, as its class in the tree; an unknown code is an engine fault."""
-    message = chunk.error_message or f"The engine ended the request: {chunk.error_code or chunk.finish}."
-    if chunk.finish == "cancelled":
-        return Cancelled(message)
-    return (error_class(chunk.error_code or "") or EngineFault)(message)

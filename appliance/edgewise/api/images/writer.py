@@ -53,7 +53,7 @@ async def whole_answer(run: PictureRun, form: PictureForm, created: int) -> dict
     """All pictures as one body. Raises what an engine reports."""
     pictures: dict[int, str] = {}
     size = ""
-    async for drawn in run.news():
+    async for drawn in run.chunks():
         if drawn.chunk.picture is not None:
             size = _size(drawn.chunk.picture)
             pictures[drawn.index] = await _encoded(drawn.chunk.picture, form)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from edgewise.pipeline.chains.load import Pipeline
 from edgewise.pipeline.chains.output import Output
 from edgewise.pipeline.chains.spec import StageSpec, fill
 from edgewise.pipeline.chains.stage_run import Asked, ChainPiece, Record, Scene, StageRun
+from edgewise.pipeline.news import News
 from edgewise.pipeline.receipts import Usage
 
 log = get_logger(__name__)
@@ -57,8 +57,7 @@ class Chain:
             works=set(),
         )
         self._tasks: list[asyncio.Task[None]] = []
-        self._news: deque[ChainPiece | EdgewiseError] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._news: News[ChainPiece] = News()
         self._running = len(pipeline.order)
 
     def __repr__(self) -> str:
@@ -92,14 +91,7 @@ class Chain:
         Raises:
             EdgewiseError: A stage failed, whose name the message gives, or `fail` was called. The caller then closes the chain.
         """
-        if not self._news and self._running:
-            await self._arrival(timeout_s)
-        if not self._news:
-            return None
-        item = self._news.popleft()
-        if isinstance(item, EdgewiseError):
-            raise item
-        return item
+        return None if self.done else await self._news.next(timeout_s)
 
     async def pieces(self) -> AsyncIterator[ChainPiece]:
         """All of them, to the end; raises as `receive` does."""
@@ -116,7 +108,7 @@ class Chain:
         """End with an error after what is already there; used when the service must stop."""
         for task in self._tasks:
             task.cancel()
-        self._offer(error)
+        self._news.put(error)
 
     async def aclose(self) -> None:
         """Cancel every stage that still runs. Safe to call at any time, and twice."""
@@ -154,16 +146,16 @@ class Chain:
         try:
             await StageRun(self._scene, number, stage).run()
         except EdgewiseError as error:
-            self._offer(named(error, stage))
+            self._news.put(named(error, stage))
             return
         except Exception as error:  # outermost frame of a task; the caller must hear of it
             log.exception("stage_broke", request_id=self.asked.id, stage=stage.name)
             told = f"It broke off by an internal error ({type(error).__name__})."
-            self._offer(named(EngineFault(told), stage))
+            self._news.put(named(EngineFault(told), stage))
             return
         self._scene.records[stage.name].ended_s = self._now_s()
         self._running -= 1
-        self._rouse()
+        self._news.rouse()
 
     def _now_s(self) -> float:
         return self._clock() - self._began
@@ -176,27 +168,10 @@ class Chain:
             raise DeadlineExceeded(f"The pipeline was not done within {self.asked.deadline_s:g} s.")
         return left
 
-    def _offer(self, item: ChainPiece | EdgewiseError) -> None:
-        if self.first_token_s is None and isinstance(item, ChainPiece):
+    def _offer(self, piece: ChainPiece) -> None:
+        if self.first_token_s is None:
             self.first_token_s = self._now_s()
-        self._news.append(item)
-        self._rouse()
-
-    def _rouse(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def _arrival(self, timeout_s: float | None) -> None:
-        """Not by `asyncio.wait_for`: before Python 3.12 it can lose a cancellation."""
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = None if timeout_s is None else loop.call_later(timeout_s, self._rouse)
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
+        self._news.put(piece)
 
 
 def inputs_of(pipeline: Pipeline, given: Mapping[str, str]) -> dict[str, str]:

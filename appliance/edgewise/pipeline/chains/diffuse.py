@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, PositiveInt
 from pydantic import Field as Limit
 
 from edgewise.core.errors import InvalidRequest
-from edgewise.core.privacy import Labels, Privacy
+from edgewise.core.privacy import Labels
 from edgewise.engine.pictures.request import DiffuseParams
 from edgewise.pipeline.chains.kinds import Call, Field, Medium, Outlook, Piece, Size, Work
+from edgewise.pipeline.chains.run_work import RunWork, label_of, precise
 from edgewise.pipeline.chains.spec import Strict
 from edgewise.pipeline.model import Models
-from edgewise.pipeline.pictures import PictureRun, PictureTask, picture_demand
+from edgewise.pipeline.pictures import Drawn, PictureRun, PictureTask, picture_demand
 from edgewise.pipeline.plan import Plan
-from edgewise.pipeline.receipts import Usage
 
 ANY_MODEL = "auto"
 """The first model that draws."""
@@ -70,12 +70,7 @@ class Diffuse:
 
     async def begin(self, call: Call) -> Work:
         run = await self._start(await self._task(call))
-        try:
-            _check_precision(call, run)
-        except BaseException:
-            await run.aclose()
-            raise
-        return _Picture(run)
+        return await precise(_Picture(run), call, run.decision)
 
     async def explain(self, call: Call, missing: Size) -> Outlook:
         task = await self._task(call)
@@ -86,7 +81,6 @@ class Diffuse:
     async def _task(self, call: Call) -> PictureTask:
         model = await self._models.open_pictures(None if call.model == ANY_MODEL else call.model)
         given = Options.model_validate(call.options)
-        label = self._labels.model(model.names)
         said: dict[str, Any] = {name: one.strip() if isinstance(one, str) else one for name, one in call.input.items()}
         return PictureTask(
             id=call.id,
@@ -96,7 +90,7 @@ class Diffuse:
             key=call.key,
             priority=call.priority,
             deadline_s=call.deadline_s,
-            privacy=call.privacy if label is None else min(call.privacy, label),
+            privacy=label_of(call, self._labels, model.names),
             policy=call.policy,
             allowed=call.allowed,
         )
@@ -113,46 +107,16 @@ class Diffuse:
         )
 
 
-class _Picture:
+class _Picture(RunWork[PictureRun]):
     """One picture as a stage's work."""
 
-    def __init__(self, run: PictureRun) -> None:
-        self._run = run
-
-    @property
-    def privacy(self) -> Privacy:
-        return self._run.task.privacy
-
-    async def pieces(self) -> AsyncIterator[Piece]:
-        async for drawn in self._run.news():
-            chunk = drawn.chunk
-            yield Piece(
-                offset=chunk.offset,
-                count=chunk.count,
-                total=chunk.total,
-                preview=chunk.preview,
-                picture=chunk.picture,
-                finish=chunk.finish,
-            )
-
-    def receipt(self) -> Mapping[str, Any]:
-        return self._run.receipt().to_dict()
-
-    def usage(self) -> Usage:
-        return self._run.usage()
-
-    async def aclose(self) -> None:
-        await self._run.aclose()
-
-
-def _check_precision(call: Call, run: PictureRun) -> None:
-    if call.precision == "auto":
-        return
-    info = run.decision.engine.info
-    if info is None or info.dtype != call.precision:
-        told = "does not say what it computes with" if info is None else f"computes with {info.dtype}"
-        raise InvalidRequest(
-            f"The stage asks for precision '{call.precision}', but the engine of '{call.model}' {told}: set precision = "
-            '"auto".',
-            param="precision",
+    def piece(self, item: Drawn) -> Piece:
+        chunk = item.chunk
+        return Piece(
+            offset=chunk.offset,
+            count=chunk.count,
+            total=chunk.total,
+            preview=chunk.preview,
+            picture=chunk.picture,
+            finish=chunk.finish,
         )

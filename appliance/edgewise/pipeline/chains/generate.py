@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, PositiveInt
 from pydantic import Field as Limit
 
 from edgewise.core.errors import InvalidRequest
-from edgewise.core.privacy import Labels, Privacy
+from edgewise.core.privacy import Labels
 from edgewise.pipeline.chains.kinds import Call, Field, Medium, Outlook, Piece, Size, Work
 from edgewise.pipeline.chains.parts import pack
+from edgewise.pipeline.chains.run_work import RunWork, label_of, precise
 from edgewise.pipeline.chains.spec import Strict
 from edgewise.pipeline.model import Models, ServedModel
 from edgewise.pipeline.plan import Plan
 from edgewise.pipeline.prompt import encode_input
-from edgewise.pipeline.receipts import Usage
 from edgewise.pipeline.run import Run
 from edgewise.pipeline.task import ChatInput, Sampling, Task, TextInput
+from edgewise.pipeline.text import TextChunk
 
 _MARGIN = 16
 _LEAST = 16
@@ -79,12 +80,7 @@ class Generate:
     async def begin(self, call: Call) -> Work:
         model = await self._models.open(call.model)
         run = await self._start(self._task(call, model))
-        try:
-            _check_precision(call, run)
-        except BaseException:
-            await run.aclose()
-            raise
-        return _Text(run)
+        return await precise(_Text(run), call, run.plan.decision("generate"))
 
     async def explain(self, call: Call, missing: Size) -> Outlook:
         task = self._task(call, await self._models.open(call.model))
@@ -115,7 +111,6 @@ class Generate:
         texts = {name: str(value) for name, value in call.input.items()}
         names = [("system", texts.get("system")), ("user", texts.get("user"))]
         chat = tuple({"role": role, "content": text} for role, text in names if text is not None)
-        label = self._labels.model(model.names)
         return Task(
             id=call.id,
             model=model,
@@ -128,7 +123,7 @@ class Generate:
             key=call.key,
             priority=call.priority,
             deadline_s=call.deadline_s,
-            privacy=call.privacy if label is None else min(call.privacy, label),
+            privacy=label_of(call, self._labels, model.names),
             policy=call.policy,
             allowed=call.allowed,
         )
@@ -144,40 +139,8 @@ def _length(plan: Plan, task: Task) -> tuple[int, str]:
     return _GUESS, "a guess: nothing was measured, and it has no max_tokens"
 
 
-class _Text:
+class _Text(RunWork[Run]):
     """One run as a stage's work."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    @property
-    def privacy(self) -> Privacy:
-        return self._run.task.privacy
-
-    async def pieces(self) -> AsyncIterator[Piece]:
-        async for chunk in self._run.chunks():
-            yield Piece(offset=chunk.offset, count=len(chunk.text), text=chunk.text, finish=chunk.finish)
-
-    def receipt(self) -> Mapping[str, Any]:
-        return self._run.receipt().to_dict()
-
-    def usage(self) -> Usage:
-        return self._run.usage()
-
-    async def aclose(self) -> None:
-        await self._run.aclose()
-
-
-def _check_precision(call: Call, run: Run) -> None:
-    if call.precision == "auto":
-        return
-    decision = run.plan.decision("generate")
-    info = decision.engine.info
-    has = None if info is None else (info.dtype, info.quantize)
-    if has is None or call.precision not in has:
-        told = "does not say what it computes with" if has is None else f"computes with {has[0]} (weights: {has[1]})"
-        raise InvalidRequest(
-            f"The stage asks for precision '{call.precision}', but the engine of '{call.model}' ({decision.where}) {told}: name "
-            'a model of that precision, or set precision = "auto".',
-            param="precision",
-        )
+    def piece(self, item: TextChunk) -> Piece:
+        return Piece(offset=item.offset, count=len(item.text), text=item.text, finish=item.finish)

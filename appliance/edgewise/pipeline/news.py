@@ -1,0 +1,54 @@
+"""What has come for one reader, who may wait for the next of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Generic, TypeVar
+
+from edgewise.core.errors import EdgewiseError
+
+ItemT = TypeVar("ItemT")
+
+
+class News(Generic[ItemT]):
+    """Items in their order; an error among them is raised when its turn comes."""
+
+    def __init__(self) -> None:
+        self._items: deque[ItemT | EdgewiseError] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, item: ItemT | EdgewiseError) -> None:
+        self._items.append(item)
+        self.rouse()
+
+    def rouse(self) -> None:
+        """End the reader's wait, though nothing has come."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def next(self, timeout_s: float | None = None) -> ItemT | None:
+        """The oldest item; None where none came within `timeout_s`, or before the reader was roused."""
+        if not self._items:
+            await self._arrival(timeout_s)
+        if not self._items:
+            return None
+        item = self._items.popleft()
+        if isinstance(item, EdgewiseError):
+            raise item
+        return item
+
+    async def _arrival(self, timeout_s: float | None) -> None:
+        """Not by `asyncio.wait_for`: before Python 3.12 it can lose a cancellation."""
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(timeout_s, self.rouse)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
