@@ -121,11 +121,6 @@ def test_latents_of_another_model_are_refused(model: StarterPictures, tmp_path: 
         model.restore(model.export(canvas), SIZE, SIZE)
 
 
-def test_another_size_is_refused(model: StarterPictures) -> None:
-    with pytest.raises(InvalidRequest, match=f"{SIZE}x{SIZE}"):
-        model.begin(dataclasses.replace(BRIEF, width=2 * SIZE))
-
-
 def test_half_precision_draws_nearly_the_same(model: StarterPictures, tmp_path: Path) -> None:
     narrow = tiny_picture_model(tmp_path / "narrow", dtype=torch.bfloat16)
     assert narrow.numeric_class != model.numeric_class

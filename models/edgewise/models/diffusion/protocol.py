@@ -32,7 +32,7 @@ class PictureTraits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """One picture as the model sees it: every value is set.
+    """One picture as the model sees it: every value is set, and was checked against its traits (`engine.pictures.brief`).
 
     Attributes:
         image: Picture to begin with, already in the asked size; None draws from noise.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from edgewise.core.errors import InvalidRequest
 from edgewise.kernels.noise import normal
 from edgewise.models.diffusion.latents import pack_latents, unpack_latents
 from edgewise.models.diffusion.protocol import Brief, Canvas, PictureTraits, Pixels
@@ -64,13 +63,7 @@ class StarterPictures:
         return f"starter-pictures/{self._device.type}-{str(self._dtype).removeprefix('torch.')}"
 
     def begin(self, brief: Brief) -> Canvas:
-        """Raises `InvalidRequest` for a size that is not the model's own."""
         size = self._config.size
-        if (brief.width, brief.height) != (size, size):
-            raise InvalidRequest(
-                f"This model draws pictures of {size}x{size} pixels only, not {brief.width}x{brief.height}.",
-                param="size",
-            )
         noise = torch.from_numpy(normal(brief.seed, 3 * size * size)).view(3, size, size).to(self._device)
         wanted, clock = self._read(brief.prompt), times(brief.steps, self._config.shift)
         memory = _Memory(
