@@ -5,22 +5,21 @@ A picture is a pure function of model, numeric class, parameters and seed: one t
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import asdict, replace
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from edgewise.core.errors import Cancelled, DeadlineExceeded, EdgewiseError, EngineFault
+from edgewise.core.errors import Cancelled, EdgewiseError, EngineFault
 from edgewise.core.log import get_logger
 from edgewise.core.priority import Priority
 from edgewise.edge.offload.accounts import together
 from edgewise.edge.offload.continuation import Side, may_continue
 from edgewise.edge.offload.follow import JobFollower, Patience, Road
 from edgewise.edge.offload.jobs import job_key, ttl_ms
-from edgewise.edge.offload.waiting import Deadline, being_read
+from edgewise.edge.offload.stream import JobStream, failure
+from edgewise.edge.offload.waiting import Deadline
 from edgewise.engine.api import EngineState
 from edgewise.engine.pictures.request import (
     DiffuseChunk,
@@ -103,51 +102,23 @@ class RemotePictures:
         )
 
 
-class RemotePictureStream:
+class RemotePictureStream(JobStream[DiffuseChunk]):
     """Implements `PictureStream`; a read that is cancelled cancels the request."""
 
+    CANCELS = frozenset({"error", "cancelled"})
+
     def __init__(self, request: DiffuseRequest, follower: JobFollower, patience_s: float) -> None:
+        super().__init__(follower)
         self._request = request
-        self._follower = follower
         self._patience_s = patience_s
         self._place = Place(0, 0)
         self._total = request.params.steps or 0
         self._came = 0
         self._price = 0.0
-        self._loop = asyncio.get_running_loop()
-        self._chunks = self._run()
-        self._done = False
 
-    def __aiter__(self) -> AsyncIterator[DiffuseChunk]:
-        return self
-
-    async def __anext__(self) -> DiffuseChunk:
-        if self._done:
-            raise StopAsyncIteration
-        try:
-            chunk = await self._chunks.__anext__()
-        except BaseException:
-            self._leave("cancel")
-            raise
-        if chunk.finish is not None:
-            self._leave("ack" if chunk.finish == "done" else "cancel")
-            await self._chunks.aclose()
-        return chunk
-
-    async def aclose(self) -> None:
-        self._leave("cancel")
-        if not being_read(self._chunks):  # else its reader hears of the end from the cloud
-            await self._chunks.aclose()
-
-    def __del__(self) -> None:
-        if not self._done:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and the link with it
-                self._loop.call_soon_threadsafe(self._leave, "cancel")
-
-    def _leave(self, op: Literal["ack", "cancel"]) -> None:
-        if not self._done:
-            self._done = True
-            self._follower.leave(op, self._place)
+    @property
+    def _reached(self) -> Place:
+        return self._place
 
     async def _run(self) -> AsyncGenerator[DiffuseChunk, None]:
         """Steps and previews, then the picture; an end without one is a chunk too, as the local engine's."""
@@ -182,9 +153,7 @@ class RemotePictureStream:
 
     async def _last(self, final: Final) -> DiffuseChunk:
         if final.state != "succeeded":
-            codes = {"expired": DeadlineExceeded.code, "cancelled": Cancelled.code}
-            code = final.error_code or codes.get(final.state, EngineFault.code)
-            return self._failed(code, final.error_message or f"The cloud ended the job as {final.state}.")
+            return self._failed(*failure(final))
         if not final.blobs:
             raise EngineFault("The cloud ended a picture without one.")
         self._price = final.usage.price

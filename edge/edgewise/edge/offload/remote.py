@@ -7,21 +7,19 @@ must be those that the cloud names.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator
 from dataclasses import replace
-from typing import Literal
 
-from edgewise.core.errors import Cancelled, DeadlineExceeded, EdgewiseError
+from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import get_logger
 from edgewise.edge.offload.accounts import measured_stats, told_stats, told_warnings
 from edgewise.edge.offload.book import Fresh, StreamBook, TextBook, TokenBook
 from edgewise.edge.offload.follow import JobFollower, Patience, Road
 from edgewise.edge.offload.jobs import generate_job
+from edgewise.edge.offload.stream import JobStream, failure
 from edgewise.edge.offload.text import TextTokens
-from edgewise.edge.offload.waiting import Deadline, being_read
+from edgewise.edge.offload.waiting import Deadline
 from edgewise.engine.api import CacheTier, EngineInfo, EngineState, EngineStats, MemoryReport
 from edgewise.engine.request import (
     FinishReason,
@@ -32,11 +30,10 @@ from edgewise.engine.request import (
     TokenChunk,
     TokenLogprobs,
 )
-from edgewise.wire.messages import Capability, Chunk, Final, JobRequest, State
+from edgewise.wire.messages import Capability, Chunk, Final, JobRequest
+from edgewise.wire.stream_log import Place
 
 log = get_logger(__name__)
-
-_CODES: Mapping[State, str] = {"expired": DeadlineExceeded.code, "cancelled": Cancelled.code}
 
 
 class RemoteEngine:
@@ -130,14 +127,16 @@ class RemoteEngine:
         return {}
 
 
-class RemoteStream:
+class RemoteStream(JobStream[TokenChunk]):
     """Implements `engine.api.TokenStream`; as for the local one, a read that is cancelled cancels the request."""
 
+    CANCELS = frozenset({"error"})
+
     def __init__(self, engine: RemoteEngine, request: GenerateRequest, key: str, follower: JobFollower) -> None:
+        super().__init__(follower)
         self._engine = engine
         self._request = request
         self._key = key
-        self._follower = follower
         follower.again = self._again
         self._book: StreamBook = (
             TextBook(request.output, engine.text)
@@ -151,36 +150,7 @@ class RemoteStream:
         self._warnings: tuple[str, ...] = ()
         self._numeric_class = engine.capability.numeric_class
         self._price: float | None = None
-        self._loop = asyncio.get_running_loop()
-        self._chunks = self._run()
         self._delivered = len(request.output)
-        self._done = False
-
-    def __aiter__(self) -> AsyncIterator[TokenChunk]:
-        return self
-
-    async def __anext__(self) -> TokenChunk:
-        if self._done:
-            raise StopAsyncIteration
-        try:
-            chunk = await self._chunks.__anext__()
-        except BaseException:
-            self._leave("cancel")
-            raise
-        if chunk.finish is not None:
-            self._leave("cancel" if chunk.finish == "error" else "ack")
-            await self._chunks.aclose()
-        return chunk
-
-    async def aclose(self) -> None:
-        self._leave("cancel")
-        if not being_read(self._chunks):  # else its reader hears of the end from the cloud
-            await self._chunks.aclose()
-
-    def __del__(self) -> None:
-        if not self._done:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and the link with it
-                self._loop.call_soon_threadsafe(self._leave, "cancel")
 
     @property
     def link(self) -> LinkUse:
@@ -192,11 +162,12 @@ class RemoteStream:
         told, made = self._engine.capability, self._delivered - len(self._request.output)
         return (told.price_in * len(self._request.prompt) + told.price_out * made) / 1000
 
-    def _leave(self, op: Literal["ack", "cancel"]) -> None:
-        if not self._done:
-            self._done = True
-            self._engine.closed()
-            self._follower.leave(op, self._book.place)
+    @property
+    def _reached(self) -> Place:
+        return self._book.place
+
+    def _ended(self) -> None:
+        self._engine.closed()
 
     # --- chunks ------------------------------------------------------------------------------------------------------
 
@@ -254,8 +225,7 @@ class RemoteStream:
 
     def _last(self, final: Final, held: Fresh | None) -> TokenChunk:
         if final.state != "succeeded":
-            code = final.error_code or _CODES.get(final.state, "engine_error")
-            return self._failed(code, final.error_message or f"The cloud ended the job as {final.state}.")
+            return self._failed(*failure(final))
         chunk = self._chunk(held or Fresh(self._delivered, ()))
         finish: FinishReason = "length" if final.finish == "length" else "stop"
         return replace(chunk, finish=finish, stats=self._stats())
