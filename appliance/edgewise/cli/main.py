@@ -19,6 +19,7 @@ from edgewise.cli import (
     config,
     demo,
     doctor,
+    fleet,
     install,
     jobs,
     keys,
@@ -66,6 +67,7 @@ def build() -> typer.Typer:
     app.command("demo", context_settings=demo.PASS_ON)(demo.demo)
     app.command("chat")(chat.chat)
     app.add_typer(cloud.app, name="cloud")
+    app.add_typer(fleet.app, name="fleet")
     app.add_typer(models.app, name="models")
     app.add_typer(bench.app, name="bench")
     app.command("ps")(ps.ps)

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgewise.cloud.fleet.actor import Actor
-from edgewise.cloud.fleet.db.tables import AuditRow
+from edgewise.cloud.fleet.db.tables import AuditRow, Tenant
 
 FIRST = bytes(32)
 
@@ -31,6 +31,9 @@ def record(
     after: Mapping[str, Any] | None = None,
 ) -> AuditRow:
     """Add a line in the transaction that does what it says; `action` is `thing.verb`, as "device.edit". No secrets."""
+    session.scalars(
+        select(Tenant.id).where(Tenant.id == actor.tenant).with_for_update()
+    )  # one writer of a chain at a time
     last = session.scalars(
         select(AuditRow).where(AuditRow.tenant_id == actor.tenant).order_by(AuditRow.number.desc()).limit(1)
     ).first()

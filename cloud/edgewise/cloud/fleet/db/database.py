@@ -113,7 +113,13 @@ def sqlite_url(path: Path) -> str:
 
 def _set_up_sqlite(connection: Any, _: Any) -> None:
     connection.isolation_level = None  # `_begin_sqlite` begins; the module would do it only before a write
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={int(_BUSY_S * 1000)}"):
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        f"busy_timeout={int(_BUSY_S * 1000)}",
+        "case_sensitive_like=ON",  # as in PostgreSQL
+    ):
         connection.execute(f"PRAGMA {pragma}")
 
 

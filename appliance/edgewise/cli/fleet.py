@@ -1,0 +1,26 @@
+"""`edgewise fleet`: run the fleet service, and work with the devices of a fleet."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edgewise.cli.options import ConfigFile
+from edgewise.core.settings import load_settings
+
+app = typer.Typer(
+    help="Run the fleet service with its console, and work with the devices of a fleet.", no_args_is_help=True
+)
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one.")] = None,
+    config: ConfigFile = None,
+) -> None:
+    """Run the fleet service until Ctrl-C or SIGTERM; devices go on without it."""
+    from edgewise.cloud.fleet.serve import serve as run
+
+    raise typer.Exit(run(load_settings(config, {"fleet.host": host, "fleet.port": port})))

@@ -1,0 +1,126 @@
+"""Runs the fleet service: its parts behind an HTTP server, until a stop signal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from edgewise.cloud.fleet.api.app import add_api
+from edgewise.cloud.fleet.api.auth import caller
+from edgewise.cloud.fleet.app import FleetService
+from edgewise.core.addresses import is_loopback
+from edgewise.core.files import alone
+from edgewise.core.log import configure_logging, get_logger
+from edgewise.core.sdnotify import Notifier
+from edgewise.core.settings import LoadedSettings, Settings
+from edgewise.security.tls import TlsFiles, check_tls
+from edgewise.serving.server import DrainingServer, listen
+
+log = get_logger(__name__)
+
+
+def serve(loaded: LoadedSettings) -> int:
+    """Run until a stop signal; the exit code.
+
+    Raises:
+        EdgewiseError: It cannot be started as configured; nothing is running then.
+    """
+    fleet = loaded.settings.fleet
+    settings = loaded.settings.model_copy(update={"host": fleet.host, "port": fleet.port})
+    configure_logging(level=settings.log.level, format=settings.log.format, prompts=settings.log.prompts)
+    notifier = Notifier.from_environ()
+    tls = check_tls(settings.tls.cert, settings.tls.key)
+    with alone(settings.home, "fleet.lock", "fleet service"):
+        return asyncio.run(_run(settings, tls, notifier))
+
+
+def create_app(service: FleetService) -> FastAPI:
+    """The HTTP application; its lifespan starts and stops the service."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        try:
+            yield
+        finally:
+            state.closing.set()
+            await service.stop()
+
+    app = FastAPI(title="Edgewise fleet", lifespan=lifespan, docs_url=None, redoc_url=None)
+
+    @app.get("/healthz", include_in_schema=False)
+    async def healthz() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/readyz", include_in_schema=False)
+    async def readyz() -> Response:
+        trouble = await service.trouble()
+        return JSONResponse(
+            {"status": "ready"} if trouble is None else {"status": "not ready", "reason": trouble},
+            status_code=200 if trouble is None else 503,
+        )
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics(request: Request) -> Response:
+        if not is_loopback(service.settings.fleet.host):
+            await caller(request)
+        await service.count_devices()
+        body, content_type = service.registry_of_metrics.render(request.headers.get("accept", ""))
+        return Response(body, media_type=content_type)
+
+    state = add_api(app, service.fleet, service.settings.fleet)
+    return app
+
+
+async def _run(settings: Settings, tls: TlsFiles | None, notifier: Notifier) -> int:
+    sockets = listen(settings.host, settings.port)
+    service = FleetService(settings)
+    try:
+        await service.start()
+    except BaseException:
+        await service.stop()
+        for bound in sockets:
+            bound.close()
+        raise
+    server = DrainingServer(_config(settings, create_app(service), tls), on_stop=lambda: server.close())
+    url = settings.model_copy(update={"port": sockets[0].getsockname()[1]}).base_url
+    if tls is None and not is_loopback(settings.host):
+        log.warning("plain_http", host=settings.host, risk="passwords and keys cross the network in the clear")
+    log.info("ready", url=url)
+    notifier.ready(f"fleet at {url}")
+    watchdog = asyncio.create_task(_watchdog(notifier), name="watchdog")
+    try:
+        await server.serve(sockets=sockets)
+    finally:
+        watchdog.cancel()
+        await asyncio.gather(watchdog, return_exceptions=True)
+    log.info("stopped")
+    return 0 if server.started else 1
+
+
+async def _watchdog(notifier: Notifier) -> None:
+    interval = notifier.watchdog_interval_s
+    while interval is not None:
+        notifier.watchdog()
+        await asyncio.sleep(interval)
+
+
+def _config(settings: Settings, app: FastAPI, tls: TlsFiles | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        log_level="warning",  # what it says of its start and stop stands in our own events
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        timeout_keep_alive=30,
+        lifespan="on",
+        **(tls.uvicorn_options() if tls else {}),  # type: ignore[arg-type]
+    )
