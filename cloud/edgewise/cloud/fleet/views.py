@@ -139,8 +139,6 @@ class ModelUseView(View):
 
     name: str
     digest: str | None = None
-    role: str = ""
-    bytes: int = 0
     devices: int
     loaded: int
     failed: int
