@@ -15,7 +15,7 @@ BLOCK = 128 * 1024
 BLOCKS = 8
 """Blocks that a receiver has asked for and not got, at most."""
 CREDIT = 64
-"""Chunks of a stream that may be on their way at once; half of them used up, as many are granted again."""
+"""Chunks of a stream that may be on their way at once: sent, and not yet read as far as the device has said."""
 
 
 class Ask(Message):

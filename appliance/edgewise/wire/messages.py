@@ -91,7 +91,7 @@ class JobRequest(Message):
         key: Idempotency key, drawn by the device.
         device: Who asks, for the record and for results over MQTT.
         priority: Deadline class; "background" or "bulk" where nobody waits at the other end.
-        privacy: Label of the input; a cloud refuses "private", whatever a device sends.
+        privacy: Label of the input; a cloud refuses "private", whatever a device sends, and "site" unless it is of the site.
         ttl_ms: Milliseconds from receipt after which the job is `expired`; None never.
     """
 
@@ -216,10 +216,11 @@ class JobEvent(Message):
 
 
 class JobControl(Message):
-    """What a consumer says of its job. `after` is the place that it has reached, as `attempt.offset`.
+    """What a consumer says of its job. `after` is the place that it has reached, as `attempt.offset`; `credit` is how many chunks
+    behind it may be on their way at once.
 
     - resume: send what follows `after`; - ack: everything up to `after` has arrived, `final` too if `done`;
-    - grant: `credit` further chunks may be sent; - cancel: stop.
+    - grant: everything up to `after` has been read; - cancel: stop.
     """
 
     v: Literal[1] = 1
@@ -276,6 +277,7 @@ class CloudInfo(Message):
         tenant: Name of the key that asked.
         device: The only device that this key may be used by; None for any.
         residency: Tag of where data are computed, as "eu".
+        site: It belongs to the site of its devices, and takes what is labelled "site".
         queue_s: Estimated wait of a new job by class.
     """
 
@@ -284,6 +286,7 @@ class CloudInfo(Message):
     tenant: str
     device: str | None = None
     residency: str = ""
+    site: bool = False
     models: tuple[Capability, ...] = ()
     queue_s: dict[str, float] = Field(default_factory=dict)
     max_request_bytes: int = 8 * 1024**2
