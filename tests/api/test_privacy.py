@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from edgewise.core.privacy import PRIVACY_NAMES, Clearance, Labels, Privacy, clearance_of, labels_by_name
+from edgewise.core.privacy import (
+    PRIVACY_NAMES,
+    Clearance,
+    Labels,
+    Privacy,
+    SiteClearance,
+    clearance_of,
+    labels_by_name,
+    site_clearance_of,
+)
 from edgewise.pipeline.plan import Demand, Errand, LocalPlanner, Plan
 from tests.api.harness import CHAT, COMPLETIONS, Api, error_of, hello, make_api, prompt
 from tests.api.test_auth import Record
@@ -168,6 +177,10 @@ def test_only_the_label_any_gives_clearance() -> None:
     for forged in (Privacy.PRIVATE, Privacy.SITE, 2, "any", True):
         with pytest.raises(ValueError, match="does not leave"):
             Clearance(forged)  # type: ignore[arg-type]
+    assert [site_clearance_of(label) is not None for label in Privacy] == [False, True, True]
+    for forged in (Privacy.PRIVATE, 1, "site", True):
+        with pytest.raises(ValueError, match="does not leave"):
+            SiteClearance(forged)  # type: ignore[arg-type]
 
 
 def test_the_type_checker_refuses_a_clearance_for_a_label_that_was_not_looked_at(tmp_path: Path) -> None:

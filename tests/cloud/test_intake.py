@@ -11,6 +11,7 @@ import pytest
 
 from edgewise.cloud.tenants import tenant_of_device
 from edgewise.core.errors import EngineUnavailable, NotAuthenticated
+from edgewise.core.settings_links import IntakeSettings
 from edgewise.pipeline.model import Models
 from edgewise.security.keys import KeyStore
 from edgewise.wire.http import CLOUD, JOBS
@@ -258,6 +259,7 @@ async def test_a_model_of_another_name_is_found_by_digest_and_billed_as_what_it_
     ("fields", "status", "code"),
     [
         ({"privacy": "private"}, 403, "permission_denied"),
+        ({"privacy": "site"}, 403, "permission_denied"),
         ({"work": {"model": "other"}}, 404, "model_not_found"),
         ({"work": {"digest": "sha256:" + "0" * 64}}, 404, "model_not_found"),
         ({"work": {"prompt": []}}, 400, "invalid_value"),
@@ -280,6 +282,19 @@ async def test_refused(cloud: Cloud, fields: dict[str, Any], status: int, code: 
     response = await cloud.post(JOBS, body() | fields if "work" not in fields else body(**fields))
     assert (response.status_code, error_of(response)["code"]) == (status, code)
     assert cloud.engine.requests == []
+
+
+async def test_an_engine_of_the_site_takes_what_is_labelled_so(tmp_path: Path) -> None:
+    async with cloud_engine(tmp_path, site=True) as cloud:
+        assert CloudInfo.model_validate((await cloud.get(CLOUD)).json()).site
+        assert (await cloud.tokens(await cloud.submit(body(privacy="site"))))[0] == [*ANSWER]
+        assert (await cloud.post(JOBS, body("p", privacy="private"))).status_code == 403
+
+
+def test_an_engine_of_the_site_hands_nothing_on() -> None:
+    with pytest.raises(ValueError, match="private address"):
+        IntakeSettings(site=True, executor="http", upstream="https://api.example.com/v1")
+    assert IntakeSettings(site=True, executor="http", upstream="http://192.168.1.9:8000/v1").site
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.core.python import module_command
 from edgewise.core.settings import LoadedSettings, Settings, load_settings
 from edgewise.core.sizes import gib
-from edgewise.edge.offload.doctor import check_broker, check_cloud
+from edgewise.edge.offload.doctor import check_broker, check_cloud, check_peer
 from edgewise.models.store import Store
 from edgewise.security.tls import check_tls
 
@@ -50,6 +50,7 @@ def run_checks(config: Path | None) -> Iterator[Check]:
     yield check_certificate(settings)
     yield check_model(settings)
     yield from check_cloud(settings)
+    yield from check_peer(settings)
     yield from check_broker(settings)
     yield from check_torch(probe_torch())
     yield check_systemd(UNIT)

@@ -65,9 +65,30 @@ class Clearance:
         return "Clearance(any)"
 
 
+@final
+class SiteClearance:
+    """Leave to send a request's input to another appliance of the site, in the same way: its argument is "site" or "any"."""
+
+    __slots__ = ("label",)
+    label: Literal[Privacy.SITE, Privacy.ANY]
+
+    def __init__(self, label: Literal[Privacy.SITE, Privacy.ANY]) -> None:
+        if label is not Privacy.SITE and label is not Privacy.ANY:
+            raise ValueError(f"a request labelled {label!r} does not leave this device")
+        self.label = label
+
+    def __repr__(self) -> str:
+        return f"SiteClearance({self.label.label})"
+
+
 def clearance_of(label: Privacy) -> Clearance | None:
     """Leave for the cloud, or None where the label forbids it."""
     return Clearance(label) if label is Privacy.ANY else None
+
+
+def site_clearance_of(label: Privacy) -> SiteClearance | None:
+    """Leave for an appliance of the same site, or None where the label forbids it."""
+    return SiteClearance(label) if label is Privacy.SITE or label is Privacy.ANY else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,8 +61,8 @@ class CloudSettings(Section):
         return self
 
 
-_POLICIES = ("balanced", "prefer-local", "prefer-cloud", "cheapest", "fastest", "local-only")
-PolicyText = Literal["balanced", "prefer-local", "prefer-cloud", "cheapest", "fastest", "local-only"]
+_POLICIES = ("balanced", "prefer-local", "prefer-cloud", "prefer-peer", "cheapest", "fastest", "local-only")
+PolicyText = Literal["balanced", "prefer-local", "prefer-cloud", "prefer-peer", "cheapest", "fastest", "local-only"]
 
 
 def _check_policies(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -123,6 +123,10 @@ def _check_peers(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
+def _check_peer(value: str) -> str:
+    return _check_peers((value,))[0]
+
+
 def _check_peer_keys(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
         if re.fullmatch(r"(local|[0-9a-z]{8})=.+", value) is None:
@@ -131,8 +135,17 @@ def _check_peer_keys(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class PeersSettings(Section):
-    """Other appliances of the same network, from which KV pages of long prompts are fetched; see docs/kv-handover.md."""
+    """Other appliances of the same network: one that stages may run on (docs/placement.md), and those from which KV pages of long
+    prompts are fetched (docs/kv-handover.md)."""
 
+    engine: Annotated[str, AfterValidator(_check_peer)] | None = Field(
+        default=None,
+        description="Base address of an appliance that stages may run on, as `http://192.168.1.30:8500`: a private address "
+        "where `edgewise cloud` runs with `intake.site`. `cloud.patience_s`, `on_loss` and `hedge_s` hold for it too.",
+    )
+    engine_key_file: ExpandedPath | None = Field(
+        default=None, description="File that holds the key for it, as `edgewise cloud keys new` printed it there."
+    )
     serve: bool = Field(
         default=False, description="Give KV pages to appliances that send a key of this one, each key its own."
     )
@@ -267,6 +280,10 @@ class IntakeSettings(Section):
         default=86_400.0, description="Seconds after which results that nobody acknowledged are dropped."
     )
     residency: str = Field(default="", max_length=40, description='Tag of where data are computed, e.g. "eu".')
+    site: bool = Field(
+        default=False,
+        description="This engine belongs to the devices' own site: it takes work labelled `site`, as a peer (docs/placement.md).",
+    )
     max_request_bytes: Bytes = Field(default=8 * 1024**2, description="Largest job request.")
     max_blob_bytes: Bytes = Field(default=64 * 1024**2, description="Largest blob.")
     tenant_blob_bytes: Bytes = Field(default=2 * 1024**3, description="All blobs of one tenant.")
@@ -279,3 +296,11 @@ class IntakeSettings(Section):
     prices: Annotated[tuple[str, ...], AfterValidator(_check_prices)] = Field(
         default=(), description="Prices per 1,000 tokens or steps, as `MODEL=IN,OUT`; for receipts and budgets."
     )
+
+    @model_validator(mode="after")
+    def _site_stays(self) -> IntakeSettings:
+        """What is labelled `site` may not leave by the back door."""
+        outside = self.upstream is not None and not is_lan(urlsplit(self.upstream).hostname or "")
+        if self.site and self.executor == "http" and outside:
+            raise ValueError("intake.site keeps work in the site: let intake.upstream name a private address")
+        return self

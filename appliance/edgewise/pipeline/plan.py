@@ -12,7 +12,9 @@ from edgewise.core.privacy import Privacy
 from edgewise.pipeline.stages import StageName
 
 Place = Literal["local", "cloud", "peer"]
-PolicyName = Literal["balanced", "prefer-local", "prefer-cloud", "cheapest", "fastest", "local-only"]
+Outside = Literal["cloud", "peer"]
+"""Places that a link leads to."""
+PolicyName = Literal["balanced", "prefer-local", "prefer-cloud", "prefer-peer", "cheapest", "fastest", "local-only"]
 EngineT = TypeVar("EngineT")
 
 
@@ -170,7 +172,7 @@ class LocalPlanner:
             if demand.allowed and "local" not in demand.allowed:
                 raise NoPlace(
                     f"'{demand.model}' may run on {' or '.join(demand.allowed)} only, and this device has no other place than "
-                    'itself: set cloud.url, or allow "local".'
+                    'itself: set cloud.url or peers.engine, or allow "local".'
                 )
         return Plan(
             tuple(

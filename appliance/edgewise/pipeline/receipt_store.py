@@ -213,9 +213,9 @@ class ReceiptStore:
         return [_shown(row) for row in rows]
 
     async def spent(self, since: float) -> Spent:
-        """What requests since a moment (seconds since the epoch) have cost."""
+        """What requests since a moment (seconds since the epoch) have cost, but those that a peer of the site answered."""
         await self.flush()
-        query = "SELECT total(bytes) AS bytes, total(price) AS price FROM receipts WHERE at >= ?"
+        query = "SELECT total(bytes) AS bytes, total(price) AS price FROM receipts WHERE at >= ? AND instr(place, 'peer') = 0"
         row = await self._database.run(lambda connection: connection.execute(query, (since,)).fetchone())
         return Spent(int(row["bytes"]), float(row["price"]))
 

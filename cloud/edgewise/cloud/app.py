@@ -117,6 +117,7 @@ class CloudPart:
             self._catalog,
             name=socket.gethostname(),
             residency=intake.residency,
+            site=intake.site,
             max_request_bytes=intake.max_request_bytes,
             draining=lambda: deps.draining,
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edgewise.core.privacy import Clearance, Privacy
+from edgewise.core.privacy import Clearance, Privacy, SiteClearance
 from edgewise.core.settings_links import CloudSettings
 from edgewise.edge.offload.cloud import Cloud
 from edgewise.edge.offload.continuing import ContinuingEngine
@@ -39,6 +39,20 @@ def test_the_local_engine_goes_on_for_the_cloud_and_the_other_way_round() -> Non
     here = cloud(hedge_s=0.5).backed(LEAVE, demand(), CAPABILITY)
     assert isinstance(here, ContinuingEngine)
     assert (here.first, here.rules.hedge_s) == ("local", 0.5)
+
+
+def test_leave_for_the_site_is_none_for_the_cloud() -> None:
+    health = Health((FakeTransport(),), emit=lambda kind, message, **facts: None, place="peer")
+    peer = Cloud(CloudSettings(), health, device="d", tokenizer=lambda name: ByteTokenizer(), place="peer")
+    there = peer.engine(SiteClearance(Privacy.SITE), demand(), CAPABILITY)
+    assert isinstance(there, ContinuingEngine)
+    assert there.first == "peer"
+    remote = there.engines["peer"]
+    assert isinstance(remote, RemoteEngine)
+    assert remote.road.privacy == "site"
+    for ask in (cloud().engine, cloud().backed):
+        with pytest.raises(ValueError, match="no leave for the cloud"):
+            ask(SiteClearance(Privacy.ANY), demand(), CAPABILITY)
 
 
 @pytest.mark.parametrize(

@@ -253,4 +253,4 @@ NAMES = (("tiny", None), ("renamed", DIGEST), ("tiny", OTHER))
 
 
 def test_only_preferences_are_rules() -> None:
-    assert set(PREFERRED) == {"prefer-local", "prefer-cloud"}
+    assert set(PREFERRED) == {"prefer-local", "prefer-cloud", "prefer-peer"}

@@ -20,8 +20,8 @@ from edgewise.edge.placement.measure import LinkMeter
 from edgewise.edge.placement.planner import PlacementPlanner
 from edgewise.edge.placement.protocol import Far, LinkState, PowerState
 from edgewise.engine.request import LinkUse, RequestStats, Segment
-from edgewise.pipeline.plan import Decision, Demand, Errand, Plan
-from edgewise.pipeline.receipt_store import DAY_S, Outcome, ReceiptStore
+from edgewise.pipeline.plan import Decision, Demand, Errand, Outside, Plan
+from edgewise.pipeline.receipt_store import DAY_S, Outcome, ReceiptStore, Spent
 from edgewise.pipeline.state import open_state
 from edgewise.wire.messages import Capability, CloudInfo
 from tests.fakes.engine import FakeEngine
@@ -53,6 +53,11 @@ class FakeCloud:
         return demand.local
 
 
+def peer() -> FakeCloud:
+    free = TINY.model_copy(update={"price_in": 0.0, "price_out": 0.0})
+    return FakeCloud(info=CloudInfo(name="p", tenant="t", site=True, models=(free,)))
+
+
 class NoPower:
     def read(self) -> PowerState:
         return PowerState()
@@ -68,11 +73,15 @@ class Device:
     stores: list[ReceiptStore] = field(default_factory=list)
     numbers: int = 0
 
+    def far(self) -> dict[Outside, Far]:
+        far: dict[Outside, Far] = {"cloud": Far(self.cloud, LinkMeter())}
+        return far if self.peer is None else {**far, "peer": Far(self.peer, LinkMeter())}
+
     def planner(self, **settings: Any) -> PlacementPlanner:
         self.stores.append(ReceiptStore(open_state(self.path), clock=self.clock))
         return PlacementPlanner(
             PlacementSettings(**settings),
-            {"cloud": Far(self.cloud, LinkMeter()), **({"peer": Far(self.peer, LinkMeter())} if self.peer else {})},
+            self.far(),
             self.stores[-1],
             power=NoPower(),
             clock=self.clock,
@@ -112,7 +121,7 @@ def told(
         prefill_s=0.1 * total_s,
         decode_s=0.9 * total_s,
         segments=segments,
-        link=LinkUse(up_bytes=1000, down_bytes=5000, price=0.5) if where == "cloud" else None,
+        link=None if where is None else LinkUse(up_bytes=1000, down_bytes=5000, price=0.5),
     )
     made = outcome(errand.id, plan, stats)
     return replace(made, errand=errand, total_s=total_s, fault=fault)
@@ -130,7 +139,7 @@ async def run(device: Device, planner: PlacementPlanner, *, total_s: float, toke
     plan = await planner.plan(asked, [device.demand()])
     where = plan.decisions[0].where
     device.stores[-1].ended(
-        told(plan, asked, total_s=total_s, tokens=tokens, where=where if where == "cloud" else None)
+        told(plan, asked, total_s=total_s, tokens=tokens, where=None if where == "local" else where)
     )
     return plan
 
@@ -147,6 +156,48 @@ async def test_a_label_keeps_a_request_here_under_every_policy(device: Device, l
     assert device.cloud.handed == []
 
 
+@pytest.mark.parametrize("policy", ["prefer-peer", "prefer-cloud", "fastest", "cheapest", "balanced", "local-only"])
+async def test_what_is_of_the_site_goes_to_a_peer_and_never_to_the_cloud(device: Device, policy: str) -> None:
+    device.peer = peer()
+    planner = device.planner(policy=policy)
+    for _ in range(8):  # new places are tried too
+        assert (await device.decide(planner, privacy=Privacy.SITE)).where != "cloud"
+        assert (await device.decide(planner, privacy=Privacy.PRIVATE)).where == "local"
+    if policy != "local-only":
+        away = device.demand(allowed=("cloud", "peer"))
+        assert (await device.decide(planner, away, privacy=Privacy.SITE)).where == "peer"
+    assert device.cloud.handed == []
+    assert all(isinstance(one, SiteClearance) for one in device.peer.handed)
+
+
+async def test_a_place_is_preferred_by_its_name_and_the_local_engine_is_backed_by_the_better_one(
+    device: Device,
+) -> None:
+    device.peer = peer()
+    decision = await device.decide(device.planner(policy="prefer-peer"))
+    assert (decision.where, decision.engine) == ("peer", device.peer.far)
+    assert {one.where for one in decision.candidates} == {"local", "cloud", "peer"}
+    here = await device.decide(device.planner(policy="prefer-local"))
+    assert here.where == "local"
+    assert (len(device.peer.handed), device.cloud.handed) == (2, [])  # it costs nothing, and the cloud does
+
+
+async def test_a_peer_that_does_not_say_that_it_is_of_the_site_is_none(device: Device) -> None:
+    device.peer = FakeCloud()
+    decision = await device.decide(device.planner(policy="prefer-peer"), privacy=Privacy.SITE)
+    assert decision.where == "local"
+    assert "intake.site" in decision.reason
+
+
+async def test_what_a_peer_costs_is_no_part_of_the_budget(device: Device) -> None:
+    device.peer = peer()
+    planner = device.planner(policy="prefer-peer", daily_bytes=0, daily_price=0.0)
+    for _ in range(3):
+        assert (await run(device, planner, total_s=1.0)).decisions[0].where == "peer"
+    assert (await device.decide(planner, device.demand(allowed=("local", "cloud")))).where == "local"
+    assert await device.stores[-1].spent(0.0) == Spent(0, 0.0)
+
+
 async def test_even_a_decision_gone_wrong_gets_no_engine_elsewhere(device: Device) -> None:
     """The last function before an engine asks for the label itself."""
     planner = device.planner(policy="prefer-cloud")
@@ -154,7 +205,7 @@ async def test_even_a_decision_gone_wrong_gets_no_engine_elsewhere(device: Devic
     weighed = planner._weigh(errand, demand, await planner._budget.left())
     assert planner._engine(errand, demand, "cloud", weighed) is device.cloud.far
     with pytest.raises(NoPlace):
-        planner._engine(replace(errand, privacy=Privacy.PRIVATE), demand, "cloud", weighed)
+        planner._engine(replace(errand, privacy=Privacy.SITE), demand, "cloud", weighed)
     assert len(device.cloud.handed) == 1
 
 
@@ -366,7 +417,7 @@ async def test_places_that_were_never_measured_get_a_request_and_not_for_ever(de
 
 async def test_a_plan_holds_what_was_measured_and_says_what_is_unknown(device: Device) -> None:
     planner = device.planner()
-    planner._meter.round_trip(0.02)
+    planner._far["cloud"].meter.round_trip(0.02)
     measured = (await planner.explain(device.errand(), [device.demand()])).measured
     assert (measured["round_trip_ms"], measured["up_bits_per_s"], measured["hottest_c"]) == (20.0, None, None)
 

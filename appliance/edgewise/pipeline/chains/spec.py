@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from edgewise.core.priority import PriorityName
 from edgewise.core.privacy import PrivacyName
-from edgewise.pipeline.plan import PolicyName
+from edgewise.pipeline.plan import Place, PolicyName
 from edgewise.pipeline.stages import StageName
 
 NAME = r"[a-z][a-z0-9_-]{0,63}"
@@ -68,7 +68,7 @@ class StageSpec(Strict):
     fold: bool = False
     join: str | None = None
     after: tuple[Name, ...] = ()
-    where: Annotated[tuple[Literal["local", "cloud"], ...], Field(max_length=2)] = ()
+    where: Annotated[tuple[Place, ...], Field(max_length=3)] = ()
     privacy: PrivacyName = "any"
     policy: PolicyName | None = None
     priority: PriorityName | None = None

@@ -25,6 +25,7 @@ from edgewise.wire.stream_log import START, Place, parse_place
 class Intake:
     """Args:
     name, residency: What the cloud calls itself, and where it computes.
+    site: It belongs to the site of its devices.
     draining: Whether the service is ending.
     """
 
@@ -38,6 +39,7 @@ class Intake:
         *,
         name: str,
         residency: str = "",
+        site: bool = False,
         max_request_bytes: int = 8 * 1024**2,
         draining: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
@@ -49,6 +51,7 @@ class Intake:
         self._streams = Streams(tenants.streams)
         self._workers = workers
         self._residency = residency
+        self._site = site
         self._max_request_bytes = max_request_bytes
         self._name = name
         self._draining = draining
@@ -64,6 +67,7 @@ class Intake:
             name=self._name,
             tenant=tenant,
             residency=self._residency,
+            site=self._site,
             models=await self.catalog.models(),
             queue_s={one.label: round(self._workers.wait_s(queues, one), 3) for one in Priority},
             max_request_bytes=self._max_request_bytes,
@@ -74,7 +78,7 @@ class Intake:
         """Put a job into the table, once: a repeat is answered with the job that is there.
 
         Raises:
-            NotPermitted: It is labelled private.
+            NotPermitted: Its label keeps it from here.
             InvalidRequest: It could never run.
             ModelNotFound: Its model is not here, or another one has its name.
             KeyReused: Its key is that of other work.
@@ -88,6 +92,11 @@ class Intake:
         if request.privacy == "private":
             raise NotPermitted(
                 "Work labelled 'private' stays on its device: a cloud does not take it.", param="privacy"
+            )
+        if request.privacy == "site" and not self._site:
+            raise NotPermitted(
+                "Work labelled 'site' stays at its site, and this engine does not say that it is there: set intake.site.",
+                param="privacy",
             )
         check_work(request.work)
         model = await self.catalog.find(request.work)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from edgewise.core.privacy import Clearance
+from edgewise.core.privacy import Clearance, SiteClearance
 from edgewise.core.settings_links import CloudSettings
 from edgewise.edge.offload.continuation import Side
 from edgewise.edge.offload.continuing import ContinuingEngine, Rules
@@ -22,7 +22,7 @@ from edgewise.edge.placement.protocol import LinkState
 from edgewise.engine.api import Engine
 from edgewise.engine.pictures.request import PictureEngine
 from edgewise.pipeline.model import Tokenizer
-from edgewise.pipeline.plan import Demand
+from edgewise.pipeline.plan import Demand, Outside
 from edgewise.wire.messages import Capability, CloudInfo
 
 _HURRY_S = 1.5
@@ -37,16 +37,24 @@ class Cloud:
         health: Watches the link; started and stopped with this part.
         device: This device's name.
         tokenizer: That of a model, by name.
+        place: What plans call it. A peer is an engine of the same kind at the same site: it takes what is labelled "site" too.
     """
 
     def __init__(
-        self, cloud: CloudSettings, health: Health, *, device: str, tokenizer: Callable[[str], Tokenizer]
+        self,
+        cloud: CloudSettings,
+        health: Health,
+        *,
+        device: str,
+        tokenizer: Callable[[str], Tokenizer],
+        place: Outside = "cloud",
     ) -> None:
         self._cloud = cloud
         self.health = health
         self._tokenizer = tokenizer
         self._parting = Parting()
-        self._road = Road(health.transport, self._parting, device, health.lost, health.back)
+        self._road = Road(health.transport, self._parting, device, health.lost, health.back, place)
+        self._place = place
         self._texts: dict[str, TextTokens] = {}
         self._picture_sizes = PictureSizes()
 
@@ -73,26 +81,33 @@ class Cloud:
     def info(self) -> CloudInfo | None:
         return self.health.info
 
-    def engine(self, clearance: Clearance, demand: Demand, capability: Capability) -> Any:
+    def engine(self, clearance: Clearance | SiteClearance, demand: Demand, capability: Capability) -> Any:
         """See `Elsewhere.engine`: the cloud's engine, continued by the local one where that is here and policy allows it."""
-        assert isinstance(clearance, Clearance)
+        self._check(clearance)
         goes_on = demand.local is not None and self._goes_on(demand, "local")
         if demand.stage == "diffuse":
             pictures = self._pictures(demand, capability, hurry=goes_on)
-            return BackedPictures(pictures, "cloud", demand.local) if goes_on and self._continues else pictures
+            return BackedPictures(pictures, self._place, demand.local) if goes_on and self._continues else pictures
         remote = self._remote(demand, capability, hurry=goes_on)
-        return self._both("cloud", {"cloud": remote, "local": demand.local}) if goes_on else remote
+        return self._both(self._place, {self._place: remote, "local": demand.local}) if goes_on else remote
 
-    def backed(self, clearance: Clearance, demand: Demand, capability: Capability) -> Any:
+    def backed(self, clearance: Clearance | SiteClearance, demand: Demand, capability: Capability) -> Any:
         """The local engine of `demand`, continued by the cloud's when it is lost for good, or asked too when it is slow."""
-        assert isinstance(clearance, Clearance)
-        if not self._goes_on(demand, "cloud"):
+        self._check(clearance)
+        if not self._goes_on(demand, self._place):
             return demand.local
         if demand.stage == "diffuse":
             pictures = self._pictures(demand, capability, hurry=False)
-            return BackedPictures(demand.local, "local", pictures) if self._continues else demand.local
+            backed = BackedPictures(demand.local, "local", pictures, self._place)
+            return backed if self._continues else demand.local
         remote = self._remote(demand, capability, hurry=False)
-        return self._both("local", {"local": demand.local, "cloud": remote})
+        return self._both("local", {"local": demand.local, self._place: remote})
+
+    def _check(self, clearance: Clearance | SiteClearance) -> None:
+        """Leave for the site is none for the cloud."""
+        wanted = SiteClearance if self._place == "peer" else Clearance
+        if not isinstance(clearance, wanted):
+            raise ValueError(f"{clearance!r} is no leave for the {self._place}")
 
     @property
     def _continues(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 from edgewise.core.errors import (
     Cancelled,
@@ -20,8 +19,9 @@ from edgewise.core.errors import (
     RangeNotThere,
     error_class,
 )
+from edgewise.pipeline.plan import Place
 
-Side = Literal["local", "cloud"]
+Side = Place
 _THE_REQUEST_ITSELF = (Cancelled, DeadlineExceeded, ConstraintFailed, ContentRefused)
 
 
@@ -129,4 +129,4 @@ def may_continue(side: Side, code: str) -> bool:
         return True
     if issubclass(kind, _THE_REQUEST_ITSELF):
         return False
-    return side == "cloud" or not issubclass(kind, InvalidRequest)
+    return side != "local" or not issubclass(kind, InvalidRequest)

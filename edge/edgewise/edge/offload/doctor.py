@@ -10,7 +10,7 @@ from edgewise.core.checks import Check
 from edgewise.core.errors import EdgewiseError, EngineFault, LinkLost, NotAuthenticated, NotPermitted
 from edgewise.core.settings import Settings
 from edgewise.edge.offload.http import HttpTransport
-from edgewise.edge.offload.make import device_name, http_transport
+from edgewise.edge.offload.make import device_name, http_transport, peer_transport
 from edgewise.models.store import Store
 from edgewise.wire.messages import CloudInfo
 from edgewise.wire.mqtt.link import LinkEvent
@@ -45,6 +45,30 @@ def check_cloud(settings: Settings) -> Iterator[Check]:
     yield from _bound(settings, info)
     yield _clock(transport.ahead_s)
     yield _models(settings, info)
+
+
+def check_peer(settings: Settings) -> Iterator[Check]:
+    """Whether the appliance that stages may run on is reached and belongs to the site, where one is configured."""
+    url = settings.peers.engine
+    if url is None:
+        return
+    try:
+        info = asyncio.run(_ask(peer_transport(settings)))
+    except LinkLost as error:
+        remedy = (
+            "check peers.engine, the network and that `edgewise cloud` runs there; until then nothing is sent there"
+        )
+        yield Check("peer", "warn", f"{url}: {error.message}", remedy)
+    except EdgewiseError as error:
+        remedy = "`edgewise cloud keys new` there makes a key; put it into the file that peers.engine_key_file names"
+        yield Check("peer", "fail", f"{url}: {error.message}", remedy)
+    else:
+        if not info.site:
+            yield Check(
+                "peer", "fail", f"{url}: {info.name} does not say that it is of this site", "set intake.site there"
+            )
+            return
+        yield Check("peer", "ok", f"{url}: {info.name} takes the key of '{info.tenant}' and what is labelled 'site'")
 
 
 def check_broker(settings: Settings) -> Iterator[Check]:

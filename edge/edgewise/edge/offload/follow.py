@@ -14,6 +14,7 @@ from edgewise.core.log import get_logger
 from edgewise.edge.offload.parting import Parting
 from edgewise.edge.offload.transport import NotReached, Traffic, Transport
 from edgewise.edge.offload.waiting import Waiting
+from edgewise.pipeline.plan import Outside
 from edgewise.wire.messages import Chunk, Final, JobControl, JobRequest
 from edgewise.wire.stream_log import Place
 
@@ -48,6 +49,7 @@ class Road:
         device: This device's name.
         lost: Told of every loss, by the transport's name and the reason.
         back: Told when a stream goes on after one.
+        place: Where it leads.
     """
 
     transport: Callable[[], Transport]
@@ -55,6 +57,12 @@ class Road:
     device: str = ""
     lost: Callable[[str, LinkLost], None] = _told_lost
     back: Callable[[], None] = _told_back
+    place: Outside = "cloud"
+
+    @property
+    def privacy(self) -> Literal["site", "any"]:
+        """The label of jobs that go there: what went to an appliance of the site goes no further from it."""
+        return "site" if self.place == "peer" else "any"
 
 
 class JobFollower:

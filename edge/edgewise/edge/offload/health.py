@@ -13,6 +13,7 @@ from edgewise.core.errors import EdgewiseError, LinkLost
 from edgewise.core.log import get_logger
 from edgewise.edge.offload.transport import Transport
 from edgewise.edge.placement.protocol import LinkState, Meter
+from edgewise.pipeline.plan import Outside
 from edgewise.wire.messages import CloudInfo
 
 log = get_logger(__name__)
@@ -35,14 +36,18 @@ class Health:
         transports: The preferred one first.
         emit: Told when the state changes.
         meter: Told of round trips.
+        place: Where they lead; events are named after it.
     """
 
-    def __init__(self, transports: Sequence[Transport], *, emit: Emit, meter: Meter | None = None) -> None:
+    def __init__(
+        self, transports: Sequence[Transport], *, emit: Emit, meter: Meter | None = None, place: Outside = "cloud"
+    ) -> None:
         self._transports = tuple(transports)
         self._current = self._transports[0]
         self._emit = emit
         self._meter = meter
-        self._state = LinkState(False, "The cloud has not been asked yet.")
+        self._place = place
+        self._state = LinkState(False, f"The {place} has not been asked yet.")
         self._told: bool | None = None
         self._info: CloudInfo | None = None
         self._wake = asyncio.Event()
@@ -63,7 +68,7 @@ class Health:
         return self._current
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name="cloud-link")
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name=f"{self._place}-link")
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -120,7 +125,9 @@ class Health:
             except EdgewiseError as error:
                 reasons.append(f"{transport.name}: {error.message}")
                 if not isinstance(error, LinkLost):
-                    log.warning("cloud_refuses", transport=transport.name, code=error.code, message=error.message)
+                    log.warning(
+                        f"{self._place}_refuses", transport=transport.name, code=error.code, message=error.message
+                    )
                 continue
             if self._meter is not None and self._state.up:  # the first one also pays for the connection
                 self._meter.round_trip(time.monotonic() - started)
@@ -133,12 +140,16 @@ class Health:
         changed = self._told is not True or transport is not self._current
         self._current, self._info, self._state, self._told = transport, info, LinkState(True), True
         if changed:
-            log.info("cloud_up", cloud=info.name, transport=transport.name, models=len(info.models))
-            self._emit("cloud_up", f"The cloud {info.name} answers over {transport.name}.", transport=transport.name)
+            log.info(f"{self._place}_up", name=info.name, transport=transport.name, models=len(info.models))
+            self._emit(
+                f"{self._place}_up",
+                f"The {self._place} {info.name} answers over {transport.name}.",
+                transport=transport.name,
+            )
 
     def _down(self, why: str) -> None:
         changed = self._told is not False
         self._state, self._told = LinkState(False, why), False
         if changed:
-            log.warning("cloud_down", reason=why)
-            self._emit("cloud_down", f"The cloud cannot be used: {why}")
+            log.warning(f"{self._place}_down", reason=why)
+            self._emit(f"{self._place}_down", f"The {self._place} cannot be used: {why}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 from edgewise.core.errors import EngineFault
 from edgewise.core.priority import Priority
@@ -28,7 +28,12 @@ def ttl_ms(deadline_s: float | None) -> int | None:
 
 
 def generate_job(
-    request: GenerateRequest, capability: Capability, device: str, text: TextTokens | None = None
+    request: GenerateRequest,
+    capability: Capability,
+    device: str,
+    text: TextTokens | None = None,
+    *,
+    privacy: Literal["site", "any"] = "any",
 ) -> JobRequest:
     """The job that continues `request` on the cloud.
 
@@ -53,7 +58,7 @@ def generate_job(
             **work,
         ),
         priority=Priority(request.priority).label,
-        privacy="any",
+        privacy=privacy,
         ttl_ms=ttl_ms(request.deadline_s),
     )
 

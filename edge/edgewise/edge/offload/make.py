@@ -54,6 +54,24 @@ def make_cloud(
     return cloud
 
 
+def make_peer(settings: Settings, deps: ApiDependencies, meter: Meter | None = None) -> Cloud | None:
+    """The appliance of the same site that stages may run on; None where none is configured.
+
+    Raises:
+        ConfigError: Its key cannot be read.
+    """
+    if settings.peers.engine is None:
+        return None
+    transport = peer_transport(settings, meter)
+    return Cloud(
+        settings.cloud,
+        Health([transport], emit=deps.events.emit, meter=meter, place="peer"),
+        device=device_name(settings),
+        tokenizer=lambda name: deps.models.get(name).tokenizer,
+        place="peer",
+    )
+
+
 def device_name(settings: Settings) -> str:
     """What cloud and broker call this device: `mqtt.uid`, or a name that is drawn once and kept in the state directory."""
     if settings.mqtt.uid is not None:
@@ -86,3 +104,11 @@ def http_transport(settings: Settings, meter: Meter | None = None) -> HttpTransp
     cloud = settings.cloud
     assert cloud.url is not None
     return HttpTransport(cloud.url, cloud_key(cloud), ca_file=cloud.ca_file, meter=meter)
+
+
+def peer_transport(settings: Settings, meter: Meter | None = None) -> HttpTransport:
+    """The way to the peer; raises `ConfigError` where its key cannot be read."""
+    peers = settings.peers
+    assert peers.engine is not None
+    key = None if peers.engine_key_file is None else read_secret(peers.engine_key_file, "peers.engine_key_file")
+    return HttpTransport(peers.engine, key, ca_file=peers.ca_file, meter=meter)

@@ -32,6 +32,7 @@ from edgewise.engine.pictures.request import (
     PictureStream,
 )
 from edgewise.engine.request import LinkUse, Segment, link_of
+from edgewise.pipeline.plan import Outside
 from edgewise.wire.messages import Blob, Capability, Chunk, DiffuseWork, Final, JobRequest
 from edgewise.wire.stream_log import Place
 
@@ -81,7 +82,7 @@ class RemotePictures:
         if image is None and mask is None:  # blobs are where they were sent
             follower.again = lambda: job
         await follower.submit(job)
-        return RemotePictureStream(request, follower, self.patience.stream_s)
+        return RemotePictureStream(request, follower, self.patience.stream_s, self.road.place)
 
     def _job(self, request: DiffuseRequest, image: Blob | None, mask: Blob | None) -> JobRequest:
         params = request.params
@@ -97,7 +98,7 @@ class RemotePictures:
                 want="latents" if params.latents else "png",
             ),
             priority=Priority(request.priority).label,
-            privacy="any",
+            privacy=self.road.privacy,
             ttl_ms=ttl_ms(request.deadline_s),
         )
 
@@ -107,10 +108,11 @@ class RemotePictureStream(JobStream[DiffuseChunk]):
 
     CANCELS = frozenset({"error", "cancelled"})
 
-    def __init__(self, request: DiffuseRequest, follower: JobFollower, patience_s: float) -> None:
+    def __init__(self, request: DiffuseRequest, follower: JobFollower, patience_s: float, place: Outside) -> None:
         super().__init__(follower)
         self._request = request
         self._patience_s = patience_s
+        self._where = place
         self._place = Place(0, 0)
         self._total = request.params.steps or 0
         self._came = 0
@@ -184,7 +186,9 @@ class RemotePictureStream(JobStream[DiffuseChunk]):
             stats = _STATS.validate_python({**(final.facts or {}), "segments": (), "link": None, "came_as": None})
         except ValidationError:
             return None
-        segment = Segment(where="cloud", offset=0, numeric_class=final.numeric_class, why="The plan chose the cloud.")
+        segment = Segment(
+            where=self._where, offset=0, numeric_class=final.numeric_class, why=f"The plan chose the {self._where}."
+        )
         form: PictureForm = "latents" if self._request.params.latents else "png"
         return replace(stats, link=self.link, segments=(segment,), came_as=form, came_bytes=final.blobs[0].bytes)
 
@@ -211,12 +215,14 @@ class BackedPictures:
         first: Draws.
         side: Where that is.
         second: Draws anew what `first` does not finish.
+        other: Where that is.
     """
 
-    def __init__(self, first: PictureEngine, side: Side, second: PictureEngine) -> None:
+    def __init__(self, first: PictureEngine, side: Side, second: PictureEngine, other: Side = "local") -> None:
         self._first = first
         self._side = side
         self._second = second
+        self._other = other
 
     @property
     def state(self) -> EngineState:
@@ -232,21 +238,27 @@ class BackedPictures:
         except EdgewiseError as error:
             if not may_continue(self._side, error.code):
                 raise
-            stream = _BackedStream(self._side, None, self._second, request)
+            stream = _BackedStream(self._side, None, self._second, self._other, request)
             await stream.change(error.code, error.message)
             return stream
-        return _BackedStream(self._side, first, self._second, request)
+        return _BackedStream(self._side, first, self._second, self._other, request)
 
 
 class _BackedStream:
     """Implements `PictureStream`: progress begins again where the picture does."""
 
     def __init__(
-        self, side: Side, stream: PictureStream | None, second: PictureEngine, request: DiffuseRequest
+        self,
+        side: Side,
+        stream: PictureStream | None,
+        second: PictureEngine,
+        other: Side,
+        request: DiffuseRequest,
     ) -> None:
         self._side = side
         self._stream = stream
         self._second = second
+        self._other = other
         self._request = request
         self._lost: str | None = None
         self._deadline = Deadline(request.deadline_s)
@@ -281,11 +293,11 @@ class _BackedStream:
         self._stream = await self._second.submit(replace(self._request, deadline_s=self._deadline.left()))
 
     def _told(self, stats: DiffuseStats) -> DiffuseStats:
-        info, other = self._second.info, "local" if self._side == "cloud" else "cloud"
+        info = self._second.info
         numeric_class = (
             stats.segments[-1].numeric_class if stats.segments else None if info is None else info.numeric_class
         )
-        segment = Segment(where=other, offset=0, numeric_class=numeric_class, why=self._lost or "")
+        segment = Segment(where=self._other, offset=0, numeric_class=numeric_class, why=self._lost or "")
         return replace(stats, segments=(segment,), link=self.link)
 
 

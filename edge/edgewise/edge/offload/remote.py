@@ -45,7 +45,7 @@ class RemoteEngine:
         vocab_size: Of the model's tokenizer.
         patience: How long a lost link is waited for.
         text: Makes tokens of texts; needed for back ends that know no tokens.
-        why: One sentence for the receipt.
+        why: One sentence for the receipt; None says that the plan chose it.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class RemoteEngine:
         vocab_size: int,
         patience: Patience | None = None,
         text: TextTokens | None = None,
-        why: str = "The plan chose the cloud.",
+        why: str | None = None,
     ) -> None:
         self.road = road
         self.capability = capability
         self.patience = patience or Patience()
         self.text = text
-        self.why = why
+        self.why = why or f"The plan chose the {road.place}."
         self._vocab_size = vocab_size
         self._running = 0
 
@@ -87,7 +87,7 @@ class RemoteEngine:
             dtype=precision.get("dtype", "unknown"),
             kv_dtype=precision.get("kv_dtype", "unknown"),
             quantize=precision.get("quantize", "unknown"),
-            device="cloud",
+            device=self.road.place,
             numeric_class=told.numeric_class or "unknown",
             batch_invariant=False,
             num_pages=0,
@@ -103,7 +103,7 @@ class RemoteEngine:
             LinkLost: The cloud was not reached within `patience.submit_s`.
             EdgewiseError: What the cloud answers: `QueueFull`, `NotAuthenticated`, `ModelNotFound`, ...
         """
-        job = generate_job(request, self.capability, self.road.device, self.text)
+        job = generate_job(request, self.capability, self.road.device, self.text, privacy=self.road.privacy)
         follower = JobFollower(self.road, self.patience, request.deadline_s)
         await follower.submit(job)
         self._running += 1
@@ -196,7 +196,8 @@ class RemoteStream(JobStream[TokenChunk]):
         if not isinstance(self._book, TokenBook):
             return None
         request = replace(self._request, output=self._book.begin_again(), deadline_s=self._deadline.left())
-        return generate_job(request, self._engine.capability, self._engine.road.device)
+        road = self._engine.road
+        return generate_job(request, self._engine.capability, road.device, privacy=road.privacy)
 
     def _take(self, event: Chunk | Final) -> Fresh | Final | None:
         self._told = told_stats(event.facts) or self._told
@@ -247,7 +248,7 @@ class RemoteStream(JobStream[TokenChunk]):
         first = now if self._first is None else self._first
         stats = self._told or measured_stats(self._request, self._delivered, first - self._started, now - first)
         segment = Segment(
-            where="cloud",
+            where=self._engine.road.place,
             offset=len(self._request.output),
             numeric_class=self._numeric_class,
             why=self._engine.why,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -26,6 +26,7 @@ from edgewise.edge.outbox.job import Order
 from edgewise.edge.outbox.runner import ROUTE, Runner
 from edgewise.edge.outbox.shown import show_job
 from edgewise.edge.outbox.store import Store
+from edgewise.pipeline.plan import Place
 from edgewise.pipeline.seeds import draw_seed
 from edgewise.wire.messages import Key
 
@@ -47,7 +48,7 @@ class JobBody(BaseModel):
     deliver: Annotated[str, Field(min_length=1, max_length=2048)] = "poll"
     key: Key | None = None
     ttl_ms: Annotated[int, Field(gt=0)] | None = None
-    where: Annotated[list[Literal["local", "cloud"]], Field(min_length=1, max_length=2)] | None = None
+    where: Annotated[list[Place], Field(min_length=1, max_length=3)] | None = None
 
 
 class Intake:

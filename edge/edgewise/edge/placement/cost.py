@@ -71,7 +71,7 @@ def local_prediction(expected: Expected | None, demand: Demand, work: Work, watt
     )
 
 
-def cloud_prediction(
+def far_prediction(
     expected: Expected | None,
     demand: Demand,
     capability: Capability | None,

@@ -5,7 +5,7 @@ Pure functions of frozen inputs: the same circumstances give the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edgewise.core.priority import Priority
@@ -15,6 +15,8 @@ from edgewise.edge.placement.protocol import LinkState
 from edgewise.pipeline.plan import Demand, Errand, Place, PolicyName, Prediction
 from edgewise.wire.messages import Capability, CloudInfo
 
+LABELS: Mapping[Place, Privacy] = {"local": Privacy.PRIVATE, "peer": Privacy.SITE, "cloud": Privacy.ANY}
+"""The strictest label that may go to each place."""
 TRY_ROOM = 10.0
 """A request tries an unknown place only where its deadline leaves so many times what a known one takes."""
 
@@ -25,9 +27,9 @@ class Sight:
 
     Attributes:
         link: Of a place elsewhere; None for this device.
-        info: What the cloud said of itself.
-        capability: The cloud's model that fits the demand; None where there is none.
-        left: What may still be spent today.
+        info: What a place elsewhere said of itself.
+        capability: Its model that fits the demand; None where there is none.
+        left: What may still be spent there today.
         predicted: None before anything was measured.
     """
 
@@ -45,11 +47,11 @@ def ruled_out(errand: Errand, demand: Demand, policy: PolicyName, sight: Sight) 
         return f"The pipeline allows {' or '.join(demand.allowed)} only."
     if sight.where == "local":
         return _no_local(demand)
-    if errand.privacy is not Privacy.ANY:
-        return f"The request is labelled '{errand.privacy.label}', which keeps it from the cloud."
+    if errand.privacy < LABELS[sight.where]:
+        return f"The request is labelled '{errand.privacy.label}', which keeps it from the {sight.where}."
     if policy == "local-only":
         return "The policy is 'local-only'."
-    return _no_link(demand, sight) or _no_budget(sight) or _no_capability(demand, sight)
+    return _no_link(demand, sight) or _no_site(sight) or _no_budget(sight) or _no_capability(demand, sight)
 
 
 def too_late(errand: Errand, sight: Sight) -> str | None:
@@ -76,7 +78,7 @@ def may_try(errand: Errand, possible: Sequence[Sight]) -> bool:
 
 
 def matching(demand: Demand, info: CloudInfo | None) -> Capability | None:
-    """The cloud's model for a demand: the same files, or, where the cloud knows no digest, the same name."""
+    """The model of a place elsewhere for a demand: the same files, or, where it knows no digest, the same name."""
     kind = "diffuse" if demand.stage == "diffuse" else "generate"
     models = [] if info is None else [one for one in info.models if one.kind == kind]
     same = next((one for one in models if one.digest is not None and one.digest == demand.digest), None)
@@ -93,9 +95,17 @@ def _no_local(demand: Demand) -> str | None:
 
 def _no_link(demand: Demand, sight: Sight) -> str | None:
     if sight.link is None or not sight.link.up:
-        return (sight.link.why if sight.link else "") or "The cloud cannot be reached."
+        return (sight.link.why if sight.link else "") or f"The {sight.where} cannot be reached."
     if sight.info is not None and demand.upload_bytes > sight.info.max_request_bytes:
-        return f"The request has {demand.upload_bytes} bytes, and the cloud takes {sight.info.max_request_bytes}."
+        return (
+            f"The request has {demand.upload_bytes} bytes, and the {sight.where} takes {sight.info.max_request_bytes}."
+        )
+    return None
+
+
+def _no_site(sight: Sight) -> str | None:
+    if sight.where == "peer" and sight.info is not None and not sight.info.site:
+        return "What answers at peers.engine does not say that it belongs to this site: set intake.site there."
     return None
 
 
@@ -114,10 +124,13 @@ def _no_capability(demand: Demand, sight: Sight) -> str | None:
     found = sight.capability
     if found is None:
         named = sight.info is not None and any(one.model == demand.model for one in sight.info.models)
-        return f"The cloud has {'other files of' if named else 'not'} the model '{demand.model}'."
+        return f"The {sight.where} has {'other files of' if named else 'not'} the model '{demand.model}'."
     if demand.needs_tokens and found.reads == "text":
-        return "The cloud's back end knows texts only: no log probabilities come from there, and no grammar holds its answer."
-    return _no_room(demand, found.context, "the cloud")
+        return (
+            f"The {sight.where}'s back end knows texts only: no log probabilities come from there, and no grammar holds its "
+            "answer."
+        )
+    return _no_room(demand, found.context, f"the {sight.where}")
 
 
 def _no_room(demand: Demand, context: int | None, whose: str) -> str | None:

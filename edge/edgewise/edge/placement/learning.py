@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter, ValidationError
@@ -66,11 +66,11 @@ _LESSON = TypeAdapter(Lesson)
 
 class Experience:
     """Args:
-    meter: Of the link.
+    meters: Of the links, by the places that they lead to.
     """
 
-    def __init__(self, meter: LinkMeter, clock: Clock) -> None:
-        self._meter = meter
+    def __init__(self, meters: Mapping[Place, LinkMeter], clock: Clock) -> None:
+        self._meters = meters
         self._clock = clock
         self._open: dict[str, tuple[_Open, ...]] = {}
         self._paces = Paces()
@@ -176,7 +176,7 @@ class Experience:
             answers=tuple(replace(one, segments=(), link=None) for one in stats[:_TELLING]),
             work=work,
             total_s=outcome.total_s,
-            transfer_s=self._meter.view().transfer_s(up, down) if far else 0.0,
+            transfer_s=self._meters[stage.where].view().transfer_s(up, down) if far else 0.0,
             up=up / usual_up if far else None,
             down=down / usual_down if far else None,
         )

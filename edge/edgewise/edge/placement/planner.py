@@ -6,21 +6,21 @@ A plan is stored before anything is sent, and learned from when its request has 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import NoPlace, StorageError
 from edgewise.core.log import get_logger
-from edgewise.core.privacy import clearance_of
+from edgewise.core.privacy import Clearance, Privacy, SiteClearance, clearance_of, site_clearance_of
 from edgewise.core.settings_links import PlacementSettings
-from edgewise.edge.placement.budget import Budget, Left
+from edgewise.edge.placement.budget import NOTHING_LIMITED, Budget, Left
 from edgewise.edge.placement.choice import Option, Weighed, decide
 from edgewise.edge.placement.cost import (
     UNKNOWN_S,
     Strain,
-    cloud_prediction,
+    far_prediction,
     local_prediction,
     margin_of,
     score,
@@ -31,43 +31,44 @@ from edgewise.edge.placement.cost import (
 from edgewise.edge.placement.gates import Sight, matching, may_try, ruled_out
 from edgewise.edge.placement.hysteresis import Stays
 from edgewise.edge.placement.learning import Experience
-from edgewise.edge.placement.measure import LinkMeter, Work
+from edgewise.edge.placement.measure import Work
 from edgewise.edge.placement.policy import policies_by_name
-from edgewise.edge.placement.protocol import Elsewhere, Power
-from edgewise.pipeline.plan import Decision, Demand, Errand, Place, Plan
+from edgewise.edge.placement.protocol import Far, Power
+from edgewise.pipeline.plan import Decision, Demand, Errand, Outside, Place, Plan
 from edgewise.pipeline.receipt_store import ReceiptStore
 
 log = get_logger(__name__)
 
+_LEAVE: Mapping[Place, Callable[[Privacy], Clearance | SiteClearance | None]] = {
+    "cloud": clearance_of,
+    "peer": site_clearance_of,
+}
 _HOT_MARGIN_C = 3.0
 _LESSONS_EACH = 64
 _LESSONS_AMONG = 5_000
 
 
 class PlacementPlanner:
-    """`pipeline.plan.Planner` of a device with a cloud.
+    """`pipeline.plan.Planner` of a device with a cloud, a peer, or both.
 
     Args:
         placement: What is configured.
-        elsewhere: The cloud.
+        far: The places elsewhere, with the meters of their links, which whoever sends feeds.
         store: Keeps the plans, and tells what came of them.
-        meter: Of the link; whoever sends feeds it.
         power: The device's own state.
     """
 
     def __init__(
         self,
         placement: PlacementSettings,
-        elsewhere: Elsewhere,
+        far: Mapping[Outside, Far],
         store: ReceiptStore,
         *,
-        meter: LinkMeter,
         power: Power,
         clock: Clock | None = None,
     ) -> None:
-        self._elsewhere = elsewhere
+        self._far: Mapping[Place, Far] = dict(far.items())
         self._store = store
-        self._meter = meter
         self._power = power
         self._clock = clock or SystemClock()
         self._policies = policies_by_name(placement.policy, placement.policies)
@@ -77,7 +78,7 @@ class PlacementPlanner:
         )
         self._spending = asyncio.Lock()
         self._stays = Stays()
-        self.experience = Experience(meter, self._clock)
+        self.experience = Experience({where: one.meter for where, one in self._far.items()}, self._clock)
         self._recalled = asyncio.Lock()
         self._new = True
         store.learner = self.experience.ended
@@ -100,7 +101,7 @@ class PlacementPlanner:
         try:
             await self._store.planned(errand, ", ".join(dict.fromkeys(demand.model for demand in demands)), plan)
         except StorageError as error:
-            if self._budget.limited and any(decision.where != "local" for decision in plan.decisions):
+            if self._budget.limited and any(decision.where == "cloud" for decision in plan.decisions):
                 self.experience.forget(errand)
                 raise
             log.warning("plan_not_stored", request_id=errand.id, reason=error.message)
@@ -132,7 +133,7 @@ class PlacementPlanner:
             policy = policy or weighed.policy
             decision = self._decide(errand, demand, weighed, take=take)
             decisions.append(decision)
-            left = left.less(decision.predicted) if decision.where != "local" else left
+            left = left.less(decision.predicted) if decision.where == "cloud" else left
         return Plan(tuple(decisions), id=errand.id, policy=policy, watts=self._watts, measured=self._measured())
 
     # --- one stage -------------------------------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ class PlacementPlanner:
         strain = self._strain()
         tokens = self.experience.answer_tokens(errand, demand)
         work = work_of(demand, tokens, self.experience.fresh(errand, demand))
-        places = [self._here(demand, work), self._there(errand, demand, work, left)]
+        places = [self._here(demand, work), *(self._there(errand, demand, work, where, left) for where in self._far)]
         reasons = [ruled_out(errand, demand, policy, sight) for sight, _ in places]
         curious = may_try(errand, [sight for (sight, _), why in zip(places, reasons, strict=True) if why is None])
         for (sight, margin_s), why in zip(places, reasons, strict=True):
@@ -165,19 +166,20 @@ class PlacementPlanner:
         predicted = local_prediction(self.experience.expect(demand, "local", work, 0.0), demand, work, self._watts)
         return Sight(where="local", predicted=predicted), 0.0
 
-    def _there(self, errand: Errand, demand: Demand, work: Work, left: Left) -> tuple[Sight, float]:
-        """The cloud, and by how much it may be later than expected."""
-        info = self._elsewhere.info
+    def _there(self, errand: Errand, demand: Demand, work: Work, where: Place, left: Left) -> tuple[Sight, float]:
+        """A place elsewhere, and by how much it may be later than expected."""
+        elsewhere, meter = self._far[where].elsewhere, self._far[where].meter
+        info = elsewhere.info
         capability = matching(demand, info)
         up, down = self.experience.traffic(demand, *traffic_of(demand, work.tokens))
-        link = self._meter.view()
+        link = meter.view()
         transfer_s = link.transfer_s(up, down)
         queue_s = 0.0 if info is None else info.queue_s.get(errand.priority.label, 0.0)
-        expected = self.experience.expect(demand, "cloud", work, transfer_s)
+        expected = self.experience.expect(demand, where, work, transfer_s)
         if expected is None and capability is not None:
             expected = told_pace(capability, demand, work, queue_s, transfer_s)
         most_tokens = self.experience.answer_tokens(errand, demand, most=True)
-        predicted = cloud_prediction(
+        predicted = far_prediction(
             expected,
             demand,
             capability,
@@ -189,36 +191,45 @@ class PlacementPlanner:
         )
         unforeseen_s = 0.0 if expected is None else max(0.0, queue_s - expected.queue_s)
         sight = Sight(
-            where="cloud",
-            link=self._elsewhere.link,
+            where=where,
+            link=elsewhere.link,
             info=info,
             capability=capability,
-            left=left,
+            left=left if where == "cloud" else NOTHING_LIMITED,
             predicted=predicted,
         )
         return sight, margin_of(link, up, down) + unforeseen_s
 
     def _engine(self, errand: Errand, demand: Demand, where: Place, weighed: Weighed) -> Any:
         """The one way from a decision to an engine. None leads elsewhere without a clearance, which only the label gives."""
-        clearance = clearance_of(errand.privacy)
-        cloud = weighed.option("cloud")
-        capability = cloud.sight.capability
-        if clearance is None or capability is None or cloud.why is not None:
-            if where != "local":
-                raise NoPlace(f"'{demand.model}' cannot run in the cloud: {cloud.why}")
-            return demand.local
-        if where == "local":
-            return self._elsewhere.backed(clearance, demand, capability)
-        return self._elsewhere.engine(clearance, demand, capability)
+        ready = sorted(
+            (one for one in weighed.options if one.where != "local" and one.why is None),
+            key=lambda one: one.cost or 0.0,
+        )
+        for option in ready:
+            if where not in ("local", option.where):
+                continue
+            clearance = _LEAVE[option.where](errand.privacy)
+            capability, elsewhere = option.sight.capability, self._far[option.where].elsewhere
+            if clearance is not None and capability is not None:
+                ask = elsewhere.backed if where == "local" else elsewhere.engine
+                return ask(clearance, demand, capability)
+        if where != "local":
+            raise NoPlace(f"'{demand.model}' cannot run on the {where}: {weighed.option(where).why}")
+        return demand.local
 
     def _measured(self) -> dict[str, float | bool | str | None]:
-        """What the link and the device are like, for whoever wants to understand a plan."""
-        link, power = self._meter.view(), self._power.read()
-        return {
-            "round_trip_ms": _rounded(link.round_trip_s, 1000.0),
-            "round_trip_p90_ms": _rounded(link.round_trip_p90_s, 1000.0),
-            "up_bits_per_s": _rate(link.up_s_per_byte),
-            "down_bits_per_s": _rate(link.down_s_per_byte),
+        """What the links and the device are like, for whoever wants to understand a plan."""
+        power = self._power.read()
+        links = {where: far.meter.view() for where, far in self._far.items()}
+        told: dict[str, float | bool | str | None] = {}
+        for where, link in links.items():
+            name = "" if where == "cloud" else f"{where}_"
+            told[f"{name}round_trip_ms"] = _rounded(link.round_trip_s, 1000.0)
+            told[f"{name}round_trip_p90_ms"] = _rounded(link.round_trip_p90_s, 1000.0)
+            told[f"{name}up_bits_per_s"] = _rate(link.up_s_per_byte)
+            told[f"{name}down_bits_per_s"] = _rate(link.down_s_per_byte)
+        return told | {
             "hottest_c": power.hottest_c,
             "throttle_c": power.throttle_c,
             "on_battery": power.on_battery,

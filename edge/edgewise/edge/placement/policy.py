@@ -33,11 +33,12 @@ RATES: Mapping[PolicyName, Rates] = {
     "balanced": _EVEN,
     "prefer-local": _EVEN,
     "prefer-cloud": _EVEN,
+    "prefer-peer": _EVEN,
     "local-only": _EVEN,
     "fastest": Rates(second=1.0, money=1e-6, joule=1e-9, byte=1e-12),
     "cheapest": Rates(second=1e-3, money=500.0, joule=4e-5, byte=5e-7),
 }
-PREFERRED: Mapping[PolicyName, Place] = {"prefer-local": "local", "prefer-cloud": "cloud"}
+PREFERRED: Mapping[PolicyName, Place] = {"prefer-local": "local", "prefer-cloud": "cloud", "prefer-peer": "peer"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

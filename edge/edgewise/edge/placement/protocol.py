@@ -9,38 +9,51 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from edgewise.core.privacy import Clearance
+from edgewise.core.privacy import Clearance, SiteClearance
+from edgewise.edge.placement.measure import LinkMeter
 from edgewise.pipeline.plan import Demand
 from edgewise.wire.messages import Capability, CloudInfo
 
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """Whether the cloud can be reached at the moment; `why` is one sentence where it cannot."""
+    """Whether a place can be reached at the moment; `why` is one sentence where it cannot."""
 
     up: bool
     why: str = ""
 
 
 class Elsewhere(Protocol):
-    """The cloud, as a planner sees it."""
+    """The cloud, or a peer, as a planner sees it."""
 
     @property
     def link(self) -> LinkState: ...
 
     @property
     def info(self) -> CloudInfo | None:
-        """What the cloud said of itself last; None before it was reached for the first time."""
+        """What it said of itself last; None before it was reached for the first time."""
 
-    def engine(self, clearance: Clearance, demand: Demand, capability: Capability) -> Any:
+    def engine(self, clearance: Clearance | SiteClearance, demand: Demand, capability: Capability) -> Any:
         """The engine that runs a stage there: `engine.api.Engine` or, for pictures, `engine.pictures.request.PictureEngine`.
 
-        This is the only way to an engine elsewhere. A `Clearance` can be made of the label "any" alone, so that no code path
-        leads from a request with a stricter label to a link. `demand.local` continues what the cloud does not finish.
+        This is the only way to an engine elsewhere. The cloud asks for a `Clearance`, which can be made of the label "any" alone,
+        a peer for a `SiteClearance`, which "site" gives too, so that no code path leads from a request with a stricter label to
+        a link. `demand.local` continues what the other engine does not finish.
+
+        Raises:
+            ValueError: The clearance is none for this place.
         """
 
-    def backed(self, clearance: Clearance, demand: Demand, capability: Capability) -> Any:
+    def backed(self, clearance: Clearance | SiteClearance, demand: Demand, capability: Capability) -> Any:
         """`demand.local`, which may go on there: where it is lost for good, or slow. It needs the same clearance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Far:
+    """A place that a link leads to, and the meter of that link."""
+
+    elsewhere: Elsewhere
+    meter: LinkMeter
 
 
 class Meter(Protocol):
