@@ -9,11 +9,13 @@ from edgewise.core.files import alone
 from edgewise.core.settings import LoadedSettings, Settings
 from edgewise.edge.agent.part import Agent
 from edgewise.edge.broker import BrokerLink
-from edgewise.edge.offload.make import make_cloud
+from edgewise.edge.offload.make import make_cloud, make_peer
 from edgewise.edge.outbox.part import Outbox
 from edgewise.edge.placement.measure import LinkMeter
 from edgewise.edge.placement.planner import PlacementPlanner
 from edgewise.edge.placement.power import LinuxPower
+from edgewise.edge.placement.protocol import Far
+from edgewise.pipeline.plan import Outside
 from edgewise.serving import service
 from edgewise.serving.service import Part
 
@@ -31,21 +33,22 @@ def serve(loaded: LoadedSettings) -> int:
 def device_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
     """Broker, placement, offload, outbox and agent, as far as they are configured."""
     parts: list[Part] = []
-    meter = LinkMeter()
+    meter, peer_meter = LinkMeter(), LinkMeter()
     broker = None if settings.mqtt.host is None else BrokerLink(settings, deps)
     if broker is not None:
         parts.append(broker)
     cloud = make_cloud(settings, deps, meter, None if broker is None else broker.link)
+    peer = make_peer(settings, deps, peer_meter)
+    far: dict[Outside, Far] = {}
     if cloud is not None:
-        deps.planner = PlacementPlanner(
-            settings.placement,
-            cloud,
-            deps.receipts,
-            meter=meter,
-            power=LinuxPower(deps.clock),
-            clock=deps.clock,
-        )
+        far["cloud"] = Far(cloud, meter)
         parts.append(cloud)
+    if peer is not None:
+        far["peer"] = Far(peer, peer_meter)
+        parts.append(peer)
+    if far:
+        power = LinuxPower(deps.clock)
+        deps.planner = PlacementPlanner(settings.placement, far, deps.receipts, power=power, clock=deps.clock)
     parts.append(Outbox(settings, deps, link=cloud, broker=broker))
     if broker is not None and settings.agent.enabled:
         parts.append(Agent(settings, deps, broker))
