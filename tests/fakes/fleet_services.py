@@ -44,12 +44,15 @@ MODELS = ("smollm2-135m", "qwen3-0.6b", "gemma3-1b", "whisper-base")
 GAUGES = {
     "tokens_per_s": (38.0, 6.0),
     "ttft_p50_ms": (180.0, 40.0),
-    "ttft_p99_ms": (420.0, 90.0),
-    "queue_depth": (2.0, 1.5),
-    "memory_used_ratio": (0.62, 0.08),
+    "ttft_p95_ms": (420.0, 90.0),
+    "itl_p95_ms": (31.0, 4.0),
+    "running": (3.0, 1.0),
+    "queue": (2.0, 1.5),
+    "memory_used": (5.0e9, 0.6e9),
+    "memory_total": (8.0e9, 0.0),
+    "kv_used": (0.4, 0.1),
     "temperature_c": (61.0, 5.0),
     "power_w": (14.0, 2.0),
-    "requests_per_s": (1.8, 0.4),
 }
 
 
@@ -102,7 +105,9 @@ class FakeDevices:
                                at=self.started - n * 137.0)  # fmt: skip
 
     def matching(self, query: str) -> list[views.DeviceView]:
-        words = [word for word in query.split() if word != "AND"]
+        if " OR " in query:
+            return [device for part in query.split(" OR ") for device in self.matching(part)]
+        words = [word.strip("()") for word in query.split() if word != "AND"]
         for word in words:
             if word.endswith(":"):
                 raise InvalidRequest(f'The query names "{word[:-1]}" but no value; write {word}VALUE.', param="query")
@@ -138,6 +143,11 @@ class FakeDevices:
 
     async def uids(self, actor: Actor, query: str) -> Sequence[str]:
         return [device.uid for device in self.matching(query)]
+
+    async def models(self, actor: Actor) -> Sequence[views.ModelUseView]:
+        held = Counter(model["name"] for device in self.devices.values() for model in device.models)
+        return [views.ModelUseView(name=name, digest="sha256:" + "ab12" * 16, devices=n, loaded=n - n // 9, failed=n // 40)
+                for name, n in held.most_common()]  # fmt: skip
 
     async def edit(self, actor: Actor, uid: str, *, name: str | None = None, labels: Mapping[str, Any] | None = None,
                    notes: str | None = None) -> views.DeviceDetail:  # fmt: skip
@@ -177,8 +187,8 @@ class FakeDevices:
         points = []
         for n in range(int((until - since) / step)):
             at = since + n * step
-            wave = mean + spread * (math.sin(at / 290 + phase) + 0.4 * math.sin(at / 47 + phase))
-            points.append(views.PointView(at=at, mean=wave, least=wave - spread / 3, most=wave + spread / 3))
+            wave = max(0.0, mean + spread * (math.sin(at / 290 + phase) + 0.4 * math.sin(at / 47 + phase)))
+            points.append(views.PointView(at=at, mean=wave, least=max(0.0, wave - spread / 3), most=wave + spread / 3))
         return views.SeriesView(uid=uid, name=name, span_s=int(step), points=tuple(points))
 
     async def names(self, actor: Actor, uid: str) -> Sequence[str]:
@@ -240,7 +250,7 @@ def _matches(device: views.DeviceView, word: str) -> bool:
     if key == "model":
         return any(model["name"].startswith(value) for model in device.models)
     if key == "uid":
-        return device.uid in value.split(",")
+        return device.uid == value
     return str(device.labels.get(key, "")) == value
 
 
@@ -325,7 +335,7 @@ class FakeCommands:
             yield Ack(state="running", offset=n, text=word + " ")
         result = {
             "usage": {"completion_tokens": 9},
-            "receipt": {"stages": [{"stage": "generate", "where": "local", "ms": 180}]},
+            "edgewise": {"stages": [{"stage": "generate", "where": "local", "ttft_ms": 180.2, "tokens_per_s": 41.5}]},
         }
         self.change(command_id, state="succeeded", result=result)
         yield Ack(state="succeeded", result=result)
@@ -384,7 +394,7 @@ class FakeAlerts:
         self._fake = fake
         rule = views.AlertRuleView(id="rule-1", name="offline", query="", condition={"kind": "offline", "for_s": 60},
                                    severity="critical", deliver=(), enabled=True, silenced_until=None)  # fmt: skip
-        memory = {"kind": "gauge", "name": "memory_used_ratio", "above": 0.9, "clear": 0.85, "for_s": 60}
+        memory = {"kind": "gauge", "value": "memory_used", "of": "memory_total", "above": 0.9, "for_s": 60}
         self.rules_ = {rule.id: rule, "rule-2": rule.model_copy(
             update={"id": "rule-2", "name": "memory 90 %", "severity": "warning", "condition": memory})}  # fmt: skip
         self.alerts_ = {a.id: a for a in map(self._alert, (d for d in fake.devices.values() if d.alerts))}

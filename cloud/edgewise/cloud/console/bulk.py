@@ -68,11 +68,10 @@ async def confirm_devices(visit: Visit, title: str, text: str, uids: Sequence[st
 
 async def _list(visit: Visit, list_: Tag, uids: Sequence[str]) -> None:
     try:
-        found = await visit.fleet.registry.devices(visit.actor, f"uid:{','.join(uids)}", limit=len(uids))
+        by_uid = await visit.devices(uids)
     except EdgewiseError as error:
         visit.complain(error.message)
-        return
-    by_uid = {device.uid: device for device in found.items}
+        by_uid = {}
     with list_:
         for uid in uids:
             device = by_uid.get(uid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from nicegui import Client, background_tasks, ui
 
 from edgewise.cloud.console.guard import ACTOR, SESSION
 from edgewise.cloud.console.sessions import Console
+from edgewise.cloud.fleet import views
 from edgewise.cloud.fleet.actor import ROLES, Actor, Role
 from edgewise.cloud.fleet.changes import Change
 from edgewise.cloud.fleet.services import Fleet
@@ -22,6 +23,7 @@ Result = TypeVar("Result")
 Refresh = Callable[["set[str] | None"], Awaitable[None]]
 log = get_logger(__name__)
 _SESSION_CHECK_S = 20.0
+_AT_ONCE = 40  # a query has at most 100 terms and 2000 characters
 
 
 @dataclass
@@ -87,6 +89,20 @@ class Visit:
                 text, classes="note-bad", position="bottom-right", timeout=9000, close_button="Close", multi_line=True
             )
 
+    async def devices(self, uids: Sequence[str | None]) -> Mapping[str, views.DeviceView]:
+        """Some devices by uid, a few dozen in a query; what is gone is left out."""
+        wanted = sorted({uid for uid in uids if uid})
+        found: dict[str, views.DeviceView] = {}
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE]
+            page = await self.fleet.registry.devices(self.actor, uid_query(part), limit=len(part))
+            found.update((device.uid, device) for device in page.items)
+        return found
+
+    async def names(self, uids: Sequence[str | None]) -> Mapping[str, str]:
+        """Their names; their uids, where they have none."""
+        return {uid: device.name or uid for uid, device in (await self.devices(uids)).items()}
+
     # --- live ---
 
     def watch(self, kinds: Collection[str], refresh: Refresh) -> None:
@@ -134,6 +150,11 @@ class Visit:
                 await self.me()
             except NotAuthenticated:
                 return
+
+
+def uid_query(uids: Sequence[str]) -> str:
+    """Just these devices, in the language of queries."""
+    return " OR ".join(f"uid:{uid}" for uid in uids)
 
 
 def _note(watch: _Watch, changes: list[Change], lost: bool) -> None:

@@ -12,36 +12,34 @@ from edgewise.cloud.console.design import Tone
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A value of telemetry: its label, its unit, by what it is multiplied to be shown, digits, where its axis begins, and from
-    where it is a warning and bad."""
+    """A value of telemetry (docs/telemetry.md): its label, its unit, by what it is multiplied to be shown, digits, and where its
+    axis begins."""
 
     label: str
     unit: str = ""
     scale: float = 1.0
     digits: int = 1
     floor: float | None = 0.0
-    warn: float | None = None
-    bad: float | None = None
 
     def text(self, value: float) -> str:
         shown = f"{value * self.scale:,.{self.digits}f}".replace(",", "\u202f")
         return f"{shown}\u00a0{self.unit}" if self.unit else shown
 
-    def tone(self, value: float) -> Tone:
-        if self.bad is not None and value >= self.bad:
-            return "bad"
-        return "warn" if self.warn is not None and value >= self.warn else "ok"
 
-
+_GIB = 1 / 1024**3
 GAUGES: Mapping[str, Gauge] = {
     "tokens_per_s": Gauge("Tokens", "/s"),
-    "requests_per_s": Gauge("Requests", "/s", digits=2),
     "ttft_p50_ms": Gauge("Time to first token, p50", "ms", digits=0),
-    "ttft_p99_ms": Gauge("Time to first token, p99", "ms", digits=0),
-    "queue_depth": Gauge("Waiting requests", digits=0),
-    "memory_used_ratio": Gauge("Memory", "%", scale=100.0, digits=0, warn=0.8, bad=0.9),
-    "temperature_c": Gauge("Temperature", "\u00b0C", digits=0, floor=None, warn=80.0, bad=90.0),
+    "ttft_p95_ms": Gauge("Time to first token, p95", "ms", digits=0),
+    "itl_p95_ms": Gauge("Between tokens, p95", "ms"),
+    "running": Gauge("Running requests", digits=0),
+    "queue": Gauge("Waiting requests", digits=0),
+    "memory_used": Gauge("Memory used", "GiB", scale=_GIB),
+    "kv_used": Gauge("KV pages used", "%", scale=100.0, digits=0),
+    "cache_hit": Gauge("Prompt tokens from cache", "%", scale=100.0, digits=0),
+    "temperature_c": Gauge("Temperature", "\u00b0C", digits=0, floor=None),
     "power_w": Gauge("Power", "W"),
+    "disk_free": Gauge("Disk free", "GiB", scale=_GIB, digits=0),
 }
 
 
@@ -51,6 +49,17 @@ def gauge_of(name: str) -> Gauge:
         return GAUGES[name]
     label = name.replace("_", " ").replace(".", ": ").capitalize()
     return Gauge(label, digits=2, floor=None)
+
+
+def memory_share(gauges: Mapping[str, float]) -> float | None:
+    """Of the memory that is used; None where a device has not said."""
+    used, total = gauges.get("memory_used"), gauges.get("memory_total")
+    return used / total if used is not None and total else None
+
+
+def memory_tone(share: float) -> Tone:
+    """By the marks of the device's own memory ledger."""
+    return "bad" if share >= 0.9 else "warn" if share >= 0.8 else "ok"
 
 
 def number(value: float) -> str:

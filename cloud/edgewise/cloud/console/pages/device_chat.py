@@ -110,7 +110,7 @@ def _status(ack: Ack) -> str:
     if ack.state == "succeeded" and ack.result is not None:
         usage = ack.result.get("usage") or {}
         tokens = usage.get("completion_tokens")
-        parts = [receipt_line(ack.result["receipt"])] if ack.result.get("receipt") else []
+        parts = [receipt_line(ack.result["edgewise"])] if ack.result.get("edgewise") else []
         if tokens is not None:
             parts.insert(0, f"{tokens} tokens")
         return " \u00b7 ".join(parts) or "Answered"

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from edgewise.cloud.console.design import COMMAND_STATES, word_of
-from edgewise.cloud.console.pages.overview import names_of
 from edgewise.cloud.console.parts import (
     Column,
     Field,
@@ -24,7 +23,7 @@ from edgewise.cloud.console.parts import (
 )
 from edgewise.cloud.console.shell import page
 from edgewise.cloud.console.visit import Visit
-from edgewise.cloud.console.words import number, plural, pretty, span
+from edgewise.cloud.console.words import plural, pretty, span
 from edgewise.cloud.fleet import views
 from edgewise.wire.fleet import ENDED
 
@@ -155,7 +154,7 @@ async def build_receipts(visit: Visit, device: views.DeviceDetail) -> None:
 
     async def refresh(_: set[str] | None) -> None:
         found = await visit.fleet.commands.commands(visit.actor, uid=device.uid, limit=200)
-        receipts = [c for c in found.items if c.result and c.result.get("receipt")]
+        receipts = [c for c in found.items if c.result and c.result.get("edgewise")]
         redraw(place, lambda: _receipts(receipts))
 
     await refresh(None)
@@ -173,7 +172,7 @@ def _receipts(commands: list[views.CommandView]) -> None:
     with Tag("ul", cls="events"):
         for command in commands:
             assert command.result is not None
-            receipt = command.result["receipt"]
+            receipt = command.result["edgewise"]
             with Tag("li"):
                 state(word_of(COMMAND_STATES, command.state))
                 with Tag("div"):
@@ -187,23 +186,21 @@ def _receipts(commands: list[views.CommandView]) -> None:
 def receipt_line(receipt: Any) -> str:
     """Where each stage ran, in one line."""
     stages = receipt.get("stages") if isinstance(receipt, dict) else None
-    if not isinstance(stages, list):
-        return "receipt"
-    said = []
-    for stage in stages:
-        name, where = (
-            str(stage.get("stage", stage.get("name", "stage"))),
-            str(stage.get("where", stage.get("place", ""))),
-        )
-        time_ms = stage.get("ms", stage.get("duration_ms"))
-        said.append(f"{name} {where}".strip() + (f", {number(float(time_ms))}\u00a0ms" if time_ms is not None else ""))
-    return "; ".join(said)
+    return "; ".join(_stage_text(stage) for stage in stages or () if isinstance(stage, dict)) or "no stage is named"
+
+
+def _stage_text(stage: dict[str, Any]) -> str:
+    speed, first = stage.get("tokens_per_s"), stage.get("ttft_ms")
+    parts = [f"{stage.get('stage', 'stage')}: {stage.get('where', 'unknown')}"]
+    parts += [f"first token after {first:.0f}\u00a0ms"] if first is not None else []
+    parts += [f"{speed:.1f} tokens/s"] if speed is not None else []
+    return ", ".join(parts)
 
 
 @page("/commands/{command_id}", "Command", section="/devices")
 async def command_page(visit: Visit, command_id: str) -> None:
     command = await visit.fleet.commands.command(visit.actor, command_id)
-    names = await names_of(visit, [command.uid])
+    names = await visit.names([command.uid])
     with page_head(command.op) as (under, actions):
         pass
     with under:
@@ -261,7 +258,7 @@ async def batch_page(visit: Visit, batch_id: str) -> None:
     async def refresh(_: set[str] | None) -> None:
         nonlocal after
         found = await visit.fleet.commands.commands(visit.actor, batch_id=batch_id, limit=PAGE, after=places[-1])
-        names = await names_of(visit, [command.uid for command in found.items])
+        names = await visit.names([command.uid for command in found.items])
         table.show([command_row(command, names.get(command.uid, command.uid)) for command in found.items])
         after = found.after
         if found.items:

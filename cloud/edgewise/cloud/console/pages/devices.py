@@ -25,8 +25,8 @@ from edgewise.cloud.console.parts import (
     redraw,
 )
 from edgewise.cloud.console.shell import page
-from edgewise.cloud.console.visit import Visit
-from edgewise.cloud.console.words import gauge_of, number, plural
+from edgewise.cloud.console.visit import Visit, uid_query
+from edgewise.cloud.console.words import gauge_of, memory_share, memory_tone, number, plural
 from edgewise.cloud.fleet import views
 from edgewise.core.errors import EdgewiseError, InvalidRequest
 
@@ -163,7 +163,9 @@ class DevicesPage:
             ).classes("little")
 
     def _picked_query(self) -> str:
-        return f"uid:{','.join(self.picked)}" if len(self.picked) <= 100 else self.query
+        """As a rollout can name them; too many to name are named by the filter."""
+        query = uid_query(self.picked)
+        return query if len(query) <= 1900 else self.query
 
     # --- what the person does ---
 
@@ -273,7 +275,7 @@ def _row(device: views.DeviceView) -> dict[str, Any]:
         "state": word_of(DEVICE_STATES, device.state).cell(device.state_reason),
         "seen": device.seen_at,
         "tokens": f"{gauges['tokens_per_s']:.1f}" if "tokens_per_s" in gauges else None,
-        "memory": _meter("memory_used_ratio", gauges, 1.0),
+        "memory": _memory(gauges),
         "temperature": gauge_of("temperature_c").text(gauges["temperature_c"]) if "temperature_c" in gauges else None,
         "alerts": number(device.alerts) if device.alerts else None,
         "models": ", ".join(str(model.get("name", "")) for model in device.models),
@@ -282,8 +284,6 @@ def _row(device: views.DeviceView) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _meter(name: str, gauges: Mapping[str, float], full: float) -> dict[str, Any] | None:
-    if name not in gauges:
-        return None
-    gauge, value = gauge_of(name), gauges[name]
-    return {"share": value / full, "text": gauge.text(value), "tone": gauge.tone(value)}
+def _memory(gauges: Mapping[str, float]) -> dict[str, Any] | None:
+    share = memory_share(gauges)
+    return None if share is None else {"share": share, "text": f"{100 * share:.0f} %", "tone": memory_tone(share)}

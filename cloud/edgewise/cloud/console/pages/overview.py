@@ -52,12 +52,12 @@ async def overview(visit: Visit) -> None:
         first = sorted(alerts.items, key=lambda a: (bool(a.acknowledged_by), _FIRST.get(a.severity, 3), -a.raised_at))[
             :_SHOWN
         ]
-        names = await names_of(visit, [alert.uid for alert in first])
+        names = await visit.names([alert.uid for alert in first])
         redraw(attention, lambda: _attention(first, alerts.total, keys, names))
 
     async def refresh_events(_: set[str] | None) -> None:
         page_ = await visit.fleet.registry.events(visit.actor, limit=_SHOWN)
-        names = await names_of(visit, [event.uid for event in page_.items])
+        names = await visit.names([event.uid for event in page_.items])
         redraw(events, lambda: event_list(page_.items, names))
 
     for kinds, refresh in (
@@ -140,12 +140,3 @@ def event_list(events: Sequence[views.EventView], names: Mapping[str, str]) -> N
                         Tag("span", ": ")
                     Tag("span", event.message or event.kind)
                 TimeAgo(event.at)
-
-
-async def names_of(visit: Visit, uids: Sequence[str | None]) -> Mapping[str, str]:
-    """Names of some devices, in one query; what is gone is left out."""
-    wanted = sorted({uid for uid in uids if uid})
-    if not wanted:
-        return {}
-    found = await visit.fleet.registry.devices(visit.actor, f"uid:{','.join(wanted)}", limit=len(wanted))
-    return {device.uid: device.name or device.uid for device in found.items}
