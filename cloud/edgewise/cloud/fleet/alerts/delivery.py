@@ -26,6 +26,8 @@ class Sender(Protocol):
 
     async def send(self, url: str, id: str, message: bytes) -> int: ...
 
+    async def close(self) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Owed:
@@ -63,6 +65,9 @@ class Delivery:
                 outcome = _again(one.entry, error, now)
             await self._db.write(lambda session, one=one, outcome=outcome: _note(session, one, outcome))  # type: ignore[misc]
         return len(owed)
+
+    async def close(self) -> None:
+        await self._webhooks.close()
 
     async def _send(self, one: _Owed) -> None:
         to, what = one.entry["to"], one.entry["what"]

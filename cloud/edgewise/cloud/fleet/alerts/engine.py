@@ -69,6 +69,7 @@ class AlertEngine:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self._delivery.close()
 
     async def _run(self) -> None:
         while True:
