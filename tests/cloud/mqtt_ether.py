@@ -21,7 +21,6 @@ from edgewise.wire.mqtt.link import Handed, Handler, Link, matches
 from edgewise.wire.stream_log import START, Place
 
 Result = TypeVar("Result")
-LATENCY_S = 0.01
 _APART_S = 1e-7  # timers of one moment go off in any order
 
 
@@ -31,12 +30,14 @@ class Ether:
 
     Attributes:
         lose: Whether a message is lost, by its topic and number.
+        latency_s: Seconds that each message takes.
         repeat: Share of messages that arrive twice.
         jitter_s: Messages take up to so much longer, and overtake each other.
     """
 
     lose: Callable[[str, int], bool] = lambda topic, number: False
     repeat: float = 0.0
+    latency_s: float = 0.01
     jitter_s: float = 0.0
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     links: list[EtherLink] = field(default_factory=list)
@@ -48,7 +49,7 @@ class Ether:
         if self.lose(topic, number):
             return
         for _ in range(2 if self.rng.random() < self.repeat else 1):
-            delay = LATENCY_S + number * _APART_S + self.rng.random() * self.jitter_s
+            delay = self.latency_s + number * _APART_S + self.rng.random() * self.jitter_s
             asyncio.get_running_loop().call_later(delay, self._arrive, Incoming(topic, payload, False))
 
     def _arrive(self, incoming: Incoming) -> None:

@@ -59,6 +59,14 @@ def test_a_chunk_that_is_missing_is_asked_for_as_soon_as_the_next_one_has_come()
     assert instantly(run(Ether(lose=lose), MemoryDesk(tokens=TOKENS, pace_s=0.02))) <= undisturbed + 0.1
 
 
+def test_a_long_way_is_no_loss() -> None:
+    """Answers take longer than the first silences: what was asked twice is sent twice, and the stream goes on."""
+    ether = Ether(latency_s=1.5)
+    took = instantly(run(ether, MemoryDesk(tokens=TOKENS, pace_s=0.05)))
+    assert took < TOKENS * 0.05 + 6 * 3.0
+    assert counted(ether) < 20
+
+
 def test_all_grants_may_be_lost() -> None:
     """The question after a silence says how far the reader is, which grants as much."""
     controls = 0

@@ -88,11 +88,11 @@ class Inflow:
 
     async def _take(self, chunk: Chunk) -> bool:
         """Go on to the end of a chunk; whether it has anything new."""
-        self._asked = 0
         self._alive(0)
         end = chunk.offset + chunk.count
         fresh = end > self._place.offset or chunk.count == 0
         if fresh:
+            self._asked = 0
             self._place = Place(chunk.attempt, max(end, self._place.offset))
         self._read += 1
         if self._read % (CREDIT // 2) == 0:
