@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -38,6 +38,12 @@ class Metrics:
         """All metrics as (body, content type), in the format that an Accept header asks for."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
+
+    def samples(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
+        """Every sample now, as (full name, labels, value)."""
+        for family in self._registry.collect():
+            for sample in family.samples:
+                yield sample.name, sample.labels, sample.value
 
     def value(self, name: str, labels: dict[str, str] | None = None) -> float | None:
         """Current value of one sample by its full name, e.g. `edgewise_requests_total`; None if there is none."""

@@ -1,4 +1,4 @@
-"""Loads the settings from file, environment and flags, in that order, and keeps the origin of each value.
+"""Loads the settings from the fleet, file, environment and flags, in that order, and keeps the origin of each value.
 
 Later sources win, key by key. An unknown key is an error in every source: a typing mistake must not silently leave a
 default in force.
@@ -11,7 +11,8 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import dataclasses
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -19,10 +20,22 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from edgewise.core.errors import ConfigError
+from edgewise.core.log import get_logger
+from edgewise.core.settings_overlay import ORIGIN, read_overlay
 from edgewise.core.settings_schema import DEFAULT_CONFIG_FILE, Settings
 from edgewise.core.toml import parse_toml
 
-__all__ = ["DEFAULT_CONFIG_FILE", "LoadedSettings", "Settings", "env_name", "load_settings", "settings_fields"]
+__all__ = [
+    "DEFAULT_CONFIG_FILE",
+    "LoadedSettings",
+    "Settings",
+    "env_name",
+    "load_settings",
+    "settings_fields",
+    "with_fleet",
+]
+
+log = get_logger(__name__)
 
 ENV_PREFIX = "EDGEWISE_"
 # Variables with our prefix that are no settings: where the file is, and what `edgewise chat` calls.
@@ -37,13 +50,17 @@ class LoadedSettings:
 
     Attributes:
         settings: The validated values.
-        origins: Dotted key -> "default", the path of the file, the name of the environment variable, or "flag".
+        origins: Dotted key -> "default", "fleet", the path of the file, the name of the environment variable, or "flag".
         file: The configuration file that was read, if any.
+        given: What file, environment and flags say: dotted key -> (value, origin).
+        fleet_fault: Why the values that the fleet has set are not in force; None if they are, or there are none.
     """
 
     settings: Settings
     origins: Mapping[str, str]
     file: Path | None = None
+    given: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict, repr=False)
+    fleet_fault: str | None = None
 
     def rows(self) -> list[tuple[str, Any, str]]:
         """(dotted key, JSON value, origin) of every setting; secret types show asterisks, as pydantic writes them."""
@@ -58,7 +75,9 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     default_file: Path = DEFAULT_CONFIG_FILE,
 ) -> LoadedSettings:
-    """Merge defaults, file, environment and flags; later ones win.
+    """Merge defaults, what the fleet set, file, environment and flags; later ones win.
+
+    Values of the fleet that are refused keep nothing from starting: they are left out, and `fleet_fault` says so.
 
     Args:
         config: `--config`; without it `$EDGEWISE_CONFIG`, else `default_file` if that exists.
@@ -71,13 +90,36 @@ def load_settings(
     env = os.environ if environ is None else environ
     file = _config_file(config, env, default_file)
     fields = settings_fields()
-    values: dict[str, Any] = {}
-    origins = dict.fromkeys(fields, "default")
     flags = {key: value for key, value in (overrides or {}).items() if value is not None}
-    for layer in (_from_file(file, fields), _from_environ(env, fields), _from_flags(flags, fields)):
-        for key, (value, origin) in layer.items():
-            values[key], origins[key] = value, origin
-    return LoadedSettings(_validate(values, origins), origins, file)
+    given = {**_from_file(file, fields), **_from_environ(env, fields), **_from_flags(flags, fields)}
+    local = _merged({}, given, file)
+    try:
+        return with_fleet(local, read_overlay(local.settings.home).values)
+    except ConfigError as error:
+        log.warning("fleet_settings_left_out", reason=error.message)
+        return replace(local, fleet_fault=error.message)
+
+
+def with_fleet(loaded: LoadedSettings, values: Mapping[str, Any]) -> LoadedSettings:
+    """The same with other values of a fleet, by dotted keys.
+
+    Raises:
+        ConfigError: A key is unknown, or a value refused; both are named.
+    """
+    fields = settings_fields()
+    for key in values:
+        if key not in fields:
+            raise ConfigError(f"fleet: unknown key `{key}`{_suggestion(key, fields)}", param=key)
+    layer = {key: (_checked_type(key, value, fields, ORIGIN), ORIGIN) for key, value in values.items()}
+    return _merged(layer, loaded.given, loaded.file)
+
+
+def _merged(
+    fleet: Mapping[str, tuple[Any, str]], given: Mapping[str, tuple[Any, str]], file: Path | None
+) -> LoadedSettings:
+    layer = {**fleet, **given}
+    origins = dict.fromkeys(settings_fields(), "default") | {key: origin for key, (_, origin) in layer.items()}
+    return LoadedSettings(_validate({key: value for key, (value, _) in layer.items()}, origins), origins, file, given)
 
 
 def settings_fields() -> dict[str, FieldInfo]:
@@ -136,7 +178,7 @@ def _flatten(table: Mapping[str, Any], fields: Mapping[str, FieldInfo], prefix: 
             yield key, value
 
 
-def _checked_type(key: str, value: Any, fields: Mapping[str, FieldInfo], file: Path) -> Any:
+def _checked_type(key: str, value: Any, fields: Mapping[str, FieldInfo], file: Path | str) -> Any:
     """TOML has types: `port = true` is a mistake, although pydantic would read it as 1."""
     if isinstance(value, bool) and fields[key].annotation is not bool:
         raise ConfigError(f"{file}: `{key}` cannot be {str(value).lower()}: it is no switch")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from edgewise.api.deps import ApiDependencies
+from edgewise.core.errors import EdgewiseError
 from edgewise.core.files import alone
-from edgewise.core.settings import LoadedSettings, Settings
+from edgewise.core.settings import LoadedSettings, Settings, settings_fields
+from edgewise.edge.agent.ops.lifecycle import RESTART_CODE
 from edgewise.edge.agent.part import Agent
 from edgewise.edge.broker import BrokerLink
 from edgewise.edge.offload.make import make_cloud, make_peer
@@ -15,22 +18,31 @@ from edgewise.edge.placement.measure import LinkMeter
 from edgewise.edge.placement.planner import PlacementPlanner
 from edgewise.edge.placement.power import LinuxPower
 from edgewise.edge.placement.protocol import Far
+from edgewise.edge.twin.trial import begin_trial, end_trial
 from edgewise.pipeline.plan import Outside
 from edgewise.serving import service
 from edgewise.serving.service import Part
 
 
 def serve(loaded: LoadedSettings) -> int:
-    """Run the device service until a stop signal; see `serving.service.serve`.
+    """Run the device service until a stop signal; see `serving.service.serve`. Settings of a fleet that keep it from starting are
+    given up: it is to be started again without them.
 
     Raises:
         FolderInUse: Another device service uses the state directory.
     """
-    with alone(loaded.settings.home, "device.lock", "device service"):
-        return service.serve(loaded, device_parts)
+    home = loaded.settings.home
+    with alone(home, "device.lock", "device service"):
+        loaded = begin_trial(loaded)
+        try:
+            return service.serve(loaded, partial(device_parts, loaded=loaded))
+        except EdgewiseError as error:
+            if error.retryable or loaded.fleet_fault is not None or not end_trial(home, error):
+                raise
+            return RESTART_CODE
 
 
-def device_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
+def device_parts(settings: Settings, deps: ApiDependencies, loaded: LoadedSettings | None = None) -> Sequence[Part]:
     """Broker, placement, offload, outbox and agent, as far as they are configured."""
     parts: list[Part] = []
     meter, peer_meter = LinkMeter(), LinkMeter()
@@ -51,5 +63,6 @@ def device_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
         deps.planner = PlacementPlanner(settings.placement, far, deps.receipts, power=power, clock=deps.clock)
     parts.append(Outbox(settings, deps, link=cloud, broker=broker))
     if broker is not None and settings.agent.enabled:
-        parts.append(Agent(settings, deps, broker))
+        told = loaded or LoadedSettings(settings, dict.fromkeys(settings_fields(), "default"))
+        parts.append(Agent(told, deps, broker))
     return parts

@@ -6,39 +6,54 @@ Nothing here waits for a network: the service starts and answers without one, an
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from fastapi import APIRouter
 
 from edgewise.api.deps import ApiDependencies
-from edgewise.core.errors import EdgewiseError, StorageError
-from edgewise.core.log import get_logger
-from edgewise.core.settings import Settings
+from edgewise.core.errors import EdgewiseError
+from edgewise.core.log import RecentLines, get_logger
+from edgewise.core.settings import LoadedSettings
 from edgewise.edge.agent.commands.desk import Desk
 from edgewise.edge.agent.commands.inbox import Inbox
 from edgewise.edge.agent.commands.operation import DAY_S, Operation
+from edgewise.edge.agent.commands.record import Record
+from edgewise.edge.agent.desired import DesiredState
+from edgewise.edge.agent.facts import Facts, sync_of
 from edgewise.edge.agent.mail import Letter, Mail
 from edgewise.edge.agent.moments import Moments
+from edgewise.edge.agent.ops.diagnose import diagnose
 from edgewise.edge.agent.ops.infer import infer
+from edgewise.edge.agent.ops.lifecycle import drain, restart
+from edgewise.edge.agent.ops.logs import logs
+from edgewise.edge.agent.ops.models import model_operations
 from edgewise.edge.agent.ops.ping import ping
+from edgewise.edge.agent.ops.software import software
 from edgewise.edge.agent.presence import STARTED, Presence
-from edgewise.edge.agent.reserve import Reserve
 from edgewise.edge.agent.schema import open_agent
-from edgewise.edge.agent.uplink.budget import Budget
-from edgewise.edge.agent.uplink.rows import Rows
-from edgewise.edge.agent.uplink.sender import Sender
+from edgewise.edge.agent.telemetry.batches import TelemetryTask
+from edgewise.edge.agent.telemetry.meter import Meter
+from edgewise.edge.agent.uplink.uplink import Uplink
 from edgewise.edge.broker import BrokerLink
 from edgewise.edge.hardware.machine import Machine
+from edgewise.edge.twin.installer import Installer
 from edgewise.wire import topics
 from edgewise.wire.envelope import decode
-from edgewise.wire.fleet import Birth, Event, HostLive, Severity, Sync
+from edgewise.wire.fleet import Ack, HostLive, Severity, Sync
 
 log = get_logger(__name__)
 
 _WATCH_S = 10.0
 _TIDY_S = 600.0
+_RETRY_S = 5.0
+_TOLD: dict[str, Severity] = {
+    "engine_crashed": "warning",
+    "engine_failed": "critical",
+    "mqtt_clone": "critical",
+    "mqtt_unfit": "critical",
+}
+"""Events of the service that the fleet hears of."""
 
 
 class Agent:
@@ -48,39 +63,46 @@ class Agent:
         StorageError: The machine does not tell its boot id.
     """
 
-    def __init__(self, settings: Settings, deps: ApiDependencies, broker: BrokerLink) -> None:
-        self._settings = settings
+    def __init__(self, loaded: LoadedSettings, deps: ApiDependencies, broker: BrokerLink) -> None:
+        settings, link, clock = loaded.settings, broker.link, deps.clock
+        self._agent = settings.agent
         self._deps = deps
-        self._broker = broker
-        self._link = broker.link
-        clock = deps.clock
-        moments = Moments(clock)
-        self._moments = moments
+        self._link = link
+        moments, hardware = Moments(clock), Machine(settings.home, clock)
+        self._recent = RecentLines()
         self._database = open_agent(settings.home / "agent.db")
-        self._rows = Rows(self._database, moments, max_bytes=settings.agent.outbox_bytes)
-        self._budget = Budget(self._database, moments, settings.agent.daily_bytes)
-        self._sender = Sender(self._link, self._rows, self._budget, moments, clock)
-        self._reserve = Reserve(settings.home / "agent-reserve", self._rows)
-        self._inbox = Inbox(self._database, self._rows, moments, self._link.uid)
-        self._hardware = Machine(settings.home, clock)
-        self._presence = Presence(self._link, birth=self._birth, sync=self._sync, on_born=self._born)
+        self._uplink = uplink = Uplink(settings, link, self._database, moments, clock)
+        self._inbox = Inbox(self._database, uplink.rows, moments, link.uid)
+        self._meter = Meter(deps, hardware)
+        self._telemetry = TelemetryTask(self._meter, uplink, moments, link.uid, period_s=settings.agent.telemetry_s)
+        installer = Installer(settings, deps.models)
+        self._desired = DesiredState(
+            loaded, deps, link, self._database, uplink, self._telemetry, installer, ends=self._ends
+        )
+        operations = {
+            operation.name: operation
+            for operation in (
+                ping(clock),
+                infer(deps),
+                *model_operations(deps.models, installer),
+                restart(deps, boot=moments.boot, started=STARTED, ends=self._ends),
+                drain(deps),
+                logs(self._recent, uplink.log_part),
+                diagnose(deps, link, settings.home),
+                software(),
+            )
+        }
+        facts = Facts(settings, deps, link, hardware, installer, boot=moments.boot, ops=[*operations])
+        self._presence = Presence(link, birth=facts.birth, sync=self._sync, on_born=self._born)
         broker.present(self._presence)
-        self._desk = Desk(
-            self._link,
-            self._inbox,
-            self._sender,
-            self._operations(),
-            moments,
+        self._desk = self._make_desk(operations, moments)
+        self._mail = Mail(
+            link,
             clock,
-            on_full=self._reserve.free,
-            on_retained=self._refuse_retained,
+            {"cmd": self._desk.command, "ctl": self._desk.control, "des": self._take_desired, "host": self._host},
         )
         self._host_ep = -1
-        self._mail = Mail(
-            self._link,
-            clock,
-            {"cmd": self._desk.command, "ctl": self._desk.control, "des": self._desired, "host": self._host},
-        )
+        self._told_probe = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def __repr__(self) -> str:
@@ -90,16 +112,27 @@ class Agent:
     def routers(self) -> Sequence[APIRouter]:
         return ()
 
+    def _make_desk(self, operations: dict[str, Operation], moments: Moments) -> Desk:
+        return Desk(
+            self._link,
+            self._inbox,
+            self._uplink.sender,
+            operations,
+            moments,
+            self._deps.clock,
+            on_full=self._uplink.reserve.free,
+            on_retained=self._refuse_retained,
+            on_end=self._command_ended,
+        )
+
     # --- life ------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._sender.start()
-        self._desk.lanes.start()
-        self._mail.start()
-        self._spawn(self._prepare(), "agent-prepare")
+        self._recent.attach()
+        self._spawn(self._begin(), "agent-begin")
         self._spawn(self._watch(), "agent-watch")
         self._spawn(self._say_drain(), "agent-drain")
-        self._link.start()
+        self._spawn(self._pass_events_on(), "agent-events")
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -107,36 +140,46 @@ class Agent:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._mail.stop()
         await self._desk.stop()
-        await self._sender.stop()
+        await self._desired.twin.stop()
+        await self._telemetry.stop()
+        await self._uplink.sender.stop()
         await asyncio.to_thread(self._database.close)
+        self._recent.detach()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
 
-    async def _prepare(self) -> None:
-        try:
-            await self._budget.load()
-        except StorageError as error:
-            log.warning("budget_not_loaded", reason=error.message)
+    async def _begin(self) -> None:
+        """What is on disk is taken before the first message is: a disk that refuses holds the agent up, not the service."""
+        await self._surely(self._uplink.start)
+        await self._surely(self._desired.start)
+        self._desk.lanes.start()
+        self._telemetry.start()
+        self._mail.start()
+        self._link.start()
+        await self._surely(self._desired.prove)
 
-    async def _say_drain(self) -> None:
-        await self._deps.requests.wait_drain()
-        try:
-            await self._presence.draining("the service finishes what it has begun")
-        except EdgewiseError as error:
-            log.info("drain_not_told", reason=error.message)
+    async def _surely(self, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                return await work()
+            except EdgewiseError as error:
+                log.warning("agent_waits", reason=error.message)
+                await self._deps.clock.sleep(_RETRY_S)
+
+    def _ends(self, reason: str, expected_s: float | None) -> None:
+        self._presence.ends(reason, expected_s)
 
     # --- watching --------------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Every task has an outermost frame that goes on; one that is dead all the same is noticed here."""
         tidied_at = float("-inf")
         while True:
             try:
                 await self._look_after()
                 if self._deps.clock.monotonic() - tidied_at >= _TIDY_S:
                     tidied_at = self._deps.clock.monotonic()
-                    await self._inbox.prune(self._settings.agent.keep_days * DAY_S, self._settings.agent.outbox_bytes)
+                    await self._inbox.prune(self._agent.keep_days * DAY_S, self._agent.outbox_bytes)
             except EdgewiseError as error:
                 log.warning("agent_waits", reason=error.message)
             except Exception:  # outermost frame of a task
@@ -145,54 +188,38 @@ class Agent:
 
     async def _look_after(self) -> None:
         if self._link.revive():
-            await self.tell_event(
-                "link_task_died", "warning", "The task that keeps the link had ended; it was begun again."
-            )
-        await self._reserve.hold()
+            message = "The task that keeps the link to the broker had ended; it was begun again."
+            await self._uplink.event("link_task_died", "warning", message)
+        await self._uplink.look_after()
+        if self._link.connected:
+            await self._desired.report_changes()
+            if self._link.found is not None and not self._told_probe:
+                await self._presence.tell_birth()
+                self._told_probe = True
 
-    # --- what is told ----------------------------------------------------------------------------------------------------
-
-    async def tell_event(self, kind: str, severity: Severity, message: str, **facts: Any) -> None:
-        """Something happened: kept for the fleet, until it has it."""
-        event = Event(kind=kind, severity=severity, message=message, facts=facts)
+    async def _say_drain(self) -> None:
+        await self._deps.requests.wait_drain()
         try:
-            await self._rows.add("alert", topics.event(self._link.uid, severity), event)
-        except StorageError as error:
-            log.warning("event_not_kept", kind=kind, reason=error.message)
-            return
-        self._sender.wake()
+            await self._presence.draining("the service finishes what it has begun")
+        except EdgewiseError as error:
+            log.info("drain_not_told", reason=error.message)
 
-    def _born(self) -> None:
-        self._sender.link_up()
+    async def _pass_events_on(self) -> None:
+        async for event in self._deps.events.follow():
+            if event.kind in _TOLD:
+                await self._uplink.event(event.kind, _TOLD[event.kind], event.message, **event.fields)
 
-    async def _birth(self) -> Birth:
-        found = self._link.found
-        hardware = await asyncio.to_thread(self._hardware.describe)
-        return Birth(
-            version=self._deps.version,
-            boot=self._moments.boot,
-            started=STARTED,
-            name=self._settings.agent.name or socket.gethostname(),
-            ops=tuple(self._operations()),
-            hardware=dict(hardware),
-            limits={"outbox_bytes": self._settings.agent.outbox_bytes, "keep_days": self._settings.agent.keep_days},
-            broker={} if found is None else {"packet": found.packet, "expiry": found.expiry, "shared": found.shared},
-        )
+    # --- at each connect -------------------------------------------------------------------------------------------------
 
     async def _sync(self) -> Sync:
-        return Sync(gens={}, open=tuple((await self._inbox.open())[:1000]), outbox=await self._rows.depths())
+        return await sync_of(self._inbox, self._uplink.rows, self._desired.twin)
+
+    async def _born(self) -> None:
+        self._uplink.sender.link_up()
+        self._telemetry.soon()
+        await self._desired.twin.report_all()
 
     # --- what arrives ----------------------------------------------------------------------------------------------------
-
-    def _operations(self) -> dict[str, Operation]:
-        all_of_them = (ping(self._deps.clock), infer(self._deps))
-        return {operation.name: operation for operation in all_of_them}
-
-    async def _refuse_retained(self, op: str) -> None:
-        message = (
-            f"A command '{op}' is retained at the broker and was not done: clear it with an empty retained message."
-        )
-        await self.tell_event("retained_command", "warning", message, op=op, topic=topics.command(self._link.uid, op))
 
     async def _host(self, letter: Letter) -> None:
         """The fleet comes or goes. The will of its last session may arrive after it has come again."""
@@ -201,7 +228,20 @@ class Agent:
         if host.state == "offline" and envelope.ep < self._host_ep:
             return
         self._host_ep = envelope.ep
-        self._sender.host_said(host)
+        self._uplink.sender.host_said(host)
+        if host.state == "online":
+            self._telemetry.soon()
 
-    async def _desired(self, letter: Letter) -> None:
-        del letter
+    async def _take_desired(self, letter: Letter) -> None:
+        await self._desired.twin.desired(letter.name, letter.payload)
+
+    async def _refuse_retained(self, op: str) -> None:
+        topic = topics.command(self._link.uid, op)
+        message = (
+            f"A command '{op}' is retained at the broker and was not done: clear it with an empty retained message."
+        )
+        await self._uplink.event("retained_command", "warning", message, op=op, topic=topic)
+
+    def _command_ended(self, record: Record, ack: Ack) -> None:
+        if record.op == "infer":
+            self._meter.answered(ack)

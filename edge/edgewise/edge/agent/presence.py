@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Literal
@@ -28,7 +27,7 @@ class Presence:
 
     Args:
         birth, sync: Make these messages as of now.
-        on_born: Called after each; it must not raise.
+        on_born: Called after each.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class Presence:
         *,
         birth: Callable[[], Awaitable[Birth]],
         sync: Callable[[], Awaitable[Sync]],
-        on_born: Callable[[], None],
+        on_born: Callable[[], Awaitable[None]],
     ) -> None:
         self._link = link
         self._make_birth = birth
@@ -65,7 +64,7 @@ class Presence:
             if not self._link.connected:
                 raise
             log.warning("birth_not_told", reason=error.message)  # a full disk must not cost the link
-        self._on_born()
+        await self._on_born()
 
     async def tell_birth(self) -> None:
         """Say again what the device is, after a change."""
@@ -97,14 +96,3 @@ def last_will(uid: str, ep: int) -> Will:
     """What the broker says of a device of session `ep` that is gone without a goodbye."""
     live = Live(state="offline", reason="the connection was lost")
     return Will(topics.live(uid), encode(Sealer(ep).seal(live)))
-
-
-async def announce_drain(presence: Presence, drained: Awaitable[None]) -> None:
-    """Says that the device drains, once it does."""
-    await drained
-    try:
-        await presence.draining("the service finishes what it has begun")
-    except EdgewiseError as error:
-        log.info("drain_not_told", reason=error.message)
-    except asyncio.CancelledError:
-        raise

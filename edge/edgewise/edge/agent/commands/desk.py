@@ -31,6 +31,7 @@ class Desk:
     """Args:
     operations: By their names.
     on_full: The disk has no room for a command: make some.
+    on_end: Told how a command has ended.
     on_retained: Told the operation of a command that was retained, which is never done.
     """
 
@@ -45,6 +46,7 @@ class Desk:
         *,
         on_full: Callable[[], Awaitable[None]],
         on_retained: Callable[[str], Awaitable[None]],
+        on_end: Callable[[Record, Ack], None],
     ) -> None:
         self._link = link
         self._inbox = inbox
@@ -53,6 +55,7 @@ class Desk:
         self._clock = clock
         self._on_full = on_full
         self._on_retained = on_retained
+        self._on_end = on_end
         self._own = f"{topics.live(link.uid).rpartition('/')[0]}/"
         self._farewells: set[asyncio.Task[None]] = set()
         self.lanes = Lanes(inbox, operations, link, moments, clock, tell=self.tell, on_end=self._ended, on_full=on_full)
@@ -115,6 +118,7 @@ class Desk:
 
     def _ended(self, record: Record, ack: Ack) -> None:
         self._sender.wake()
+        self._on_end(record, ack)
         self._tell_reply(record, ack)
 
     def _tell_reply(self, record: Record, ack: Ack) -> None:
