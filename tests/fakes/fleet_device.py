@@ -1,7 +1,7 @@
 """A scripted device of a fleet over a real broker: presence, commands, shadows and an outbox, without an engine behind it.
 
-It keeps what a device keeps on its disk (inbox, outbox, generations) in this object, so `cut` and `start` is a device that lost its
-link, and a new object with the same folder one that lost its disk but for the number of its session.
+It keeps what a device keeps on its disk (inbox, outbox, generations) in this object, so `cut` and `start` is a device that lost
+its link, and a new object with the same folder one that lost its disk but for the number of its session.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class FleetDevice:
 
     async def sync(self) -> None:
         gens = {shadow: desired.gen for shadow, desired in self.documents.items()}
-        waiting = {"results": len(self.outbox)}
+        waiting = {"result": len(self.outbox)} if self.outbox else {}
         await self.say(topics.sync(self.uid), Sync(gens=gens, open=tuple(self.open), outbox=waiting))  # type: ignore[arg-type]
 
     async def ack(self, id: str, state: CommandState, **facts: Any) -> None:

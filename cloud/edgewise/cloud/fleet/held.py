@@ -13,27 +13,16 @@ MOST = 500
 def count_models(held: Iterable[Sequence[Mapping[str, Any]]]) -> list[ModelUseView]:
     """Models by name and digest, most used first; `held` has those of each device (`wire.fleet.ModelState` as JSON)."""
     counts: dict[tuple[str, str | None], list[int]] = {}
-    facts: dict[tuple[str, str | None], Mapping[str, Any]] = {}
     for models in held:
         for model in models:
             if model.get("state") == "removed":
                 continue
-            key = (str(model["name"]), model.get("digest"))
-            count = counts.setdefault(key, [0, 0, 0])
+            count = counts.setdefault((str(model["name"]), model.get("digest")), [0, 0, 0])
             count[0] += 1
             count[1] += bool(model.get("loaded"))
             count[2] += model.get("state") == "failed"
-            facts.setdefault(key, model)
     ordered = sorted(counts.items(), key=lambda one: (-one[1][0], one[0][0], one[0][1] or ""))
     return [
-        ModelUseView(
-            name=name,
-            digest=digest,
-            role=str(facts[name, digest].get("role", "")),
-            bytes=int(facts[name, digest].get("bytes", 0)),
-            devices=devices,
-            loaded=loaded,
-            failed=failed,
-        )
+        ModelUseView(name=name, digest=digest, devices=devices, loaded=loaded, failed=failed)
         for (name, digest), (devices, loaded, failed) in ordered[:MOST]
     ]

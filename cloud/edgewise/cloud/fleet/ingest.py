@@ -59,9 +59,8 @@ class _Batch:
     dropped: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
 
-    def receive(self, uid: str, kind: str, id: str) -> None:
-        if kind not in UNKEPT:
-            self.received.setdefault(uid, []).append(id)
+    def receive(self, uid: str, id: str) -> None:
+        self.received.setdefault(uid, []).append(id)
 
 
 class Ingest:
@@ -199,14 +198,15 @@ class Ingest:
         devices = _devices(session, {one.uid for one in uplinks} | {one.uid for one in unread})
         for bad in unread:
             self._refuse(session, result, devices.get(bad.uid), bad)
-        known = _known(session, [one.envelope.id for one in uplinks if one.kind not in UNKEPT])
+        known = _known(session, [one.envelope.id for one in uplinks if one.kept])
         for uplink in uplinks:
             device = devices.get(uplink.uid)
             if device is None:
                 result.dropped["foreign"] += 1
                 self._tell_seldom(uplink.uid, "foreign", f"a device that is not enrolled sends messages: {uplink.uid}")
                 continue
-            result.receive(uplink.uid, uplink.kind, uplink.envelope.id)
+            if uplink.kept:
+                result.receive(uplink.uid, uplink.envelope.id)
             if uplink.envelope.id not in known:
                 try:
                     self._handle(session, result, device, uplink)
@@ -223,7 +223,7 @@ class Ingest:
             result.changes += handler(session, device, uplink)
         if not uplink.retained:
             device.seen_at = max(uplink.at, device.seen_at or 0.0)
-        if uplink.kind not in UNKEPT:
+        if uplink.kept:
             until = uplink.at + _KEEP_S.get(uplink.kind, _KEEP_OTHERS_S)
             session.add(Arrival(id=uplink.envelope.id, uid=uplink.uid, until=until))
 
@@ -232,7 +232,8 @@ class Ingest:
         log.info("fleet_message_dropped", uid=bad.uid, kind=bad.kind, reason=bad.message)
         if device is None:
             return
-        result.receive(bad.uid, bad.kind, bad.id)
+        if bad.kind not in UNKEPT:
+            result.receive(bad.uid, bad.id)
         if self._tell_seldom(bad.uid, bad.kind, bad.message):
             message = f"A message of the kind {bad.kind!r} was dropped: {bad.message}"
             note(session, device.tenant_id, "message.dropped", "warning", message, uid=bad.uid, at=self._clock.time())

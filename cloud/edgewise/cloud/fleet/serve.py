@@ -10,6 +10,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
+from edgewise.cloud.console.app import mount_console
 from edgewise.cloud.fleet.api.app import add_api
 from edgewise.cloud.fleet.api.auth import caller
 from edgewise.cloud.fleet.app import FleetService
@@ -74,6 +75,7 @@ def create_app(service: FleetService) -> FastAPI:
         return Response(body, media_type=content_type)
 
     state = add_api(app, service.fleet, service.settings.fleet)
+    mount_console(app, service.fleet, service.settings.fleet)
     return app
 
 

@@ -27,7 +27,7 @@ KINDS: Mapping[str, type[BaseModel]] = {
 }
 """Level of the topic after `up/`, and what its messages say."""
 UNKEPT = ("live", "birth", "sync")
-"""Said anew at each connect, so it is neither kept in the device's outbox nor acknowledged."""
+"""Said anew at each connect: no outbox keeps it, and it is not acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,11 @@ class Uplink:
     body: BaseModel
     at: float
     retained: bool
+
+    @property
+    def kept(self) -> bool:
+        """Whether the device may keep it until it is acknowledged; a piece of a streamed answer it does not."""
+        return self.kind not in UNKEPT and not (isinstance(self.body, Ack) and self.body.text is not None)
 
     def read(self, kind: type[BodyT]) -> BodyT:
         """The body, known to be of this kind by the registration of the handler."""

@@ -36,10 +36,9 @@ def receive_ack(session: Session, device: Device, uplink: Uplink) -> list[Change
         reason = f"came after the command had been {row.state} here: {ack.reason}".rstrip(": ")
         add_step(session, row.id, ack.state, uplink.at, reason=reason, message_id=uplink.envelope.id)
         return [Change(device.tenant_id, "command", row.id)]
-    piece = ack.text is not None and row.state == ack.state
+    if ack.text is not None and row.state == ack.state:
+        return []  # a piece of a streamed answer: whoever reads it gets it, the whole is in the result
     row.ep, row.seq = uplink.envelope.place
-    if piece:
-        return []  # of a streamed answer: whoever reads it gets it, the whole is in the result
     row.state, row.step, row.percent, row.changed_at = ack.state, ack.step, ack.percent, uplink.at
     row.code, row.reason, row.retryable, row.result = ack.code, ack.reason, ack.retryable, ack.result
     count = select(func.count()).where(CommandStep.command_id == row.id)

@@ -29,6 +29,7 @@ class Open:
 
     id: str
     uid: str
+    op: str
     tries: int
     accepted: bool
     due: float | None
@@ -58,6 +59,7 @@ class Agenda:
         self._open[row.id] = Open(
             id=row.id,
             uid=row.uid,
+            op=row.op,
             tries=row.tries,
             accepted=accepted,
             due=None if accepted else now,
@@ -107,6 +109,10 @@ class Agenda:
         """Seconds in which a command must be accepted; None for ever."""
         one = self._open.get(id)
         return None if one is None or one.accepted or one.deadline is None else one.deadline - now
+
+    def answering(self) -> Iterator[Open]:
+        """Those that a device streams an answer to."""
+        return (one for one in [*self._open.values()] if one.accepted and one.op == "infer")
 
     def of(self, uid: str) -> Iterator[Open]:
         return (one for one in [*self._open.values()] if one.uid == uid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from edgewise.cloud.fleet.syncs import Synced
 from edgewise.core.clock import Clock
 from edgewise.core.errors import EdgewiseError, LinkLost, StorageError
 from edgewise.core.log import get_logger
-from edgewise.wire.fleet import ENDED, Command, Control
+from edgewise.wire.fleet import ENDED, Ack, Command, CommandState, Control
 
 log = get_logger(__name__)
 
@@ -38,7 +38,7 @@ _OPEN = ("queued", "sent", "accepted", "running")
 class _End:
     """How the service itself ends a command, and in which states it may."""
 
-    state: str
+    state: CommandState
     code: str
     reason: str
     states: tuple[str, ...]
@@ -55,7 +55,11 @@ LOST = _End(
 
 
 class Sender:
-    """One task. `answer` is for syncs."""
+    """One task. `answer` is for syncs.
+
+    Args:
+        on_end: Told of commands that ended here, not on their device.
+    """
 
     def __init__(
         self,
@@ -65,10 +69,12 @@ class Sender:
         agenda: Agenda,
         metrics: FleetMetrics,
         clock: Clock,
+        on_end: Callable[[str, Ack], None],
     ) -> None:
         self._db, self._changes, self._downlink, self._metrics = db, changes, downlink, metrics
         self._agenda = agenda
         self._clock = clock
+        self._on_end = on_end
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -127,11 +133,12 @@ class Sender:
     async def end(self, ids: Sequence[str], how: _End) -> None:
         """End commands here, unless they have moved on."""
         for some in chunks(ids):
-            ended = await self._db.write(partial(_end, ids=some, how=how, now=self._clock.time()))
-            done = {change.id for change in ended}
-            for id in done:
+            ended, moved = await self._db.write(partial(_end, ids=some, how=how, now=self._clock.time()))
+            for id in set(some) - moved:
                 self._agenda.ended(id)
-            self._agenda.later([id for id in some if id not in done], self._clock.monotonic() + _IDLE_S)
+            for change in ended:
+                self._on_end(change.id, Ack(state=how.state, code=how.code, reason=how.reason))
+            self._agenda.later(moved, self._clock.monotonic() + _IDLE_S)
             self._changes.publish(*ended)
 
     async def _run(self) -> None:
@@ -221,7 +228,7 @@ class Sender:
 
 def _unknown(id: str, place: tuple[int, int], one: Synced) -> bool:
     """Whether a device that had accepted a command knows neither it nor an end of it that is still on its way."""
-    return id not in one.sync.open and not any(one.sync.outbox.values()) and place < one.place
+    return id not in one.sync.open and not one.sync.outbox.get("result") and place < one.place
 
 
 def _load(
@@ -247,13 +254,17 @@ def _note_sent(session: Session, ids: Sequence[str], now: float) -> list[Change]
     return changes
 
 
-def _end(session: Session, ids: Sequence[str], how: _End, now: float) -> list[Change]:
-    changes = []
-    for row in _locked(session, ids, how.states):
+def _end(session: Session, ids: Sequence[str], how: _End, now: float) -> tuple[list[Change], set[str]]:
+    """What was ended, and which have moved on to another state in which they are open."""
+    changes, moved = [], set()
+    for row in _locked(session, ids, _OPEN):
+        if row.state not in how.states:
+            moved.add(row.id)
+            continue
         row.state, row.code, row.reason, row.changed_at = how.state, how.code, how.reason, now
         add_step(session, row.id, how.state, now, reason=how.reason)
         changes.append(Change(row.tenant_id, "command", row.id))
-    return changes
+    return changes, moved
 
 
 def _locked(session: Session, ids: Sequence[str], states: Sequence[str]) -> list[Any]:

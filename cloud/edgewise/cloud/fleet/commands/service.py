@@ -28,7 +28,7 @@ from edgewise.cloud.fleet.pages import check_limit
 from edgewise.cloud.fleet.syncs import Syncs
 from edgewise.cloud.fleet.uplink import Uplink
 from edgewise.core.clock import Clock, SystemClock
-from edgewise.core.errors import EdgewiseError, InvalidRequest, KeyReused, LinkLost, NotFound
+from edgewise.core.errors import EdgewiseError, InvalidRequest, KeyReused, NotFound
 from edgewise.core.log import get_logger
 from edgewise.wire.envelope import new_ulid
 from edgewise.wire.fleet import ENDED, Ack, Control
@@ -60,9 +60,9 @@ class CommandService:
         self._db, self._changes, self._downlink = db, changes, downlink
         self._clock = clock or SystemClock()
         self._agenda = Agenda()
-        self._sender = Sender(db, changes, downlink, self._agenda, metrics, self._clock)
-        self._streams = Streams()
         self._tasks = Tasks()
+        self._streams = Streams(self._grant)
+        self._sender = Sender(db, changes, downlink, self._agenda, metrics, self._clock, self._streams.ended)
 
     def register(self, ingest: Ingest, syncs: Syncs) -> None:
         ingest.on("ack", receive_ack, after=self._heard)
@@ -78,9 +78,11 @@ class CommandService:
         await self._tasks.end()
 
     async def linked(self) -> None:
-        """The link to the broker is there again."""
+        """The link to the broker is there again. Credit that was given meanwhile is lost; too much of it does no harm."""
         self._sender.wake()
         await self._sender.linked()
+        for one in self._agenda.answering():
+            self._grant(one.uid, one.id, CREDIT)
 
     # --- sending ---------------------------------------------------------------------------------------------------------
 
@@ -164,6 +166,7 @@ class CommandService:
         self._changes.publish(Change(actor.tenant, "command", row.id))
         if row.state in ENDED:
             self._agenda.ended(row.id)
+            self._streams.ended(row.id, _last(views.CommandView.model_validate(row)))
         else:
             await self._ask_end(row.uid, row.id)
         return views.CommandView.model_validate(row)
@@ -209,27 +212,20 @@ class CommandService:
         return await self._db.read(work)
 
     async def stream(self, actor: Actor, command_id: str) -> AsyncIterator[Ack]:
-        """Acknowledgements as they come, until the command has ended; the pieces of `infer` get their credit on the way.
+        """Acknowledgements as they come, until the command has ended; reading lets further pieces come.
 
         A reader that comes late gets what comes from then on; the result at the end is whole.
         """
         with self._streams.listen(command_id) as listener:
             view = await self.command(actor, command_id)
-            granted = 0
             if view.state in ENDED:
                 yield _last(view)
                 return
-            if view.state in ("accepted", "running"):
-                granted = await self._grant(view.uid, command_id, CREDIT)
             while True:
                 ack = await listener.next()
-                if ack.text is not None:
-                    granted -= 1
                 yield ack
                 if ack.state in ENDED:
                     return
-                if granted <= CREDIT // 2 and ack.state in ("accepted", "running"):
-                    granted += await self._grant(view.uid, command_id, CREDIT - granted)
 
     async def log(self, actor: Actor, command_id: str) -> Sequence[str]:
         """Lines that a `logs` command has brought, in order."""
@@ -252,7 +248,7 @@ class CommandService:
             self._agenda.accepted(id, uplink.envelope.place, self._clock.monotonic())
         else:
             self._tasks.spawn(self._stop_late(tenant, uplink.uid, id), "late-command")
-        self._streams.publish(id, ack)
+        self._streams.publish(uplink.uid, id, ack)
 
     async def _stop_late(self, tenant: str, uid: str, id: str) -> None:
         """A device works on what has ended here: expired, or given up. It is asked to stop."""
@@ -268,13 +264,8 @@ class CommandService:
         except EdgewiseError as error:
             log.info("fleet_cancel_waits", uid=uid, command=id, reason=error.message)  # for the device's next sync
 
-    async def _grant(self, uid: str, id: str, credit: int) -> int:
-        """The credit that was given; none while there is no link, and the next piece tries again."""
-        try:
-            await self._downlink.control(uid, id, Control(do="grant", credit=credit))
-        except LinkLost:
-            return 0
-        return credit
+    def _grant(self, uid: str, id: str, credit: int) -> None:
+        self._tasks.spawn(self._downlink.control(uid, id, Control(do="grant", credit=credit)), "grant")
 
 
 def _check(uids: Sequence[str], op: str, args: Mapping[str, Any], times: Mapping[str, float | None]) -> None:
