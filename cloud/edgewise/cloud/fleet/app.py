@@ -10,6 +10,8 @@ from typing import Any, NoReturn, Protocol, cast
 
 from sqlalchemy import func, select
 
+from edgewise.cloud.fleet.actor import service as service_actor
+from edgewise.cloud.fleet.alerts.make import make_alert_engine
 from edgewise.cloud.fleet.alerts.service import AlertService
 from edgewise.cloud.fleet.attendance import Attendance
 from edgewise.cloud.fleet.audit_log import AuditService
@@ -17,7 +19,7 @@ from edgewise.cloud.fleet.changes import Changes
 from edgewise.cloud.fleet.commands.service import CommandService
 from edgewise.cloud.fleet.db.database import FleetDatabase, sqlite_url
 from edgewise.cloud.fleet.db.migrate import migrate
-from edgewise.cloud.fleet.db.tables import Device
+from edgewise.cloud.fleet.db.tables import FIRST_TENANT, Device
 from edgewise.cloud.fleet.downlink import USER, Downlink, host_will
 from edgewise.cloud.fleet.events import receive as receive_event
 from edgewise.cloud.fleet.ingest import Ingest
@@ -92,13 +94,14 @@ class FleetService:
         self.commands = CommandService(self.db, self.changes, self.downlink, self.metrics, clock=clock)
         registry = DeviceRegistry(self.db, self.changes, self.downlink, clock=clock)
         self.people = PeopleService(self.db, self.changes, fleet, clock=clock)
+        self.alerts = AlertService(self.db, registry, self.changes, clock=clock)
         self.fleet = Fleet(
             registry=registry,
             telemetry=telemetry,
             shadows=self.shadows,
             commands=self.commands,
             rollouts=RolloutService(self.db, registry, self.changes, clock=clock),
-            alerts=AlertService(self.db, registry, self.changes, clock=clock),
+            alerts=self.alerts,
             people=self.people,
             enrolment=cast(Any, _Missing("enrolment")),
             audit=AuditService(self.db),
@@ -110,6 +113,7 @@ class FleetService:
             self.attendance,
             TelemetryKeeper(self.db, fleet, clock=clock),
             RolloutRunner(self.db, registry, self.shadows, self.commands, self.changes, clock=clock),
+            make_alert_engine(settings, self.db, registry, self.changes, clock=clock),
         ]
         self.attendance.register(self.ingest)
         self.shadows.register(self.ingest, self._syncs)
@@ -132,6 +136,7 @@ class FleetService:
         await migrate(self.db)
         if self._broker is not None:
             await asyncio.to_thread(self._broker.start)
+        await self.alerts.add_defaults(service_actor(FIRST_TENANT, "first start"))
         await self.commands.start()
         for runner in self.runners:
             runner.start()
