@@ -109,7 +109,10 @@ WRONG = [
         "stages.0.options: colour: unknown key; take it out",
     ),
     (stage(text='input = { user = "x" }\ncolour = 1'), "stages.0.colour: unknown key; take it out"),
-    (stage(text='input = { user = "x" }\nwhere = ["moon"]'), "stages.0.where.0: input should be 'local', 'cloud' or 'peer'"),
+    (
+        stage(text='input = { user = "x" }\nwhere = ["moon"]'),
+        "stages.0.where.0: input should be 'local', 'cloud' or 'peer'",
+    ),
     (stage(text='input = { user = "x" }\nprivacy = "none"'), "stages.0.privacy: input should be"),
     (stage(text='input = { user = "x" }\nprecision = "int3"'), "stages.0.precision: input should be"),
     (stage(text='input = { user = "x" }\nafter = ["z"]'), "stages.0.after: there is no stage 'z'"),
