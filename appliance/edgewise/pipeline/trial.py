@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -37,7 +37,7 @@ BUILT_IN = (
 
 Meter = Callable[[], float | None]
 """Joules that the machine has taken so far, None where that is not measured."""
-Progress = Callable[[str, float], None]
+Progress = Callable[[str, float], Awaitable[None]]
 """Told the step and the percentage done."""
 
 
@@ -62,7 +62,7 @@ async def run_trial(
     recent: RecentInputs,
     *,
     meter: Meter = lambda: None,
-    progress: Progress = lambda *_: None,
+    progress: Progress | None = None,
 ) -> TrialResult:
     """Try a model that is installed beside the one in use.
 
@@ -80,14 +80,14 @@ async def run_trial(
     else:
         baseline = await models.open(baseline_name)
         for index, given in enumerate(inputs):
-            progress("reading what the model in use writes", 50 * index / len(inputs))
+            await _tell(progress, "reading what the model in use writes", 50 * index / len(inputs))
             text = await _write(baseline, given, args.tokens, old, meter)
             if text is not None:
                 texts.append((given, text))
     candidate = await models.open(args.candidate)
     new, same, positions, ran = _Pace(), 0, 0, 0
     for index, (given, text) in enumerate(texts):
-        progress("trying the candidate", 50 + 50 * index / len(texts))
+        await _tell(progress, "trying the candidate", 50 + 50 * index / len(texts))
         if await _write(candidate, given, args.tokens, new, meter) is None:
             continue
         ran += 1
@@ -106,6 +106,11 @@ async def run_trial(
         joules_per_token=new.joules_per_token,
         baseline_joules_per_token=old.joules_per_token if compared else None,
     )
+
+
+async def _tell(progress: Progress | None, step: str, percent: float) -> None:
+    if progress is not None:
+        await progress(step, percent)
 
 
 async def _prompt(model: ServedModel, given: ChatInput | TextInput, room: int) -> tuple[int, ...] | None:

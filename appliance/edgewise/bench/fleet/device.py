@@ -320,7 +320,7 @@ class SimulatedDevice:
             for offset, text in enumerate(pieces):
                 piece = Ack(state="running", offset=offset, text=text)
                 self._put(topics.ack(self.uid, id), lambda _, piece=piece: piece, re=id)  # type: ignore[misc]
-            return {"text": "".join(pieces), "tokens": len(pieces)}
+            return {"choices": [{"text": "".join(pieces)}], "usage": {"completion_tokens": len(pieces)}}
         if command.op == "model.trial":
             return self._trial(TrialArgs.model_validate(command.args)).model_dump(exclude_none=True)
         return {}

@@ -30,6 +30,7 @@ from edgewise.edge.agent.ops.logs import logs
 from edgewise.edge.agent.ops.models import model_operations
 from edgewise.edge.agent.ops.ping import ping
 from edgewise.edge.agent.ops.software import software
+from edgewise.edge.agent.ops.trial import trial
 from edgewise.edge.agent.presence import STARTED, Presence
 from edgewise.edge.agent.schema import open_agent
 from edgewise.edge.agent.telemetry.batches import TelemetryTask
@@ -89,6 +90,7 @@ class Agent:
                 drain(deps),
                 logs(self._recent, uplink.log_part),
                 diagnose(deps, link, settings.home),
+                trial(deps, installer),
                 software(),
             )
         }

@@ -32,6 +32,10 @@ GOOD = {"prompts": 8, "agreement": 0.95, "tokens_per_s": 50.0, "baseline_tokens_
 HERE = Facts(present=True, healthy=True)
 
 
+def answered(tokens: int) -> dict[str, Any]:
+    return {"usage": {"completion_tokens": tokens}}
+
+
 def move(member: Member, facts: Facts, *, plan: RolloutPlan = PLAN, trial: bool = True, now: float = 0.0) -> Any:
     return next_move(member, facts, plan, STAGE, trial=trial, now=now)
 
@@ -48,10 +52,10 @@ def test_a_good_model_goes_all_the_way() -> None:
     desired = replace(tried, gen=7, ours=True)
     assert move(member("changing", gen=7), desired) is None
     assert (step := move(member("changing", gen=7), replace(desired, seen=7, applied=7))).do == "probe"
-    answered = replace(desired, applied=7, probe=Outcome(state="succeeded", result={"tokens": 4}))
-    assert (step := move(member(step.state, gen=7), answered)).state == "baking"
-    assert move(member("baking", gen=7, at=100.0), answered, now=159.0) is None
-    assert move(member("baking", gen=7, at=100.0), answered, now=160.0).state == "succeeded"
+    done = replace(desired, applied=7, probe=Outcome(state="succeeded", result=answered(4)))
+    assert (step := move(member(step.state, gen=7), done)).state == "baking"
+    assert move(member("baking", gen=7, at=100.0), done, now=159.0) is None
+    assert move(member("baking", gen=7, at=100.0), done, now=160.0).state == "succeeded"
 
 
 @pytest.mark.parametrize(
@@ -78,10 +82,10 @@ def test_a_trial_that_fails_or_brings_no_scores_fails_the_device() -> None:
 
 def test_a_device_that_does_not_answer_or_does_not_hold_it_does_not_succeed() -> None:
     changed = replace(HERE, gen=3, ours=True, seen=3, applied=3)
-    silent = replace(changed, probe=Outcome(state="succeeded", result={"tokens": 0}))
+    silent = replace(changed, probe=Outcome(state="succeeded", result=answered(0)))
     assert move(member("probing", gen=3), silent).state == "failed"
     assert move(member("probing", gen=3), replace(changed, probe=Outcome(state="timed-out"))).state == "failed"
-    other = replace(changed, probe=Outcome(state="succeeded", result={"tokens": 4}), holds=False)
+    other = replace(changed, probe=Outcome(state="succeeded", result=answered(4)), holds=False)
     assert move(member("probing", gen=3), other) is None  # until the deadline
     step = at_deadline(member("probing"))
     assert step is not None
@@ -210,7 +214,7 @@ class AnyOrder(RuleBasedStateMachine):
     def probed(self, tokens: int) -> None:
         if tokens:
             self.proof.add("answered")
-        self.facts = replace(self.facts, probe=Outcome(state="succeeded", result={"tokens": tokens}))
+        self.facts = replace(self.facts, probe=Outcome(state="succeeded", result=answered(tokens)))
 
     @rule(holds=st.booleans())
     def reports_content(self, holds: bool) -> None:

@@ -210,7 +210,8 @@ def _probing(facts: Facts) -> Move | None:
         return Move("probing", "probe")
     if not probe.ended:
         return None
-    if probe.state != "succeeded" or not probe.result.get("tokens"):
+    usage = probe.result.get("usage") or {}
+    if probe.state != "succeeded" or not usage.get("completion_tokens"):
         return Move("failed", reason=f"It does not answer: {probe.reason or probe.state}")
     if not (facts.holds and facts.healthy):
         return None  # reports come after a restart; the stage's deadline ends the wait
