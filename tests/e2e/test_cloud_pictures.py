@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from edgewise.models.diffusion.pictures import encode
 from edgewise.models.diffusion.starter.tiny import TINY, make_tiny_pictures
 from edgewise.wire.http import BLOBS, JOBS, job_path
 from scripts.service import CloudService
@@ -155,14 +156,20 @@ def _pipeline(folder: Path) -> Path:
     return folder / "pipe"
 
 
-def _drawn(url: str, privacy: str) -> tuple[np.ndarray[Any, Any], int, Any]:
-    """Pixels, bytes of the PNG, receipt."""
+def _drawn(url: str, privacy: str, image: bytes | None = None) -> tuple[np.ndarray[Any, Any], int, Any]:
+    """Pixels, bytes of the PNG, receipt; of an edit where an `image` is given."""
     body = {"model": "pictures", "prompt": "cat", "seed": 3, "steps": 4}
-    answer = httpx.post(f"{url}/v1/images/generations", json=body, headers={"x-edgewise-privacy": privacy}, timeout=120)
+    headers = {"x-edgewise-privacy": privacy}
+    if image is None:
+        answer = httpx.post(f"{url}/v1/images/generations", json=body, headers=headers, timeout=120)
+    else:
+        form = {name: str(value) for name, value in body.items()}
+        files = {"image": ("image.png", image, "image/png")}
+        answer = httpx.post(f"{url}/v1/images/edits", data=form, files=files, headers=headers, timeout=120)
     assert answer.status_code == 200, answer.text
     png = base64.b64decode(answer.json()["data"][0]["b64_json"])
-    with Image.open(io.BytesIO(png)) as image:
-        return np.asarray(image.convert("RGB")).astype(int), len(png), answer.json()["edgewise"]
+    with Image.open(io.BytesIO(png)) as drawn:
+        return np.asarray(drawn.convert("RGB")).astype(int), len(png), answer.json()["edgewise"]
 
 
 def test_latents_come_down_and_are_decoded_here_once_the_model_is_loaded() -> None:
@@ -181,3 +188,12 @@ def test_latents_come_down_and_are_decoded_here_once_the_model_is_loaded() -> No
         assert finished.std() > 1
         assert np.abs(decoded - finished).max() <= 2
         assert np.abs(decoded - here).max() <= 2
+
+        image = encode(np.full((128, 128, 3), 90, np.uint8))
+        edited, _, receipt = _drawn(pair.device.url, "any", image)
+        assert (receipt["stages"][0]["came_as"], receipt["stages"][0]["steps"]) == (
+            "latents",
+            3,
+        )  # of 4, at strength 0.8
+        assert np.abs(edited - _drawn(pair.device.url, "private", image)[0]).max() <= 2
+        assert np.abs(edited - decoded).max() > 10
