@@ -12,6 +12,8 @@ from edgewise.core.settings import LoadedSettings, Settings, settings_fields
 from edgewise.edge.agent.ops.lifecycle import RESTART_CODE
 from edgewise.edge.agent.part import Agent
 from edgewise.edge.broker import BrokerLink
+from edgewise.edge.enrol.folder import with_enrolment
+from edgewise.edge.enrol.renewal import Renewal
 from edgewise.edge.offload.make import make_cloud, make_peer
 from edgewise.edge.outbox.part import Outbox
 from edgewise.edge.placement.measure import LinkMeter
@@ -33,7 +35,7 @@ def serve(loaded: LoadedSettings) -> int:
     """
     home = loaded.settings.home
     with alone(home, "device.lock", "device service"):
-        loaded = begin_trial(loaded)
+        loaded = begin_trial(with_enrolment(loaded))
         try:
             return service.serve(loaded, partial(device_parts, loaded=loaded))
         except EdgewiseError as error:
@@ -43,7 +45,7 @@ def serve(loaded: LoadedSettings) -> int:
 
 
 def device_parts(settings: Settings, deps: ApiDependencies, loaded: LoadedSettings | None = None) -> Sequence[Part]:
-    """Broker, placement, offload, outbox and agent, as far as they are configured."""
+    """Broker, placement, offload, outbox, agent and the device's certificate, as far as they are configured."""
     parts: list[Part] = []
     meter, peer_meter = LinkMeter(), LinkMeter()
     broker = None if settings.mqtt.host is None else BrokerLink(settings, deps)
@@ -65,4 +67,5 @@ def device_parts(settings: Settings, deps: ApiDependencies, loaded: LoadedSettin
     if broker is not None and settings.agent.enabled:
         told = loaded or LoadedSettings(settings, dict.fromkeys(settings_fields(), "default"))
         parts.append(Agent(told, deps, broker))
+    parts.append(Renewal(settings.home, deps.events.emit, clock=deps.clock))
     return parts

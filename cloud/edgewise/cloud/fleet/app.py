@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, Protocol
 
 from sqlalchemy import func, select
 
@@ -21,6 +21,7 @@ from edgewise.cloud.fleet.db.database import FleetDatabase, sqlite_url
 from edgewise.cloud.fleet.db.migrate import migrate
 from edgewise.cloud.fleet.db.tables import FIRST_TENANT, Device
 from edgewise.cloud.fleet.downlink import USER, Downlink, host_will
+from edgewise.cloud.fleet.enrolment.service import EnrolmentService
 from edgewise.cloud.fleet.events import receive as receive_event
 from edgewise.cloud.fleet.ingest import Ingest
 from edgewise.cloud.fleet.metrics import FleetMetrics
@@ -35,7 +36,7 @@ from edgewise.cloud.fleet.telemetry.keeper import TelemetryKeeper
 from edgewise.cloud.fleet.telemetry.store import TelemetryStore
 from edgewise.cloud.fleet.uplink import KINDS
 from edgewise.core.clock import Clock, SystemClock
-from edgewise.core.errors import ConfigError, EdgewiseError
+from edgewise.core.errors import EdgewiseError
 from edgewise.core.files import make_folder
 from edgewise.core.log import get_logger
 from edgewise.core.metrics import Metrics
@@ -95,6 +96,7 @@ class FleetService:
         registry = DeviceRegistry(self.db, self.changes, self.downlink, clock=clock)
         self.people = PeopleService(self.db, self.changes, fleet, clock=clock)
         self.alerts = AlertService(self.db, registry, self.changes, clock=clock)
+        self.enrolment = EnrolmentService(self.db, self.changes, settings, clock=clock)
         self.fleet = Fleet(
             registry=registry,
             telemetry=telemetry,
@@ -103,7 +105,7 @@ class FleetService:
             rollouts=RolloutService(self.db, registry, self.changes, clock=clock),
             alerts=self.alerts,
             people=self.people,
-            enrolment=cast(Any, _Missing("enrolment")),
+            enrolment=self.enrolment,
             audit=AuditService(self.db),
             changes=self.changes,
         )
@@ -113,6 +115,7 @@ class FleetService:
             self.attendance,
             TelemetryKeeper(self.db, fleet, clock=clock),
             RolloutRunner(self.db, registry, self.shadows, self.commands, self.changes, clock=clock),
+            self.enrolment,
             make_alert_engine(settings, self.db, registry, self.changes, clock=clock),
         ]
         self.attendance.register(self.ingest)
@@ -167,7 +170,9 @@ class FleetService:
     async def count_devices(self) -> None:
         """Bring the metrics up to date."""
         query = select(Device.state, func.count()).where(Device.retired_at.is_(None)).group_by(Device.state)
-        self.metrics.devices(dict(await self.db.read(lambda session: session.execute(query).tuples().all())))
+        self.metrics.devices(
+            {row[0]: row[1] for row in await self.db.read(lambda session: session.execute(query).all())}
+        )
 
     # --- the link --------------------------------------------------------------------------------------------------------
 
@@ -202,13 +207,3 @@ class FleetService:
         self.metrics.linked.set(event.kind == "up")
         if event.kind == "up":
             self.attendance.began()
-
-
-class _Missing:
-    """Stands where a part of the fleet will be; whoever uses it is told so."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise ConfigError(f"fleet: {self._what} is not part of this version ({name})")

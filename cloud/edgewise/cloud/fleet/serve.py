@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -89,6 +91,7 @@ async def _run(settings: Settings, tls: TlsFiles | None, notifier: Notifier) -> 
         for bound in sockets:
             bound.close()
         raise
+    await _offer_first_login(service, settings.host)
     server = DrainingServer(_config(settings, create_app(service), tls), on_stop=lambda: server.close())
     url = settings.model_copy(update={"port": sockets[0].getsockname()[1]}).base_url
     if tls is None and not is_loopback(settings.host):
@@ -103,6 +106,19 @@ async def _run(settings: Settings, tls: TlsFiles | None, notifier: Notifier) -> 
         await asyncio.gather(watchdog, return_exceptions=True)
     log.info("stopped")
     return 0 if server.started else 1
+
+
+async def _offer_first_login(service: FleetService, host: str) -> None:
+    """A service that nobody can log in to yet: at a terminal of this machine it makes the first admin and shows the password
+    once. A log is no place for a password, and a service that others reach is not opened unasked."""
+    if await service.people.anybody():
+        return
+    if not is_loopback(host) or "JOURNAL_STREAM" in os.environ:
+        log.warning("no_users", remedy="edgewise fleet users add NAME --role admin --local")
+        return
+    password = await service.people.first_admin()
+    if password is not None:
+        print(f"First start: log in as `admin` with the password {password} (shown this once).", file=sys.stderr)
 
 
 async def _watchdog(notifier: Notifier) -> None:

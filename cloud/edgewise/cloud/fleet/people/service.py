@@ -246,6 +246,10 @@ class PeopleService:
 
         await self._change(actor, "user", actor.name, work)
 
+    async def anybody(self) -> bool:
+        """Whether there is a user at all."""
+        return bool(await self._db.read(lambda session: session.scalar(select(func.count()).select_from(User))))
+
     async def first_admin(self, name: str = "admin", password: str | None = None) -> str | None:
         """Make the first admin of the default tenant, with a drawn password unless one is given; the password, to be shown once.
 
