@@ -136,10 +136,10 @@ class Bench:
         birth = {"version": "1.0.0", "boot": "b", "started": "s", **facts}
         await self.say(topics.birth(uid), Birth.model_validate(birth))
 
-    async def ack(
-        self, uid: str, id: str, state: CommandState, *, envelope: Mapping[str, Any] | None = None, **facts: Any
-    ) -> str:
-        return await self.say(topics.ack(uid, command), Ack(state=state, **facts), **(envelope or {}))
+    async def ack(self, uid: str, command: str, state: CommandState, **facts: Any) -> str:
+        """A device acknowledges; facts that an envelope has replace those of the envelope."""
+        envelope = {name: facts.pop(name) for name in ("ep", "seq", "id") if name in facts}
+        return await self.say(topics.ack(uid, command), Ack(state=state, **facts), **envelope)
 
     async def sync(self, uid: str = "d1", **facts: Any) -> None:
         """A device syncs, and is answered."""

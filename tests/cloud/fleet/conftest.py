@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import insert, text
 
 from edgewise.cloud.fleet.db.database import FleetDatabase, sqlite_url
 from edgewise.cloud.fleet.db.migrate import migrate
+from edgewise.cloud.fleet.db.tables import FIRST_TENANT, Base, Tenant
 from tests.cloud.fleet.bench import Bench
 from tests.e2e.postgres import PostgresServer, postgres_server
 
@@ -39,11 +41,11 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def migrated_name(postgres: PostgresServer) -> str:
-    """The same in PostgreSQL: the name of a template."""
-    name = postgres.create()
-    _migrate(postgres.url(name))
-    return name
+def migrated_url(postgres: PostgresServer) -> str:
+    """One in PostgreSQL, which is emptied for each test."""
+    url = postgres.url(postgres.create())
+    _migrate(url)
+    return url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -53,11 +55,17 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FleetDatabase
         shutil.copyfile(request.getfixturevalue("migrated_file"), tmp_path / "fleet.db")
         database = FleetDatabase(sqlite_url(tmp_path / "fleet.db"))
     else:
-        server: PostgresServer = request.getfixturevalue("postgres")
-        template: str = request.getfixturevalue("migrated_name")
-        database = FleetDatabase(server.url(server.create(template)))
+        database = FleetDatabase(request.getfixturevalue("migrated_url"))
+        _empty(database)
     yield database
     database.close()
+
+
+def _empty(database: FleetDatabase) -> None:
+    names = ", ".join(f'"{table.name}"' for table in Base.metadata.sorted_tables)
+    with database.engine.begin() as connection:
+        connection.execute(text(f"TRUNCATE {names}"))
+        connection.execute(insert(Tenant).values(id=FIRST_TENANT, name=FIRST_TENANT, created_at=0.0))
 
 
 def _migrate(url: str) -> None:

@@ -37,10 +37,13 @@ async def test_every_version_is_upgraded_to_the_newest_with_its_rows(url: str) -
     db.close()
 
 
-async def test_the_schema_of_a_later_version_is_refused(db: FleetDatabase) -> None:
+async def test_the_schema_of_a_later_version_is_refused(url: str) -> None:
+    db = FleetDatabase(url)
+    await migrate(db)
     await db.write(lambda session: session.execute(text("UPDATE alembic_version SET version_num = 'later'")))
     with pytest.raises(ConfigError, match="later version"):
         await migrate(db)
+    db.close()
 
 
 async def test_what_fails_leaves_nothing(db: FleetDatabase) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from edgewise.cloud.fleet.changes import Change, Changes
@@ -155,15 +155,22 @@ class Ingest:
             except StorageError as error:
                 log.error("fleet_ingest_waits", reason=error.message, waiting=self._bytes)
                 await asyncio.sleep(_AGAIN_S)
-            except Exception:  # a fault that one message causes must not stop all others
+            except Exception as error:  # a fault that one message causes must not stop all others
                 log.exception("fleet_ingest_failed", messages=len(batch))
                 if len(batch) == 1:
-                    self._metrics.dropped.labels("failed").inc()
+                    await self._drop(batch[0], error)
                     return
                 for one in batch:
                     await self._store([one])
                 return
         await self._tell(done)
+
+    async def _drop(self, arrived: Arrived, error: Exception) -> None:
+        """What can never be stored, as a NUL in PostgreSQL, is acknowledged; a fault of ours may be mended before it repeats."""
+        self._metrics.dropped.labels("failed").inc()
+        if isinstance(error, DataError):
+            uplink = read_uplink(arrived)
+            await self._tell(_Batch(received={uplink.uid: [uplink.envelope.id]} if uplink.kept else {}))
 
     async def _tell(self, done: _Batch) -> None:
         for reason, count in done.dropped.items():

@@ -96,7 +96,7 @@ class DeviceRegistry(Groups):
         def work(session: Session) -> dict[str, int]:
             where = self._where(session, actor, query)
             rows = session.execute(select(Device.state, func.count()).where(*where).group_by(Device.state))
-            return dict(rows.tuples().all())
+            return {row[0]: row[1] for row in rows}
 
         return await self._db.read(work)
 
@@ -231,7 +231,7 @@ def _sort(sort: str) -> tuple[Any, type | tuple[type, ...]]:
 
 def _alerts(session: Session, uids: Sequence[str]) -> Mapping[str | None, int]:
     query = select(Alert.uid, func.count()).where(Alert.uid.in_(uids), Alert.cleared_at.is_(None)).group_by(Alert.uid)
-    return dict(session.execute(query).tuples().all())
+    return {row[0]: row[1] for row in session.execute(query)}
 
 
 def _view(device: Device, alerts: Mapping[str | None, int]) -> views.DeviceView:
