@@ -295,6 +295,25 @@ async def test_blobs_go_up_and_down_in_blocks(world: World) -> None:
     assert await world.device.get_blob(empty) == b""
 
 
+async def test_equal_blobs_at_once_are_each_whole(world: World) -> None:
+    content = random.Random(5).randbytes(5 * BLOCK)
+    blobs = await asyncio.gather(*(world.device.put_blob(content, "image/png") for _ in range(3)))
+    assert await asyncio.gather(*(world.device.get_blob(blob) for blob in blobs)) == [content] * 3
+
+
+async def test_an_answer_that_comes_twice_is_no_fault(world: World) -> None:
+    await world.device.info()
+    (handler,) = [handler for _, handler in world.link._handlers]
+    answers: list[Any] = []
+    world.link._handlers[0] = (world.link._handlers[0][0], answers.append)
+    asking = asyncio.create_task(world.device.info())
+    await until(lambda: bool(answers), "the answer")
+    for _ in range(2):
+        handler(answers[0])
+    assert (await asking).name
+    assert world.device.dropped == 0
+
+
 async def test_a_blob_too_large_or_unknown_is_refused(world: World) -> None:
     with pytest.raises(PayloadTooLarge):
         await world.device.put_blob(bytes(4 * 1024**2 + 1), "image/png")

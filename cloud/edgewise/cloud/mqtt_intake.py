@@ -264,17 +264,19 @@ class MqttIntake:
             raise InvalidRequest("A blob is offered with its hash and size.", param="blob")
         if (uid, blob.sha256) in self._pulls:
             return
-        if self._tasks.spawn(self._take(uid, self._tenant(uid), blob), "pull") is None:
-            raise QueueFull("Too many blobs come in over MQTT at once: try again shortly.", retry_after_s=5.0)
-
-    async def _take(self, uid: str, tenant: str, blob: Blob) -> None:
-        store, sha256 = self._desk.blobs, blob.sha256
-        start = store.received(tenant, sha256)
+        tenant = self._tenant(uid)
+        start = self._desk.blobs.received(tenant, blob.sha256)
 
         async def ask(get: BlobGet) -> None:
-            await self._send(topics.blob(uid, "dn", sha256[:32], "get"), get)
+            await self._send(topics.blob(uid, "dn", blob.sha256[:32], "get"), get)
 
-        pull = self._pulls[uid, sha256] = Pull(blob, start, ask)
+        pull = Pull(blob, start, ask)
+        if self._tasks.spawn(self._take(uid, tenant, pull, start), "pull") is None:
+            raise QueueFull("Too many blobs come in over MQTT at once: try again shortly.", retry_after_s=5.0)
+        self._pulls[uid, blob.sha256] = pull
+
+    async def _take(self, uid: str, tenant: str, pull: Pull, start: int) -> None:
+        store, blob, sha256 = self._desk.blobs, pull.blob, pull.blob.sha256
         try:
             await store.write(tenant, sha256, pull.pieces(), start=start, total=blob.bytes, media=blob.media)
             done = BlobDone(sha256=sha256)

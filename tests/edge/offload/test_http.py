@@ -216,6 +216,20 @@ def test_a_blob_is_read_on_where_the_link_was_lost_and_checked() -> None:
         with_transport(lambda method, path, body: [whole(content[::-1])], wrong)
 
 
+def test_equal_blobs_that_are_fetched_at_once_are_each_whole() -> None:
+    content = bytes(range(256)) * 40
+    blob = Blob(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+
+    def reply(method: str, path: str, body: bytes) -> list[bytes | float | None]:
+        answer = whole(content)
+        return [answer[:5000], 0.05, answer[5000:]]
+
+    async def use(transport: HttpTransport, server: RawServer) -> list[bytes]:
+        return await asyncio.gather(*(transport.get_blob(blob) for _ in range(3)))
+
+    assert with_transport(reply, use) == [content] * 3
+
+
 def test_a_blob_goes_up_under_its_hash() -> None:
     async def use(transport: HttpTransport, server: RawServer) -> None:
         blob = await transport.put_blob(b"picture", "image/png")

@@ -35,6 +35,7 @@ from edgewise.core.errors import (
 )
 from edgewise.edge.offload.counted import Counted
 from edgewise.edge.offload.transport import NotReached
+from edgewise.edge.offload.turns import Turns
 from edgewise.edge.placement.protocol import Meter
 from edgewise.wire.codec import encode_cbor
 from edgewise.wire.http import CBOR, CLOUD, JOBS, SILENCE_S, blob_path, job_path
@@ -108,6 +109,7 @@ class HttpTransport(Counted):
         self._pool = _Pool(self._client())
         self._ids: dict[str, str] = {}
         self._partial: dict[str, bytearray] = {}
+        self._blobs = Turns()
 
     def __repr__(self) -> str:
         return f"HttpTransport({self._url})"
@@ -162,20 +164,22 @@ class HttpTransport(Counted):
     async def put_blob(self, content: bytes, media: str) -> Blob:
         """See `Transport.put_blob`: what is large is sent from where an earlier connection left it, if at all."""
         blob = Blob(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content), media=media)
-        start = await self._uploaded(blob) if blob.bytes >= _ASK_BYTES else 0
-        if start == blob.bytes > 0:
-            return blob
-        try:
-            await self._upload(blob, content, start)
-        except RangeNotThere:  # it was dropped meanwhile
-            await self._upload(blob, content, 0)
+        async with self._blobs.of(blob.sha256):
+            start = await self._uploaded(blob) if blob.bytes >= _ASK_BYTES else 0
+            if start == blob.bytes > 0:
+                return blob
+            try:
+                await self._upload(blob, content, start)
+            except RangeNotThere:  # it was dropped meanwhile
+                await self._upload(blob, content, 0)
         return blob
 
     async def get_blob(self, blob: Blob) -> bytes:
-        have = self._partial.setdefault(blob.sha256, bytearray())
-        if len(have) < blob.bytes:
-            await self._fetch(blob, have)
-        content = bytes(self._partial.pop(blob.sha256))
+        async with self._blobs.of(blob.sha256):
+            have = self._partial.setdefault(blob.sha256, bytearray())
+            if len(have) < blob.bytes:
+                await self._fetch(blob, have)
+            content = bytes(self._partial.pop(blob.sha256))
         if len(content) != blob.bytes or hashlib.sha256(content).hexdigest() != blob.sha256:
             raise DigestMismatch(f"{self._url} sent {len(content)} bytes that are not the blob {blob.sha256[:12]}.")
         return content

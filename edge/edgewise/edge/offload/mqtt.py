@@ -19,6 +19,7 @@ from edgewise.core.errors import BadMessage, DigestMismatch, EngineFault, LinkLo
 from edgewise.core.log import get_logger
 from edgewise.edge.offload.counted import Counted
 from edgewise.edge.offload.inflow import Inflow, Question
+from edgewise.edge.offload.turns import Turns
 from edgewise.edge.placement.protocol import Meter
 from edgewise.wire import topics
 from edgewise.wire.asking import BLOCK, CREDIT, Answer, Ask, BlobBlock, BlobDone, BlobGet, block_at, told
@@ -65,6 +66,7 @@ class MqttTransport(Counted):
         self._inflows: dict[str, Inflow] = {}
         self._pulls: dict[str, Pull] = {}
         self._partial: dict[str, bytearray] = {}
+        self._blobs = Turns()
         self._offers: dict[str, _Offer] = {}
         self._tasks = Tasks()
         self._dropped = 0
@@ -133,6 +135,20 @@ class MqttTransport(Counted):
 
     async def put_blob(self, content: bytes, media: str) -> Blob:
         blob = Blob(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content), media=media)
+        async with self._blobs.of(blob.sha256):
+            return await self._put(blob, content)
+
+    async def get_blob(self, blob: Blob) -> bytes:
+        async with self._blobs.of(blob.sha256):
+            return await self._get(blob)
+
+    async def close(self) -> None:
+        await self._tasks.end()
+        await self._link.stop()
+
+    # --- blobs --------------------------------------------------------------------------------------------------------------
+
+    async def _put(self, blob: Blob, content: bytes) -> Blob:
         offer = self._offers[blob.sha256] = _Offer(blob, content)
         try:
             silent = 0
@@ -145,7 +161,7 @@ class MqttTransport(Counted):
             del self._offers[blob.sha256]
         raise LinkLost("The cloud does not take a blob over MQTT.")
 
-    async def get_blob(self, blob: Blob) -> bytes:
+    async def _get(self, blob: Blob) -> bytes:
         have = self._partial.setdefault(blob.sha256, bytearray())
         await self._connect()
         pull = self._pulls[blob.sha256] = Pull(blob, len(have), self._send_get)
@@ -168,9 +184,23 @@ class MqttTransport(Counted):
             raise DigestMismatch(f"The cloud sent {len(content)} bytes that are not the blob {blob.sha256[:12]}.")
         return content
 
-    async def close(self) -> None:
-        await self._tasks.end()
-        await self._link.stop()
+    async def _send_get(self, get: BlobGet) -> None:
+        await self._send_blob("get", get, get.sha256)
+
+    async def _send_blob(self, step: str, body: BaseModel, sha256: str) -> Handed:
+        return await self._hand(topics.blob(self._link.uid, "up", sha256[:32], step), self._link.sealer.seal(body))
+
+    async def _serve(self, get: BlobGet, offer: _Offer) -> None:
+        """Send what was asked for; the cloud is not waited for before the broker has it."""
+        with offer.serving():
+            last: Handed | None = None
+            for number in range(get.blocks):
+                offset = get.offset + number * BLOCK
+                data = offer.content[offset : offset + BLOCK]
+                if data:
+                    last = await self._send_blob("blk", block_at(offer.blob, data, offset), get.sha256)
+            if last is not None:
+                await last.taken
 
     # --- sending ------------------------------------------------------------------------------------------------------------
 
@@ -215,24 +245,6 @@ class MqttTransport(Counted):
     def _control_topic(self, key: str) -> str:
         return topics.job_control(self._link.uid, topics.job_id(key))
 
-    async def _send_get(self, get: BlobGet) -> None:
-        await self._send_blob("get", get, get.sha256)
-
-    async def _send_blob(self, step: str, body: BaseModel, sha256: str) -> Handed:
-        return await self._hand(topics.blob(self._link.uid, "up", sha256[:32], step), self._link.sealer.seal(body))
-
-    async def _serve(self, get: BlobGet, offer: _Offer) -> None:
-        """Send what was asked for; the cloud is not waited for before the broker has it."""
-        with offer.serving():
-            last: Handed | None = None
-            for number in range(get.blocks):
-                offset = get.offset + number * BLOCK
-                data = offer.content[offset : offset + BLOCK]
-                if data:
-                    last = await self._send_blob("blk", block_at(offer.blob, data, offset), get.sha256)
-            if last is not None:
-                await last.taken
-
     # --- receiving ----------------------------------------------------------------------------------------------------------
 
     def _arrived(self, incoming: Incoming) -> None:
@@ -245,7 +257,7 @@ class MqttTransport(Counted):
             if answer is not None and not answer.done():
                 self._book(envelope.key, down=len(incoming.payload))
                 answer.set_result(envelope)
-            elif topic.rest[0] == "job":
+            elif topic.rest[0] == "job" and "event" in envelope.body:  # else an answer that has come twice
                 event = envelope.read(JobEvent)
                 self._book(event.key, down=len(incoming.payload))
                 if event.key in self._inflows:
