@@ -11,11 +11,19 @@ import torch
 import transformers as untyped_transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from edgewise.models.files import ModelFiles
+
 diffusers: Any = untyped_diffusers
 transformers: Any = untyped_transformers
 
 _CHANNELS = 4
 _SD3_CHANNELS = 16  # diffusers takes any other number for an inpainting network
+
+
+def files_of(folder: Path) -> ModelFiles:
+    """A pipeline's folder as the store would resolve it; the digest is none."""
+    paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return ModelFiles(name="tiny", digest="sha256:00", format="safetensors", paths=paths)
 
 
 def clip_tokenizer(folder: Path) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ from edgewise.engine.pictures.build import build
 from edgewise.engine.pictures.config import PictureConfig
 from edgewise.engine.pictures.engine import PictureCore
 from edgewise.engine.pictures.request import DiffuseChunk, DiffuseParams, DiffuseRequest
+from edgewise.engine.turns import PictureTurns
 from edgewise.models.diffusion.pictures import read_pixels
 from edgewise.models.diffusion.protocol import Canvas
 from edgewise.models.diffusion.starter.tiny import make_tiny_pictures
 from edgewise.models.files import ModelFiles
 from edgewise.models.tiny import local_files
+from tests.fakes import tiny_pipelines
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +112,20 @@ def test_latents_of_another_model_are_refused_and_the_engine_goes_on(core: Pictu
     assert "cannot decode them" in (refused.error_message or "")
     assert picture(found["c"])
     assert core.memory().booked == before
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of diffusers itself
+def test_layers_of_a_pipeline_of_diffusers_are_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts: list[PictureTurns] = []
+    monkeypatch.setattr(PictureTurns, "cut", lambda turns: cuts.append(turns))
+    tiny_pipelines.sdxl(tmp_path)
+    files = tiny_pipelines.files_of(tmp_path / "pipe")
+    config = PictureConfig(model=files, device="cpu", threads=1, turns=str(tmp_path / "turns"))
+    core = build(config, lambda stage, done: None)
+    cuts.clear()
+    core.add(ask("a", steps=1, guidance=1.0))
+    picture(run(core)["a"])
+    assert len(cuts) > 10
 
 
 def test_a_cancelled_picture_takes_no_further_step_and_frees_its_memory(core: PictureCore) -> None:

@@ -21,15 +21,11 @@ from edgewise.models.diffusion.sizes import picture_sizes
 from edgewise.models.files import ModelFiles
 from edgewise.models.store import Store
 from tests.fakes import tiny_pipelines
+from tests.fakes.tiny_pipelines import files_of
 
 diffusers: Any = untyped_diffusers
 STEPS = 4
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of diffusers itself
-
-
-def files_of(folder: Path) -> ModelFiles:
-    paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-    return ModelFiles(name="tiny", digest="sha256:00", format="safetensors", paths=paths)
 
 
 @pytest.fixture(scope="module", params=["sdxl", "sd3", "flux", "schnell", "qwen"])

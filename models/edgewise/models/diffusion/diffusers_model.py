@@ -12,6 +12,7 @@ A picture to begin with is encoded, and given as much noise as the schedule has 
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from edgewise.models.files import ModelFiles
 from edgewise.models.importing import PIPELINE
 from edgewise.models.small_files import read_object
 
+_WAIT_EACH_S = 0.003
 _LAYERS = frozenset({"QwenImageResidualBlock"})  # its coder does not name its layers
 
 
@@ -237,12 +239,18 @@ def load_pipeline(
 
 
 def _divide(pipe: Any, cut: Callable[[], None], device: torch.device) -> None:
-    """Call `cut` after each layer of the pipeline's parts, as they name them themselves."""
+    """Call `cut` after each layer of the pipeline's parts, as they name them themselves. On a GPU they are only begun when they
+    return: every few milliseconds what was begun is waited for, no more often, since that costs time."""
+    waited_s = 0.0
 
     def after(module: torch.nn.Module, given: Any, found: Any) -> None:
         del module, given, found
+        nonlocal waited_s
         if device.type == "cuda":
+            if time.monotonic() - waited_s < _WAIT_EACH_S:
+                return
             torch.cuda.synchronize(device)
+            waited_s = time.monotonic()
         cut()
 
     for part in pipe.components.values():
