@@ -129,7 +129,7 @@ async def test_a_device_hears_nothing_of_others(broker: FleetBroker) -> None:
             await fleet.publish(topic, b"secret", retain=True)
         await fleet.publish("f/1/d/d1/dn/cmd/ping", b"last")
         await until(lambda: heard and heard[-1].payload == b"last", seconds=60)
-        assert [message.topic for message in heard] == ["f/1/d/d1/dn/cmd/ping"]
+        assert {message.topic for message in heard} == {"f/1/d/d1/dn/cmd/ping"}  # once for each filter that was granted
 
 
 async def test_a_device_cannot_take_another_name(broker: FleetBroker) -> None:
@@ -206,8 +206,9 @@ async def test_a_revoked_certificate_is_shut_out_after_a_reload(broker: FleetBro
     broker.authority.write_crl([(serial[1], FakeClock().time())])
     assert broker.process.process is not None
     broker.process.process.send_signal(signal.SIGHUP)
-    while await gets_in(one):  # until the broker has read the list
-        await asyncio.sleep(0.05)
+    deadline = asyncio.get_running_loop().time() + 60
+    while await gets_in(one):
+        assert asyncio.get_running_loop().time() < deadline, "the broker has not read the list"
     async with connected(two) as (connection, _):
         await connection.publish("f/1/d/d2/up/live", b"x")
 
