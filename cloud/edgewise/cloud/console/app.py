@@ -20,8 +20,9 @@ from fastapi.responses import (
     StreamingResponse,
 )
 from nicegui import app as gui
-from nicegui import core, ui
+from nicegui import ui
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 
 from edgewise.cloud.console import design, guard, sessions
 from edgewise.cloud.console.sessions import FORM_COOKIE, Console
@@ -44,9 +45,6 @@ def mount_console(app: FastAPI, fleet: Fleet, settings: FleetSettings) -> Consol
     for page in PAGES:
         importlib.import_module(f"edgewise.cloud.console.pages.{page}")
     app.include_router(_router(console))
-    # NiceGUI's application outlives a service in this process: its middleware is made anew for each.
-    gui.user_middleware = [Middleware(guard.Guard, console=sessions.mounted)]
-    gui.middleware_stack = None
     store_state(gui, ApiState(fleet=fleet, settings=settings))
     ui.run_with(
         app,
@@ -59,7 +57,10 @@ def mount_console(app: FastAPI, fleet: Fleet, settings: FleetSettings) -> Consol
         reconnect_timeout=10.0,
         show_welcome_message=False,
     )
-    core.app.config.quasar_config["loadingBar"] = {"skipHijack": True}
+    # NiceGUI's application outlives a service in this process: its middleware is made anew for each. NiceGUI's own is left out:
+    # it fails when a browser goes away in the middle of an answer, and the guard sets what it would.
+    gui.user_middleware = [Middleware(GZipMiddleware), Middleware(guard.Guard, console=sessions.mounted)]
+    gui.middleware_stack = None
     return console
 
 

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable
 from urllib.parse import parse_qs, quote
 
+import nicegui
 from nicegui import Client
 from nicegui import app as gui
 from starlette.datastructures import Headers, MutableHeaders
@@ -24,6 +25,7 @@ from edgewise.cloud.fleet.api.auth import session_of
 ACTOR, SESSION = "edgewise.actor", "edgewise.session"
 """Keys of the scope: the actor of this request and its session's token."""
 _SOCKET = "/_nicegui_ws"
+_FILES = f"/_nicegui/{nicegui.__version__}/"  # their names change with what is in them
 _FIXED = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -74,7 +76,7 @@ class Guard:
             await _to_login(scope, headers)(scope, receive, send)
         else:
             scope[ACTOR], scope[SESSION] = actor, token
-            await self._app(scope, receive, send if scope["type"] == "websocket" else _Answer(send).send)
+            await self._app(scope, receive, send if scope["type"] == "websocket" else _Answer(scope, send).send)
 
 
 def _as_request(scope: Scope) -> Request:
@@ -113,7 +115,8 @@ class _Answer:
     is the template's.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._lasting = scope["path"].startswith(_FILES)
         self._send = send
         self._start: Message | None = None
         self._parts: list[bytes] = []
@@ -126,6 +129,8 @@ class _Answer:
                 self._start = message
                 return
             headers.setdefault("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+            if self._lasting and message["status"] == 200:
+                headers["Cache-Control"] = "private, max-age=31536000, immutable"
         elif self._start is not None and message["type"] == "http.response.body":
             self._parts.append(message.get("body", b""))
             if not message.get("more_body"):

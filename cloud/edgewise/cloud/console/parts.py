@@ -104,11 +104,11 @@ def panel(title: str = "", *, body: bool = True) -> Iterator[Tag]:
             yield end
 
 
-def empty(icon_name: str, title: str, text: str, *, action: tuple[str, str] | None = None) -> None:
+def empty(icon_name: str, title: str, text: str, *, action: tuple[str, str] | None = None, tag: str = "strong") -> None:
     """Nothing here: what that means and what to do next. `action` is a link's text and where it goes."""
     with Tag("div", cls="empty"):
         icon(icon_name)
-        Tag("strong", title)
+        Tag(tag, title)
         Tag("p", text)
         if action:
             link_button(action[0], action[1], tone="primary")

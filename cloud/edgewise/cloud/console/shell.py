@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import Request
 from nicegui import ui
+from nicegui.element import Element
 
 from edgewise.cloud.console import sessions
 from edgewise.cloud.console.parts import Tag, button, dialog, empty, icon
@@ -41,7 +42,7 @@ def page(path: str, title: str, *, section: str = "") -> Callable[[Build], Build
                     await build(visit, **parameters)
                 except EdgewiseError as error:
                     visit.client.status_code = error.http_status
-                    empty("search_off", title, error.message, action=("Overview", "/"))
+                    empty("search_off", title, error.message, action=("Overview", "/"), tag="h1")
             visit.start()
 
         own = [p for name, p in inspect.signature(build, eval_str=True).parameters.items() if name != "visit"]
@@ -62,16 +63,18 @@ def _head() -> None:
     )
 
 
-def _frame(visit: Visit, section: str) -> Tag:
-    """Builds the frame; what is built inside the element that it returns is the page's own."""
-    with Tag("div", cls="frame"):
-        with Tag("header", cls="top"):
+def _frame(visit: Visit, section: str) -> Element:
+    """Builds what is around the page, beside Quasar's `main`; what is built inside the element that it returns is the page."""
+    client = visit.client
+    with client.layout:
+        with Tag("header", cls="top") as top:
             _top(visit)
-        with Tag("nav", cls="side", aria_label="Main", id="side"):
+        with Tag("nav", cls="side", aria_label="Main", id="side") as side:
             _side(section)
-        main = Tag("main", cls="main", tabindex="-1")
-    ui.skip_link("Skip to the content", target=main)
-    return main
+    top.move(target_index=0)
+    side.move(target_index=1)
+    ui.skip_link("Skip to the content", target=client.content)
+    return client.content.classes("main")
 
 
 def _top(visit: Visit) -> None:

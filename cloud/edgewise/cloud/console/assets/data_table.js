@@ -2,7 +2,7 @@
 import { ago, machine, now, whole } from "/console/assets/ago.js";
 export default {
   template: `
-    <div class="table-box" tabindex="0" role="region" :aria-label="label">
+    <div class="table-box" tabindex="0" role="group" :aria-label="label">
       <table class="data">
         <caption class="visually-hidden">{{ label }}</caption>
         <thead><tr>

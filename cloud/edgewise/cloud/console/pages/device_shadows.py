@@ -107,7 +107,7 @@ def diff_table(lines: Any, label: str) -> None:
     with Tag("table", cls="diff", aria_label=label):
         with Tag("thead"), Tag("tr"):
             for name in ("Setting", "Desired", "Reported", ""):
-                Tag("th", name, scope="col") if name else Tag("td")
+                Tag("th", name, scope="col") if name else Tag("td", cls="narrow-hide")
         with Tag("tbody"):
             for line in lines:
                 with Tag("tr", cls="changed" if line.word in ("changed", "only desired") else ""):
@@ -117,7 +117,7 @@ def diff_table(lines: Any, label: str) -> None:
                     Tag(
                         "td",
                         {"changed": "differs", "only desired": "not there yet"}.get(line.word, line.word),
-                        "small muted",
+                        "small muted narrow-hide",
                     )
 
 
