@@ -244,6 +244,16 @@ def _check_prices(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
+def _check_ray_address(value: str) -> str:
+    host, separator, port = value.rpartition(":")
+    good = re.fullmatch(r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+", host) is not None and port.isascii() and port.isdecimal()
+    if not separator or not good or not 0 < int(port) < 65536:
+        raise ValueError(
+            f"{value!r}: write host:port of the cluster's head, as 10.0.0.5:6379 (no ray://, which is for clients from outside)"
+        )
+    return value
+
+
 class IntakeSettings(Section):
     """What `edgewise cloud` takes from devices."""
 
@@ -263,6 +273,11 @@ class IntakeSettings(Section):
     )
     upstream_key_file: ExpandedPath | None = Field(default=None, description="File that holds the key for it.")
     replicas: PositiveInt = Field(default=1, description='Engines of each model, for "ray".')
+    ray_address: Annotated[str, AfterValidator(_check_ray_address)] | None = Field(
+        default=None,
+        description="Address and port of the head of a Ray cluster that this machine is a node of, as `10.0.0.5:6379`, for "
+        '"ray"; unset starts Ray on this machine (docs/executors.md).',
+    )
     workers: PositiveInt = Field(default=32, description="Jobs that are worked off at once.")
     lease_s: Seconds = Field(
         default=15.0, description="Seconds without a sign of life after which a job's worker has lost it."
@@ -303,4 +318,7 @@ class IntakeSettings(Section):
         outside = self.upstream is not None and not is_lan(urlsplit(self.upstream).hostname or "")
         if self.site and self.executor == "http" and outside:
             raise ValueError("intake.site keeps work in the site: let intake.upstream name a private address")
+        cluster = self.ray_address is not None and not is_lan(self.ray_address.rpartition(":")[0].strip("[]"))
+        if self.site and self.executor == "ray" and cluster:
+            raise ValueError("intake.site keeps work in the site: let intake.ray_address be a private address")
         return self

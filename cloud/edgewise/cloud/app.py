@@ -198,4 +198,10 @@ def make_executor(settings: Settings, deps: ApiDependencies) -> Executor:
             else read_secret(intake.upstream_key_file, "intake.upstream_key_file")
         )
         return HttpExecutor(intake.upstream, key, metrics=deps.metrics.registry)
-    return RayExecutor(deps.models, installed_config(settings), replicas=intake.replicas, metrics=deps.metrics.registry)
+    return RayExecutor(
+        deps.models,
+        installed_config(settings),
+        replicas=intake.replicas,
+        address=intake.ray_address,
+        metrics=deps.metrics.registry,
+    )

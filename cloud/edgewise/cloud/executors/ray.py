@@ -34,6 +34,7 @@ log = get_logger(__name__)
 _LOAD_S: Final = 600.0
 _CLOSE_S: Final = 5.0
 _WAIT_S: Final = 60.0
+_AGAIN_S: Final = 5.0
 _RULES: Final = RestartRules(first_s=0.1, longest_s=30.0)
 
 ConfigOf = Callable[[str], Awaitable[EngineConfig]]
@@ -92,6 +93,7 @@ class RayExecutor:
         config_of: How a model's engine is built, for one of `replicas` that share this machine.
         replicas: Engines of each model, started when it is first asked.
         most_models: So many models may have replicas.
+        address: Of an outer cluster; None starts one on this machine.
         factory: See `EngineClient`.
         metrics: Where its figures are published.
 
@@ -106,6 +108,7 @@ class RayExecutor:
         *,
         replicas: int,
         most_models: int = 8,
+        address: str | None = None,
         factory: str = DEFAULT_FACTORY,
         rules: RestartRules = _RULES,
         metrics: Metrics | None = None,
@@ -117,12 +120,14 @@ class RayExecutor:
         self._most_models = most_models
         self._factory = factory
         self._rules = rules
-        self._cluster = RayCluster(replicas * most_models)
+        self._cluster = RayCluster(replicas * most_models, address)
         # Ray's processes die with the thread that started them, and starting them blocks for seconds.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray")
         self._groups: dict[str, _Group] = {}
         self._tickets = itertools.count(1)
         self._started: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
+        self._trouble: EngineUnavailable | None = None
         published = metrics or Metrics(process=False)
         self._deaths = published.counter("cloud_replica_deaths", "Replicas that died and were replaced.")
         self._living = published.gauge("cloud_replicas", "Replicas that can be asked.")
@@ -139,12 +144,26 @@ class RayExecutor:
         self._started = asyncio.create_task(self._start(), name="ray-start")
 
     async def _start(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._cluster.start)
+        """Until it stands: an outer cluster may come later than this service."""
+        while True:
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._cluster.start)
+            except EngineUnavailable as error:
+                log.warning("ray_not_joined", reason=error.message)
+                self._trouble = error
+                self._tried.set()
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                break
+        self._trouble = None
+        self._tried.set()
         log.info("ray_started", replicas=self._replicas)
 
     async def stop(self) -> None:
         if self._started is None:
             return
+        if self._trouble is not None:
+            self._started.cancel()
         await asyncio.wait({self._started})
         tasks = [task for group in self._groups.values() for task in group.tasks]
         actors = [place.actor for group in self._groups.values() for place in group.ready()]
@@ -225,8 +244,12 @@ class RayExecutor:
         started = self._started
         if started is None:
             raise EngineUnavailable("Ray has not been started.")
-        await asyncio.wait({started})
-        if (error := started.exception()) is not None:
+        tried = asyncio.ensure_future(self._tried.wait())
+        await asyncio.wait({started, tried}, return_when=asyncio.FIRST_COMPLETED)
+        tried.cancel()
+        if self._trouble is not None:
+            raise EngineUnavailable(self._trouble.message, retry_after_s=_AGAIN_S)
+        if started.done() and (error := started.exception()) is not None:
             raise EngineUnavailable(f"Ray could not be started: {error}.") from error
         group = self._groups.get(model)
         if group is None:
@@ -254,7 +277,9 @@ class RayExecutor:
             await within(
                 group.wait(),
                 max(0.0, limit - time.monotonic()),
-                lambda: EngineUnavailable(f"No replica of '{model}' was ready in time.", retry_after_s=5.0),
+                lambda: EngineUnavailable(
+                    f"No replica of '{model}' was ready in time.{self._cluster.hint}", retry_after_s=5.0
+                ),
             )
         return min(ready, key=lambda place: place.streams)
 
