@@ -204,4 +204,4 @@ def qwen(folder: Path) -> None:
         ),
         text_encoder=transformers.Qwen2_5_VLForConditionalGeneration(config),
         tokenizer=transformers.Qwen2Tokenizer(vocab=vocabulary, merges=[]),
-    ).save_pretrained(folder / "pipe")
+    ).save_pretrained(folder / "pipe", max_shard_size="150KB")  # large ones come in shards
