@@ -19,6 +19,7 @@ from edgewise.pipeline.news import News
 from edgewise.pipeline.plan import Errand, Plan, PolicyName
 from edgewise.pipeline.receipt_store import Outcome
 from edgewise.pipeline.receipts import Receipt, Usage, costs_of, show_plan
+from edgewise.pipeline.stages import StageChunk, StageStream
 
 log = get_logger(__name__)
 
@@ -61,19 +62,6 @@ class AnyTask(Protocol):
     def ignored(self) -> tuple[str, ...]: ...
 
 
-class EngineChunk(Protocol):
-    """A piece of an engine's answer, as far as its end goes."""
-
-    @property
-    def finish(self) -> str | None: ...
-
-    @property
-    def error_code(self) -> str | None: ...
-
-    @property
-    def error_message(self) -> str | None: ...
-
-
 class Item(Protocol):
     """A piece of one part, as its reader gets it."""
 
@@ -89,7 +77,7 @@ class Part(Protocol):
     def index(self) -> int: ...
 
     @property
-    def stream(self) -> Any: ...
+    def stream(self) -> StageStream[Any]: ...
 
     @property
     def account(self) -> RequestStats | None:
@@ -278,7 +266,7 @@ def errand_of(task: AnyTask) -> Errand:
     )
 
 
-def raise_reported(chunk: EngineChunk) -> None:
+def raise_reported(chunk: StageChunk) -> None:
     """Raise the error that an engine names, as its class in the tree; an unknown code is an engine fault."""
     if chunk.finish not in ("error", "cancelled"):
         return
