@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -37,6 +38,14 @@ OPERATOR = Actor(tenant=FIRST_TENANT, name="otto", role="operator", via="test")
 VIEWER = Actor(tenant=FIRST_TENANT, name="vera", role="viewer", via="test")
 STRANGER = Actor(tenant="other", name="mallory", role="admin", via="test")
 """Of another tenant, which `Bench.other_tenant` makes."""
+
+
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Returns once it holds; fails if it never does. Looks again and again: what changes it tells nobody."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to pass"
+        await asyncio.sleep(0.002)
 
 
 class FakeDownlink:
@@ -169,8 +178,7 @@ class Bench:
 
     async def settle(self) -> None:
         """Until nothing waits to be stored."""
-        while self.ingest.waiting_bytes:  # noqa: ASYNC110  # the database's threads are waited for, which tell nobody
-            await asyncio.sleep(0.002)
+        await until(lambda: not self.ingest.waiting_bytes)
         await asyncio.sleep(0)
 
     async def step(self, seconds: float = 0.0) -> None:

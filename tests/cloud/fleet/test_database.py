@@ -115,3 +115,12 @@ def test_a_password_in_the_url_is_not_shown() -> None:
     db = FleetDatabase("postgresql+psycopg://me:secret@host/db")
     assert "secret" not in repr(db)
     db.close()
+
+
+async def test_what_a_database_cannot_store_is_a_refusal(db: FleetDatabase) -> None:
+    device = Device(uid="d1", tenant_id=FIRST_TENANT, name="with\0nul", created_at=1.0)
+    if db.sqlite:
+        await db.write(lambda session: session.add(device))
+    else:
+        with pytest.raises(InvalidRequest, match="cannot store"):
+            await db.write(lambda session: session.add(device))

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy import select
-from sqlalchemy.exc import DataError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from edgewise.cloud.fleet.changes import Change, Changes
-from edgewise.cloud.fleet.db.database import FleetDatabase
+from edgewise.cloud.fleet.db.database import FleetDatabase, NotStorable
 from edgewise.cloud.fleet.db.tables import Arrival, Device
 from edgewise.cloud.fleet.events import note
 from edgewise.cloud.fleet.metrics import FleetMetrics
@@ -28,6 +28,7 @@ from edgewise.cloud.fleet.uplink import KINDS, UNKEPT, Arrived, UnreadableBody, 
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import BadMessage, EdgewiseError, StorageError
 from edgewise.core.log import get_logger
+from edgewise.wire.fleet import Live
 from edgewise.wire.mqtt.connection import Incoming
 
 log = get_logger(__name__)
@@ -168,7 +169,7 @@ class Ingest:
     async def _drop(self, arrived: Arrived, error: Exception) -> None:
         """What can never be stored, as a NUL in PostgreSQL, is acknowledged; a fault of ours may be mended before it repeats."""
         self._metrics.dropped.labels("failed").inc()
-        if isinstance(error, DataError):
+        if isinstance(error, NotStorable):
             uplink = read_uplink(arrived)
             await self._tell(_Batch(received={uplink.uid: [uplink.envelope.id]} if uplink.kept else {}))
 
@@ -228,7 +229,8 @@ class Ingest:
         result.kinds[uplink.kind] += 1
         for handler in self._handlers[uplink.kind]:
             result.changes += handler(session, device, uplink)
-        if not uplink.retained:
+        by_device = not (isinstance(uplink.body, Live) and uplink.body.state == "offline")  # that may be its will
+        if by_device and not uplink.retained:
             device.seen_at = max(uplink.at, device.seen_at or 0.0)
         if uplink.kept:
             until = uplink.at + _KEEP_S.get(uplink.kind, _KEEP_OTHERS_S)

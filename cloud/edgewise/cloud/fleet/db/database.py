@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from edgewise.core.errors import ConfigError, StorageError
+from edgewise.core.errors import ConfigError, InvalidRequest, StorageError
 from edgewise.core.log import get_logger
 
 log = get_logger(__name__)
@@ -29,6 +29,10 @@ _BUSY_S = 10.0
 _TRIES = 4  # of a transaction that PostgreSQL ended because it met another
 _MET_ANOTHER = ("40001", "40P01")  # serialization failure, deadlock
 _WRITES = "fleet_writes"
+
+
+class NotStorable(InvalidRequest):
+    """A value that this kind of database has no place for, as a NUL character in a text of PostgreSQL."""
 
 
 class FleetDatabase:
@@ -79,6 +83,7 @@ class FleetDatabase:
         another: then it is done anew, so `work` has no effects but those on its session.
 
         Raises:
+            NotStorable: A value cannot be stored.
             StorageError: As above; `EdgewiseError`s of `work` itself pass through and undo it.
         """
         return await asyncio.get_running_loop().run_in_executor(self._writers, self._transact, work, True)
@@ -97,6 +102,8 @@ class FleetDatabase:
                     if commit:
                         session.commit()
                     return result
+            except DataError as error:
+                raise NotStorable(f"The database cannot store this: {str(error.orig)[:200]}") from error
             except DBAPIError as error:
                 if left and getattr(error.orig, "sqlstate", None) in _MET_ANOTHER:
                     continue

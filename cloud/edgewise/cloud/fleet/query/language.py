@@ -90,6 +90,8 @@ def parse(text: str) -> Node | None:
         raise QueryError(
             MAX_LENGTH, f"it is longer than {MAX_LENGTH} characters; save a part as a group and use group:NAME"
         )
+    if "\0" in text:
+        raise QueryError(text.index("\0"), "it has a NUL character, which no name or label has; remove it")
     tokens = _scan(text)
     if sum(token.kind == "term" for token in tokens) > MAX_TERMS:
         raise QueryError(0, f"it has more than {MAX_TERMS} conditions; save a part as a group and use group:NAME")
