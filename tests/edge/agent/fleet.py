@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,13 @@ async def until(condition: Callable[[], Any], what: str = "", seconds: float = 6
     return found
 
 
+class Hasty(random.Random):
+    """Reconnects soon, whatever the limits of a delay are."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return min(b, 0.05)
+
+
 class FleetDouble:
     """Everything that device `uid` said, in order, as (topic behind `up/`, envelope)."""
 
@@ -36,8 +45,8 @@ class FleetDouble:
         self.uid = uid
         self.receive = receive
         self.said: list[tuple[str, Envelope]] = []
-        at = Broker(host=broker.host, port=broker.port, uid="fleet", password=broker.passwords.get("fleet"))
-        self.link = Link(at, SessionCounter(folder / "fleet-session"))
+        at = Broker(host=broker.host, port=broker.port, uid=f"fleet-{uuid.uuid4().hex[:8]}")
+        self.link = Link(at, SessionCounter(folder / "fleet-session"), rng=Hasty())
         self._prefix = f"f/1/d/{uid}/up/"
         self.link.on(f"{self._prefix}#", self._arrived)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -88,6 +97,9 @@ class FleetDouble:
 
     async def desire(self, shadow: str, gen: int, document: dict[str, Any]) -> None:
         await self.send(topics.desired(self.uid, shadow), Desired(gen=gen, document=document), retain=True)
+
+    async def forget_host(self) -> None:
+        await self.link.publish(topics.HOST_LIVE, b"", retain=True)
 
     async def host(self, state: Any) -> None:
         await self.send(topics.HOST_LIVE, HostLive(state=state), retain=True)
