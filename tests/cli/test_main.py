@@ -16,7 +16,7 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.security.tls import CertificateDatesError
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-COMMANDS = ("serve", "chat", "models", "doctor", "keys", "config", "install")
+COMMANDS = ("serve", "chat", "models", "doctor", "keys", "config", "install", "fleet", "device")
 
 
 def test_help_names_every_command(run: Run) -> None:

@@ -6,12 +6,15 @@ from typing import Annotated
 
 import typer
 
+from edgewise.cli import fleet_devices, fleet_keys, fleet_login, fleet_work
 from edgewise.cli.options import ConfigFile
 from edgewise.core.settings import load_settings
 
 app = typer.Typer(
     help="Run the fleet service with its console, and work with the devices of a fleet.", no_args_is_help=True
 )
+for commands in (fleet_login.app, fleet_devices.app, fleet_work.app, fleet_keys.app):
+    app.add_typer(commands)  # without a name: its commands are this one's
 
 
 @app.command()

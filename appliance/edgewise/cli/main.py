@@ -18,6 +18,7 @@ from edgewise.cli import (
     cloud,
     config,
     demo,
+    device,
     doctor,
     fleet,
     install,
@@ -68,6 +69,7 @@ def build() -> typer.Typer:
     app.command("chat")(chat.chat)
     app.add_typer(cloud.app, name="cloud")
     app.add_typer(fleet.app, name="fleet")
+    app.add_typer(device.app, name="device")
     app.add_typer(models.app, name="models")
     app.add_typer(bench.app, name="bench")
     app.command("ps")(ps.ps)

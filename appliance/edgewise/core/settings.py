@@ -38,8 +38,10 @@ __all__ = [
 log = get_logger(__name__)
 
 ENV_PREFIX = "EDGEWISE_"
-# Variables with our prefix that are no settings: where the file is, and what `edgewise chat` calls.
-RESERVED_ENV = frozenset({"EDGEWISE_CONFIG", "EDGEWISE_URL", "EDGEWISE_API_KEY"})
+# Variables with our prefix that are no settings: where the file is, and what commands call.
+RESERVED_ENV = frozenset(
+    {"EDGEWISE_CONFIG", "EDGEWISE_URL", "EDGEWISE_API_KEY", "EDGEWISE_FLEET_URL", "EDGEWISE_FLEET_TOKEN"}
+)
 _SHARED = re.compile(rf"({ENV_PREFIX})?(.*(__|\.))?", re.DOTALL)
 TEST_ENV_PREFIX = "EDGEWISE_TEST_"  # read by the test suite, whose child processes inherit it
 
