@@ -201,7 +201,7 @@ class RollupRow(Base):
     total: Mapped[float]
     least: Mapped[float]
     most: Mapped[float]
-    __table_args__ = (Index("rollups_by_time", "span_s", "at"),)
+    __table_args__ = (Index("rollups_by_time", "span_s", "at"), {"sqlite_with_rowid": False})
 
 
 class Arrival(Base):
@@ -212,6 +212,7 @@ class Arrival(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     uid: Mapped[str] = mapped_column(String(64))
     until: Mapped[float] = mapped_column(index=True)
+    __table_args__ = ({"sqlite_with_rowid": False},)
 
 
 class Mark(Base):

@@ -8,6 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgewise.cloud.fleet import events
+from edgewise.cloud.fleet.attendance import forget_sessions
 from edgewise.cloud.fleet.db.tables import Device, DeviceKey
 from edgewise.cloud.fleet.enrolment.authority import Authority, read_csr
 from edgewise.cloud.fleet.registry import add_device
@@ -33,6 +34,8 @@ def accept(session: Session, authority: Authority, key: DeviceKey, days: float, 
         add_device(session, key.tenant_id, key.uid, name=name, labels=key.facts.get("labels"))
     elif device.tenant_id != key.tenant_id or device.retired_at is not None:
         raise NotFound(f"There is no device {key.uid} in this fleet any more.")
+    else:
+        forget_sessions(device)  # a new key may come with an empty disk, which numbers its sessions from 1 again
     for other in active_keys(session, key.uid):
         end(session, other, "replaced", now)
     activate(authority, key, days, now)

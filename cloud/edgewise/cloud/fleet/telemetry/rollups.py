@@ -19,7 +19,7 @@ from edgewise.cloud.fleet.db.tables import Mark, RollupRow, SampleRow
 
 MINUTE, HOUR = 60, 3600
 MARK = "rollups"
-BATCH = 2000
+BATCH = 1000
 """Samples of one transaction: other writers wait for it."""
 
 Place = tuple[str, str, int, int]

@@ -219,6 +219,7 @@ def _telemetry() -> None:
         sa.Column("least", sa.Float(precision=53), nullable=False),
         sa.Column("most", sa.Float(precision=53), nullable=False),
         sa.PrimaryKeyConstraint("uid", "name", "span_s", "at"),
+        sqlite_with_rowid=False,
     )
     op.create_index("rollups_by_time", "rollups", ["span_s", "at"])
     op.create_table(
@@ -227,6 +228,7 @@ def _telemetry() -> None:
         sa.Column("uid", sa.String(length=64), nullable=False),
         sa.Column("until", sa.Float(precision=53), nullable=False),
         sa.PrimaryKeyConstraint("id"),
+        sqlite_with_rowid=False,
     )
     op.create_index("ix_arrivals_until", "arrivals", ["until"])
     op.create_table(
