@@ -28,10 +28,10 @@ from edgewise.edge.offload import mqtt as transport_module
 from edgewise.edge.offload.mqtt import MqttTransport
 from edgewise.security.keys import KeyStore
 from edgewise.wire import topics
-from edgewise.wire.asking import BLOCK, CREDIT, block_at
+from edgewise.wire.asking import BLOCK, block_at
 from edgewise.wire.codec import encode_json
 from edgewise.wire.envelope import encode, new_ulid
-from edgewise.wire.messages import Blob, Chunk, Final, JobControl
+from edgewise.wire.messages import Blob, Final, JobControl
 from edgewise.wire.stream_log import START, Place
 from tests.cloud.mqtt_world import LONG, World, cloud_behind, job, new_link, persist, read, sha256, until
 from tests.e2e.broker import BrokerProcess, iotcore_broker, mosquitto_broker
@@ -99,32 +99,6 @@ async def test_a_cancel_reaches_the_engine(world: World) -> None:
         if isinstance(event, Final):
             assert event.state == "cancelled"
     assert world.engine.aborted == 1
-
-
-async def test_a_consumer_that_stands_still_is_not_flooded(world: World) -> None:
-    world.engine.delay_s = 0.005
-    await world.device.submit(job(max_tokens=300))
-    stream = world.device.events("k", START)
-    await anext(stream)
-    flow = world.intake._flows.get("dev", "k")
-    assert flow is not None
-    await until(lambda: len(flow._unread) == CREDIT, "the credit is used up")
-    (inflow,) = world.device._inflows.values()
-
-    def chunks() -> int:
-        return sum(isinstance(event, Chunk) for _, event in inflow._arrived)
-
-    await until(lambda: chunks() == CREDIT - 1, "what was granted arrives")
-    await asyncio.sleep(0.5)
-    assert chunks() == CREDIT - 1
-    grant = world.link.sealer.seal(JobControl(key="k", op="grant", after="1.5", credit=CREDIT))
-    for _ in range(3):  # a broker may deliver it more than once
-        await world.link.send(topics.job_control("dev", topics.job_id("k")), grant)
-    await until(lambda: chunks() == CREDIT - 1 + 5, "five more")
-    await asyncio.sleep(0.3)
-    assert chunks() == CREDIT - 1 + 5
-    tokens = [1] + [token async for event in stream if isinstance(event, Chunk) for token in event.tokens or ()]
-    assert len(tokens) == 300
 
 
 @pytest.mark.parametrize("kill_at", [3, 130, 290])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from hypothesis import strategies as st
 
 from edgewise.edge.offload.inflow import PAUSES_S
 from edgewise.edge.offload.mqtt import ANSWER_S
+from edgewise.wire import topics
 from edgewise.wire.asking import CREDIT
+from edgewise.wire.messages import Chunk, GenerateWork, JobControl, JobRequest
+from edgewise.wire.stream_log import START
 from tests.cloud.mqtt_ether import Ether, EtherWorld, MemoryDesk
 from tests.fakes.instant import instantly
 
@@ -78,6 +82,29 @@ def test_all_grants_may_be_lost() -> None:
 
     took = instantly(run(Ether(lose=lose), MemoryDesk(tokens=10 * CREDIT)))
     assert took < 10 * (PAUSES_S[0] + 1)
+
+
+def test_a_consumer_that_stands_still_is_not_flooded() -> None:
+    async def stands_still() -> None:
+        async with EtherWorld(Ether(), MemoryDesk(tokens=2 * TOKENS)) as world:
+            await world.device.submit(JobRequest(key="k", work=GenerateWork(model="m", prompt=(1,))))
+            async with aclosing(world.device.events("k", START)) as stream:
+                await anext(stream)
+                (inflow,) = world.device._inflows.values()
+
+                async def waiting() -> int:
+                    await asyncio.sleep(10.0)
+                    return sum(isinstance(event, Chunk) for _, event in inflow._arrived)
+
+                assert await waiting() == CREDIT - 1
+                grant = world.link.sealer.seal(JobControl(key="k", op="grant", after="1.5", credit=CREDIT))
+                for _ in range(3):  # a broker may deliver it more than once
+                    await world.link.send(topics.job_control("dev", topics.job_id("k")), grant)
+                assert await waiting() == CREDIT - 1 + 5
+                rest = [token async for event in stream if isinstance(event, Chunk) for token in event.tokens or ()]
+                assert rest == [*range(1, 2 * TOKENS)]
+
+    instantly(stands_still())
 
 
 @settings(max_examples=25, deadline=None)
