@@ -12,10 +12,10 @@ A picture to begin with is encoded, and given as much noise as the schedule has 
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import diffusers
@@ -247,10 +247,10 @@ def _divide(pipe: Any, cut: Callable[[], None], device: torch.device) -> None:
         del module, given, found
         nonlocal waited_s
         if device.type == "cuda":
-            if time.monotonic() - waited_s < _WAIT_EACH_S:
+            if monotonic() - waited_s < _WAIT_EACH_S:
                 return
             torch.cuda.synchronize(device)
-            waited_s = time.monotonic()
+            waited_s = monotonic()
         cut()
 
     for part in pipe.components.values():
