@@ -44,6 +44,7 @@ def site() -> Iterator[Site]:
     with ExitStack() as stack:
         home = stack.enter_context(new_home(starter=False))
         import_tiny(home)
+        import_tiny(home, "heavy", seed=3)
         environment = {**ONE_THREAD, "EDGEWISE_INTAKE__SITE": "true"}
         peer = stack.enter_context(CloudService(home, ["--model", "tiny"], environment=environment))
         link = stack.enter_context(Link(peer.host, peer.port))
@@ -92,6 +93,17 @@ def test_receipts_and_plans_say_peer(site: Site, tmp_path: Path) -> None:
     assert planned["where"] == "peer"
     assert why["cloud"] == (False, "The request is labelled 'site', which keeps it from the cloud.")
     assert "peer_round_trip_ms" in told["measured"]
+
+
+def test_a_model_that_only_the_peer_has_is_there_for_what_may_go_to_it(site: Site) -> None:
+    url = site.pair.device.url
+    cards = httpx.get(f"{url}/v1/models", timeout=30).json()["data"]
+    assert {card["id"]: card["edgewise"]["where"] for card in cards}["heavy"] == "peer"
+    body = {"model": "heavy", "prompt": "hello", "max_tokens": 4}
+    for label, status in (("private", 503), ("site", 200)):
+        answer = httpx.post(f"{url}/v1/completions", json=body, headers={"x-edgewise-privacy": label}, timeout=120)
+        assert answer.status_code == status, answer.text
+    assert answer.json()["edgewise"]["stages"][0]["where"] == "peer"
 
 
 def test_a_peer_that_is_lost_in_the_middle_is_continued_here(site: Site) -> None:

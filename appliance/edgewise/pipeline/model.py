@@ -73,8 +73,8 @@ class ServedModel:
         max_context: Largest prompt + answer in tokens.
         digest: "sha256:<hex>" of the model's manifest.
         created: Unix seconds, shown by /v1/models.
-        here: False for a model that only the cloud has: its engine takes nothing.
-        cloud_context: Largest prompt + answer of the same model on the cloud; None where that is not known.
+        here: False for a model that is only elsewhere: its engine takes nothing.
+        far_contexts: Largest prompt + answer of the same model elsewhere, by the strictest label that may go there.
         sampling: Recommended values for fields of `pipeline.task.Sampling` that a request leaves out.
     """
 
@@ -87,7 +87,7 @@ class ServedModel:
     created: int
     owned_by: str = "edgewise"
     here: bool = True
-    cloud_context: int | None = None
+    far_contexts: Mapping[Privacy, int] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     sampling: Mapping[str, float] = field(default_factory=dict)
 
@@ -121,12 +121,12 @@ class ServedModel:
         return self.max_context if info is None else min(self.max_context, info.max_context)
 
     def context_for(self, needed: int, privacy: Privacy) -> int:
-        """The context for a prompt with the least answer, `needed` tokens together: the cloud's where this device's does not
-        hold it, the label allows it, and the cloud's is larger."""
+        """The context for a prompt with the least answer, `needed` tokens together: that of a place elsewhere where this device's
+        does not hold it, the label allows it, and the other one is larger."""
         ours = self.context
-        if needed <= ours or privacy is not Privacy.ANY or self.cloud_context is None:
+        if needed <= ours:
             return ours
-        return max(ours, self.cloud_context)
+        return max([ours, *(context for label, context in self.far_contexts.items() if privacy >= label)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ class ModelCard:
     Attributes:
         context: Largest prompt + answer in tokens; None where nobody knows before it is opened.
         chat: Whether it has a chat template; None where nobody knows before it is opened.
-        where: "cloud" for one that is not on this device.
+        where: "cloud" or "peer" for one that is not on this device.
     """
 
     name: str
@@ -188,7 +188,7 @@ class ModelCard:
     owned_by: str
     chat: bool | None
     loaded: bool
-    where: Literal["local", "cloud"] = "local"
+    where: Literal["local", "cloud", "peer"] = "local"
     role: str = "llm"
 
 

@@ -51,8 +51,8 @@ def device_parts(settings: Settings, deps: ApiDependencies, loaded: LoadedSettin
     broker = None if settings.mqtt.host is None else BrokerLink(settings, deps)
     if broker is not None:
         parts.append(broker)
+    peer = make_peer(settings, deps, peer_meter)  # first: what the site has is not asked of the cloud
     cloud = make_cloud(settings, deps, meter, None if broker is None else broker.link)
-    peer = make_peer(settings, deps, peer_meter)
     far: dict[Outside, Far] = {}
     if cloud is not None:
         far["cloud"] = Far(cloud, meter)

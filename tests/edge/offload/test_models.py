@@ -26,6 +26,7 @@ from edgewise.edge.offload.models import ModelsWithCloud
 from edgewise.models.face import face_files
 from edgewise.models.tiny import local_files, make_tiny_model
 from edgewise.pipeline.model import Models
+from edgewise.pipeline.plan import Outside
 from edgewise.wire.face import Face, FaceFile, face_path
 from edgewise.wire.messages import Capability, CloudInfo
 from tests.edge.offload.double import FakeTransport
@@ -87,14 +88,17 @@ class OtherCloud(FakeTransport):
 
 
 def with_models(
-    folder: Path, server: FaceServer, use: Callable[[ModelsWithCloud, Health, OtherCloud], Awaitable[None]]
+    folder: Path,
+    server: FaceServer,
+    use: Callable[[ModelsWithCloud, Health, OtherCloud], Awaitable[None]],
+    place: Outside = "cloud",
 ) -> None:
     async def run() -> None:
         here = fake_model()
         transport = OtherCloud(losses=10**9 if server.lost else 0)
         transport.own = Capability(model="another name", digest=here.digest, context=here.context + 1000)
         health = Health((transport,), emit=lambda kind, message, **facts: None)
-        cloud = Cloud(CloudSettings(), health, device="test", tokenizer=lambda name: here.tokenizer)
+        cloud = Cloud(CloudSettings(), health, device="test", tokenizer=lambda name: here.tokenizer, place=place)
         models = ModelsWithCloud(Models([here]), cloud, FaceStore(folder / "faces", server.fetch))
         cloud.start()
         await health.wait_asked(5.0)
@@ -167,6 +171,27 @@ def test_the_context_of_the_cloud_counts_only_where_it_is_needed_and_allowed(
     with_models(tmp_path, server, use)
 
 
+def test_models_and_context_of_a_peer_are_there_for_the_label_site_too(tmp_path: Path, server: FaceServer) -> None:
+    async def use(models: ModelsWithCloud, health: Health, transport: OtherCloud) -> None:
+        del health, transport
+        model = await models.open(models.all()[0].name)
+        ours = model.context
+        longest = {label: model.context_for(ours + 1, label) for label in Privacy}
+        assert longest == {Privacy.PRIVATE: ours, Privacy.SITE: ours + 1000, Privacy.ANY: ours + 1000}
+        asking = early_label.set(lambda name: Privacy.PRIVATE)
+        with pytest.raises(NoPlace, match="labelled 'private' does not go to the peer"):
+            await models.open("large")
+        assert server.asked == []
+        early_label.reset(asking)
+        asking = early_label.set(lambda name: Privacy.SITE)
+        large = await models.open("large")
+        early_label.reset(asking)
+        assert (large.here, large.owned_by) == (False, "peer rack")
+        assert {card.name: card.where for card in await models.cards()}["large"] == "peer"
+
+    with_models(tmp_path, server, use, "peer")
+
+
 def test_a_damaged_face_is_fetched_again(tmp_path: Path, server: FaceServer) -> None:
     store = FaceStore(tmp_path / "faces", server.fetch)
     face = asyncio.run(store.get(DIGEST))
@@ -221,7 +246,7 @@ def test_for_a_request_that_stays_here_the_cloud_is_not_asked(tmp_path: Path, se
     async def use(models: ModelsWithCloud, health: Health, transport: OtherCloud) -> None:
         del health, transport
         early_label.set(lambda name: Privacy.PRIVATE if name == "large" else Privacy.ANY)
-        with pytest.raises(NoPlace, match="labelled 'private' does not leave"):
+        with pytest.raises(NoPlace, match="labelled 'private' does not go to the cloud"):
             await models.open("large")
         assert not server.asked
         early_label.set(lambda name: Privacy.ANY)

@@ -54,7 +54,7 @@ class Cloud:
         self._tokenizer = tokenizer
         self._parting = Parting()
         self._road = Road(health.transport, self._parting, device, health.lost, health.back, place)
-        self._place = place
+        self.place = place
         self._texts: dict[str, TextTokens] = {}
         self._picture_sizes = PictureSizes()
 
@@ -87,27 +87,27 @@ class Cloud:
         goes_on = demand.local is not None and self._goes_on(demand, "local")
         if demand.stage == "diffuse":
             pictures = self._pictures(demand, capability, hurry=goes_on)
-            return BackedPictures(pictures, self._place, demand.local) if goes_on and self._continues else pictures
+            return BackedPictures(pictures, self.place, demand.local) if goes_on and self._continues else pictures
         remote = self._remote(demand, capability, hurry=goes_on)
-        return self._both(self._place, {self._place: remote, "local": demand.local}) if goes_on else remote
+        return self._both(self.place, {self.place: remote, "local": demand.local}) if goes_on else remote
 
     def backed(self, clearance: Clearance | SiteClearance, demand: Demand, capability: Capability) -> Any:
         """The local engine of `demand`, continued by the cloud's when it is lost for good, or asked too when it is slow."""
         self._check(clearance)
-        if not self._goes_on(demand, self._place):
+        if not self._goes_on(demand, self.place):
             return demand.local
         if demand.stage == "diffuse":
             pictures = self._pictures(demand, capability, hurry=False)
-            backed = BackedPictures(demand.local, "local", pictures, self._place)
+            backed = BackedPictures(demand.local, "local", pictures, self.place)
             return backed if self._continues else demand.local
         remote = self._remote(demand, capability, hurry=False)
-        return self._both("local", {"local": demand.local, self._place: remote})
+        return self._both("local", {"local": demand.local, self.place: remote})
 
     def _check(self, clearance: Clearance | SiteClearance) -> None:
         """Leave for the site is none for the cloud."""
-        wanted = SiteClearance if self._place == "peer" else Clearance
+        wanted = SiteClearance if self.place == "peer" else Clearance
         if not isinstance(clearance, wanted):
-            raise ValueError(f"{clearance!r} is no leave for the {self._place}")
+            raise ValueError(f"{clearance!r} is no leave for the {self.place}")
 
     @property
     def _continues(self) -> bool:

@@ -143,7 +143,6 @@ def served_face(store: FaceStore, face: Face, capability: Capability | None, own
         created=face.created,
         owned_by=owner,
         here=False,
-        cloud_context=context,
         sampling=_sampling(face),
     )
 

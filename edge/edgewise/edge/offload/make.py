@@ -55,7 +55,8 @@ def make_cloud(
 
 
 def make_peer(settings: Settings, deps: ApiDependencies, meter: Meter | None = None) -> Cloud | None:
-    """The appliance of the same site that stages may run on; None where none is configured.
+    """The appliance of the same site that stages may run on; None where none is configured. With one, `deps.models` are those
+    of both.
 
     Raises:
         ConfigError: Its key cannot be read.
@@ -63,13 +64,15 @@ def make_peer(settings: Settings, deps: ApiDependencies, meter: Meter | None = N
     if settings.peers.engine is None:
         return None
     transport = peer_transport(settings, meter)
-    return Cloud(
+    peer = Cloud(
         settings.cloud,
         Health([transport], emit=deps.events.emit, meter=meter, place="peer"),
         device=device_name(settings),
         tokenizer=lambda name: deps.models.get(name).tokenizer,
         place="peer",
     )
+    deps.models = ModelsWithCloud(deps.models, peer, FaceStore(settings.home / "faces-of-peer", transport.fetch))
+    return peer
 
 
 def device_name(settings: Settings) -> str:

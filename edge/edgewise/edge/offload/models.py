@@ -1,4 +1,5 @@
-"""The models of this device and those of its cloud, by name: what is here answers to its own name first."""
+"""The models of this device and those of a place elsewhere, its cloud or a peer, by name: what is here answers to its own name
+first."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from edgewise.core.errors import ModelNotFound, NoPlace
-from edgewise.core.privacy import Privacy, early_label
+from edgewise.core.privacy import early_label
 from edgewise.edge.offload.absent import AbsentPictures
 from edgewise.edge.offload.cloud import Cloud
 from edgewise.edge.offload.faces import FaceStore, served_face
+from edgewise.edge.placement.gates import LABELS
 from edgewise.engine.api import Engine
 from edgewise.pipeline.model import (
     ModelCard,
@@ -34,7 +36,7 @@ class ModelsWithCloud(Models):
 
     Args:
         here: The models of this device.
-        cloud: Where the others are.
+        cloud: Where the others are; a peer is one of them.
         faces: What is needed to tokenize for them.
     """
 
@@ -112,7 +114,7 @@ class ModelsWithCloud(Models):
                 owned_by=self._owner,
                 chat=None,
                 loaded=up and capability is not None,
-                where="cloud",
+                where=self._cloud.place,
             )
             for name in sorted({*offered, *known} - names)
             for capability, face in [(offered.get(name), known.get(name))]
@@ -127,7 +129,7 @@ class ModelsWithCloud(Models):
                 owned_by=self._owner,
                 chat=None,
                 loaded=up,
-                where="cloud",
+                where=self._cloud.place,
                 role="diffusion",
             )
             for name, capability in sorted(self._drawing().items())
@@ -150,7 +152,8 @@ class ModelsWithCloud(Models):
 
     @property
     def _owner(self) -> str:
-        return "cloud" if self._cloud.info is None else f"cloud {self._cloud.info.name}"
+        place, info = self._cloud.place, self._cloud.info
+        return place if info is None else f"{place} {info.name}"
 
     def _offered(self) -> dict[str, Capability]:
         """What the cloud has and this device can tokenize for, by name."""
@@ -166,13 +169,15 @@ class ModelsWithCloud(Models):
     def _widen(self, model: ServedModel) -> ServedModel:
         """With the context that the cloud has for the same model, which may hold what this device's does not."""
         models = () if self._cloud.info is None else self._cloud.info.models
+        label = LABELS[self._cloud.place]
         context = next((one.context for one in models if one.digest == model.digest), None)
-        if context == model.cloud_context:
+        if context == model.far_contexts.get(label):
             return model
         before = self._widened.get(model.name)
-        if before is not None and before[0] is model and before[1].cloud_context == context:
+        if before is not None and before[0] is model and before[1].far_contexts.get(label) == context:
             return before[1]
-        wide = replace(model, cloud_context=context)
+        others = {one: known for one, known in model.far_contexts.items() if one is not label}
+        wide = replace(model, far_contexts=others if context is None else {**others, label: context})
         self._widened[model.name] = model, wide
         return wide
 
@@ -185,9 +190,9 @@ class ModelsWithCloud(Models):
             raise unknown_model(name, [card.name for card in await self.cards()])
         opened = self._opened.get(name)
         context = None if capability is None else capability.context
-        if opened is None or opened.digest != digest or context not in (None, opened.cloud_context):
+        if opened is None or opened.digest != digest or context not in (None, opened.max_context):
             if known is None or known.digest != digest:
-                _check_may_ask(name)
+                self._check_may_ask(name)
             face = await self._faces.get(digest)
             served = await asyncio.to_thread(served_face, self._faces, face, capability, self._owner)
             if opened is not None:
@@ -195,19 +200,19 @@ class ModelsWithCloud(Models):
             self._opened[name] = opened = replace(served, name=name)
         return opened
 
+    def _check_may_ask(self, name: str) -> None:
+        asked = early_label.get()
+        if asked is not None and asked(name) < LABELS[self._cloud.place]:
+            raise NoPlace(
+                f"The model '{name}' is not on this device, and a request labelled '{asked(name).label}' does not go to the "
+                f"{self._cloud.place}."
+            )
+
 
 def _digest(capability: Capability | None) -> str:
     assert capability is not None
     assert capability.digest is not None
     return capability.digest
-
-
-def _check_may_ask(name: str) -> None:
-    label = early_label.get()
-    if label is not None and label(name) is not Privacy.ANY:
-        raise NoPlace(
-            f"The model '{name}' is not on this device, and a request labelled '{label(name).label}' does not leave it."
-        )
 
 
 def _close(model: ServedModel) -> None:
