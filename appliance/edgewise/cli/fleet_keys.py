@@ -160,11 +160,11 @@ def broker_config(
 ) -> None:
     """Write mosquitto's configuration, access list, certificate and passwords; run it as the user of the fleet service."""
     from edgewise.cloud.fleet.enrolment.authority import Authority
-    from edgewise.cloud.fleet.enrolment.broker_config import write_broker_config
+    from edgewise.cloud.fleet.enrolment.broker_config import FOLDER, write_broker_config
     from edgewise.cloud.fleet.enrolment.service import authority_folder
 
     home = load_settings(config).settings.home
-    folder = (out or home / "broker").absolute()
+    folder = (out or home / FOLDER).absolute()
     written = write_broker_config(
         folder, Authority(authority_folder(home)), host, port=port, local_port=local_port, days=days
     )

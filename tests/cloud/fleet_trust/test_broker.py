@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgewise.cloud.fleet.enrolment.authority import FOLDER, Authority, read_csr
-from edgewise.cloud.fleet.enrolment.broker_config import BrokerConfig, _template, write_broker_config
+from edgewise.cloud.fleet.enrolment.broker_config import BrokerConfig, _template, shut_out, write_broker_config
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import EdgewiseError, LinkLost, NotAuthenticated, NotPermitted
 from edgewise.core.tls_time import TimeFloor
@@ -163,6 +163,31 @@ async def test_without_a_certificate_of_this_fleet_nobody_gets_in(broker: FleetB
             async with connected(stranger) as (connection, _):
                 await connection.publish("f/1/d/d1/up/live", b"x")
         assert isinstance(error.value, (LinkLost, NotAuthenticated, NotPermitted)), who
+
+
+async def test_a_device_that_is_shut_out_is_so_at_once(broker: FleetBroker) -> None:
+    """Its connection may still stand, since a certificate counts when it connects; nothing passes over it any more."""
+    one, two = broker.device("d1"), broker.device("d2")
+    async with (
+        connected(broker.fleet()) as (fleet, heard),
+        connected(one) as (first, first_heard),
+        connected(two) as (second, _),
+    ):
+        await fleet.subscribe([Subscription("f/1/#")])
+        await first.subscribe([Subscription("f/1/d/d1/dn/#")])
+        assert shut_out(broker.config.conf.parent, ["d1"])
+        assert not shut_out(broker.config.conf.parent, ["d1"])
+        assert broker.process.process is not None
+        broker.process.process.send_signal(signal.SIGHUP)
+        deadline = asyncio.get_running_loop().time() + 60
+        while not await refused(first, "f/1/d/d1/up/live"):
+            assert asyncio.get_running_loop().time() < deadline, "the broker has not read the list"
+        heard.clear()
+        await refused(first, "f/1/d/d1/up/birth")
+        await second.publish("f/1/d/d2/up/birth", b"x")
+        await fleet.publish("f/1/d/d1/dn/cmd/infer", b"secret")
+        assert "f/1/d/d1/up/birth" not in await heard_topics(fleet, heard, "f/1/marker")
+        assert first_heard == []
 
 
 async def gets_in(broker: Broker) -> bool:

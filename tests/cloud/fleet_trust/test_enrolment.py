@@ -19,6 +19,7 @@ from edgewise.cloud.fleet.changes import Changes
 from edgewise.cloud.fleet.db.database import FleetDatabase
 from edgewise.cloud.fleet.db.tables import AuditRow, ClaimCode, Device, EventRow
 from edgewise.cloud.fleet.enrolment.authority import FOLDER, KEY_FILE, Authority, fingerprint
+from edgewise.cloud.fleet.enrolment.broker_config import write_broker_config
 from edgewise.cloud.fleet.enrolment.service import EnrolmentService
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import ConfigError, InvalidRequest, NotFound, NotPermitted, RateLimited
@@ -274,6 +275,18 @@ async def test_a_revoked_key_is_of_no_use(enrolment: EnrolmentService, admin: Ac
         await enrolment.challenge(RenewalQuestion(fingerprint=device.fingerprint))
     with pytest.raises(InvalidRequest, match="has ended"):
         await enrolment.revoke(admin, key.id)
+
+
+async def test_the_broker_is_told_who_is_shut_out(enrolment: EnrolmentService, admin: Actor, tmp_path: Path) -> None:
+    """Only who has no key left, and until there is one again."""
+    write_broker_config(tmp_path / "broker", enrolment.authority, ["127.0.0.1"])
+    access = tmp_path / "broker" / "mosquitto.acl"
+    answer = await enrolment.enrol(Stick().request(await code_for(enrolment, admin)), "a")
+    assert answer.uid not in access.read_text()
+    await enrolment.revoke(admin, (await enrolment.keys(admin))[0].id)
+    assert f"user {answer.uid}\ntopic deny #" in access.read_text()
+    await enrolment.enrol(Stick().request(await code_for(enrolment, admin, uid=answer.uid)), "a")
+    assert answer.uid not in access.read_text()
 
 
 async def test_a_lost_key_is_replaced(enrolment: EnrolmentService, admin: Actor) -> None:

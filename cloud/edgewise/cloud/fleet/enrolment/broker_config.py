@@ -14,6 +14,8 @@ from edgewise.cloud.fleet.enrolment.authority import CERTIFICATE_FILE, Authority
 from edgewise.core.errors import ConfigError
 from edgewise.core.files import atomic_write, make_folder, own_like_parent, read_secret
 
+FOLDER, ACL_FILE = "broker", "mosquitto.acl"
+"""Where `edgewise fleet broker-config` writes in the state directory, and the access list there."""
 USERS = ("fleet", "edgewise-cloud")
 """Of the services; devices have certificates instead."""
 _ROUNDS = 1000  # mosquitto's default is 101; these passwords are 256 random bits, so it hardly matters
@@ -56,7 +58,7 @@ def write_broker_config(
     certificate, key = authority.server_certificate(hosts, days)
     atomic_write(folder / "server.crt", certificate)
     atomic_write(folder / "server.key", key, mode=0o600)
-    atomic_write(folder / "mosquitto.acl", _template("mosquitto.acl"), mode=0o600)
+    atomic_write(folder / ACL_FILE, access_list(), mode=0o600)
     passwords = {user: folder / f"{user}.password" for user in USERS}
     lines = [_entry(user, _password(path)) for user, path in passwords.items()]
     atomic_write(folder / "mosquitto.passwd", "".join(lines), mode=0o600)
@@ -69,7 +71,7 @@ def write_broker_config(
         "CERTIFICATE": folder / "server.crt",
         "KEY": folder / "server.key",
         "PASSWORDS": folder / "mosquitto.passwd",
-        "ACL": folder / "mosquitto.acl",
+        "ACL": folder / ACL_FILE,
         "DATA": folder / "data",
     }
     text = _template("mosquitto.conf")
@@ -78,6 +80,27 @@ def write_broker_config(
     conf = folder / "mosquitto.conf"
     atomic_write(conf, text)
     return BrokerConfig(conf=conf, ca=ca, passwords=passwords)
+
+
+def access_list(shut_out: Sequence[str] = ()) -> str:
+    """The access list. Devices that are `shut_out` may do nothing, though they may still be connected: a certificate that is
+    revoked is refused at the next connection only."""
+    rules = (f"\nuser {uid}\ntopic deny #\n" for uid in shut_out)
+    return _template(ACL_FILE) + "".join(rules)
+
+
+def shut_out(folder: Path, uids: Sequence[str]) -> bool:
+    """Bring the access list of a broker's folder up to date, if there is one; whether it was changed. The broker reads it at its
+    next reload (SIGHUP).
+
+    Raises:
+        StorageError: The disk refuses.
+    """
+    path, text = folder / ACL_FILE, access_list(uids)
+    if not path.exists() or path.read_text("utf-8") == text:
+        return False
+    atomic_write(path, text, mode=0o600)
+    return True
 
 
 def _template(name: str) -> str:

@@ -62,6 +62,13 @@ def revoked_serials(session: Session, now: float) -> list[tuple[str, float]]:
     return [(serial, at) for serial, at in session.execute(query) if serial is not None]
 
 
+def shut_out(session: Session) -> list[str]:
+    """Devices, of any tenant, all of whose keys were ended."""
+    active = select(DeviceKey.uid).where(DeviceKey.state == "active")
+    query = select(DeviceKey.uid).where(DeviceKey.state.in_(REVOKED), DeviceKey.uid.not_in(active)).distinct()
+    return list(session.scalars(query.order_by(DeviceKey.uid)))
+
+
 def note(session: Session, key: DeviceKey, kind: str, severity: Severity, message: str, now: float) -> None:
     """An event that a person may review."""
     facts = {"key": key.id, "fingerprint": key.fingerprint, "address": key.facts.get("address", "")}

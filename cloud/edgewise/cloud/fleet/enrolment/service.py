@@ -20,6 +20,8 @@ from edgewise.cloud.fleet.db.tables import ClaimCode, DeviceKey
 from edgewise.cloud.fleet.enrolment import codes, renewal, rows
 from edgewise.cloud.fleet.enrolment.addresses import broker_address
 from edgewise.cloud.fleet.enrolment.authority import FOLDER, Authority, Csr, read_csr
+from edgewise.cloud.fleet.enrolment.broker_config import FOLDER as BROKER_FOLDER
+from edgewise.cloud.fleet.enrolment.broker_config import shut_out
 from edgewise.cloud.fleet.labels import check_labels
 from edgewise.cloud.fleet.owned import find_device
 from edgewise.cloud.fleet.people import secret_tokens
@@ -57,6 +59,7 @@ class EnrolmentService:
         self._broker = broker_address(settings)
         self._cloud_url = settings.fleet.cloud_url
         self.authority = Authority(authority_folder(settings.home), clock=self._clock)
+        self._broker_folder = settings.home / BROKER_FOLDER
         self._nonces = renewal.Nonces(self._clock)
         self._tries = Tries(_TRIES, self._clock)
         self._writing = asyncio.Lock()
@@ -200,10 +203,11 @@ class EnrolmentService:
             await asyncio.gather(self._keeping, return_exceptions=True)
 
     async def write_crl(self) -> None:
-        """Write the list of revoked certificates if it is not as the database has it."""
+        """Write the list of revoked certificates and who is shut out at the broker, where they are not as the database has it."""
         async with self._writing:
             now = self._clock.time()
-            revoked = await self._db.read(lambda session: rows.revoked_serials(session, now))
+            revoked, gone = await self._db.read(lambda s: (rows.revoked_serials(s, now), rows.shut_out(s)))
+            await asyncio.to_thread(shut_out, self._broker_folder, gone)
             if revoked != self._written:
                 await asyncio.to_thread(self.authority.write_crl, revoked)
                 self._written = revoked
