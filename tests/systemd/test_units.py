@@ -13,14 +13,22 @@ import pytest
 
 from edgewise.cli.exit_codes import ExitCode
 from edgewise.cli.install_plan import (
+    BROKER_UNITS,
     CLOUD_UNIT,
+    FLEET_HOME,
+    FLEET_UNIT,
     STOP_MARGIN_S,
     UNIT,
     render_cloud_unit,
+    render_fleet_units,
     render_unit,
     service_toml,
     template,
 )
+from edgewise.cloud.fleet.enrolment.authority import CRL_FILE, Authority
+from edgewise.cloud.fleet.enrolment.authority import FOLDER as CA_FOLDER
+from edgewise.cloud.fleet.enrolment.broker_config import ACL_FILE, write_broker_config
+from edgewise.cloud.fleet.enrolment.broker_config import FOLDER as BROKER_FOLDER
 from edgewise.core.settings import Settings, load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +86,49 @@ def test_exposure_is_below_three(name: str) -> None:
     match = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
     assert match is not None, done.stderr
     assert float(match[1]) < 3.0
+
+
+@pytest.fixture
+def fleet_units(tmp_path: Path) -> Path:
+    """Units of a fleet service and its broker in one folder, with commands that exist here."""
+    for name, text in render_fleet_units(Path("/bin/true")).items():
+        text = text.replace("/usr/sbin/mosquitto", "/bin/true").replace("/bin/systemctl", "/bin/true")
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@needs_analyze
+def test_verify_of_the_fleets_units_is_clean(fleet_units: Path) -> None:
+    names = [str(fleet_units / name) for name in (FLEET_UNIT, *BROKER_UNITS)]
+    done = analyze("verify", *names, SYSTEMD_UNIT_PATH=f"{fleet_units}:")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@needs_analyze
+@pytest.mark.parametrize("name", [FLEET_UNIT, BROKER_UNITS[0]])
+def test_exposure_of_the_fleets_units_is_below_two(name: str) -> None:
+    done = analyze("security", "--offline=true", str(ROOT / "systemd" / name))
+    match = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+    assert match is not None, done.stderr
+    assert float(match[1]) < 2.0
+
+
+def test_the_fleets_units_and_the_program_agree(tmp_path: Path) -> None:
+    """The broker's unit starts what `broker-config` writes in the fleet service's state directory, and watches its lists."""
+    units = {name: directives(text) for name, text in render_fleet_units(Path("/opt/edgewise")).items()}
+    fleet, broker = units[FLEET_UNIT], units[BROKER_UNITS[0]]
+    home = Path("/var/lib") / fleet["StateDirectory"][0]
+    assert home == Path(FLEET_HOME)
+    assert fleet["ExecStart"] == ["/opt/edgewise fleet serve"]
+    assert fleet["RestartPreventExitStatus"] == [f"{ExitCode.USAGE} {ExitCode.CONFIG}"]
+    assert broker["User"] == fleet["User"]
+    written = write_broker_config(tmp_path / BROKER_FOLDER, Authority(tmp_path / CA_FOLDER), ["a.example"])
+    conf = home / written.conf.relative_to(tmp_path)
+    assert broker["ExecStart"] == [f"/usr/sbin/mosquitto -c {conf}"]
+    assert broker["ConditionPathExists"] == [str(conf)]
+    lists = (tmp_path / CA_FOLDER / CRL_FILE, tmp_path / BROKER_FOLDER / ACL_FILE)
+    assert all(path.exists() for path in lists)
+    assert units[BROKER_UNITS[1]]["PathChanged"] == [str(home / path.relative_to(tmp_path)) for path in lists]
 
 
 def test_the_unit_and_the_program_agree() -> None:

@@ -26,6 +26,9 @@ def install(
     prefix: Annotated[Path | None, typer.Option(help="Write below this folder, for an image; run nothing.")] = None,
     user: Annotated[bool, typer.Option("--user", help="Install for you alone, without root.")] = False,
     cloud: Annotated[bool, typer.Option("--cloud", help="Install the cloud engine; a machine may have both.")] = False,
+    fleet: Annotated[
+        bool, typer.Option("--fleet", help="Install the fleet service and the units of its broker.")
+    ] = False,
     start: Annotated[bool, typer.Option("--now", help="Start the service at once.")] = False,
     executable: Annotated[
         Path | None, typer.Option("--exec", help="The `edgewise` to start; default: this one.")
@@ -34,16 +37,20 @@ def install(
     as_json: AsJson = False,
 ) -> None:
     """Write the systemd unit, its user, folders and an example configuration, and enable the service."""
-    from edgewise.cli.install_plan import carry_out, plan_system, plan_user, this_command
+    from edgewise.cli.install_plan import carry_out, plan_fleet, plan_system, plan_user, this_command
 
     if user and prefix:
         raise typer.BadParameter("--user installs into your home: it goes without --prefix")
-    if user and cloud:
-        raise typer.BadParameter("--user installs a device service: the cloud engine is one of the whole machine")
+    if user and (cloud or fleet):
+        raise typer.BadParameter("--user installs a device service: the others are services of the whole machine")
+    if cloud and fleet:
+        raise typer.BadParameter("--cloud and --fleet are two installations: run it twice")
     command = (executable or this_command()).absolute()
     drain_s = load_settings(config).settings.drain_s
     if user:
         plan = plan_user(command, drain_s=drain_s, start=start)
+    elif fleet:
+        plan = plan_fleet(command, prefix=prefix and prefix.absolute(), start=start)
     else:
         plan = plan_system(command, drain_s=drain_s, prefix=prefix and prefix.absolute(), start=start, cloud=cloud)
     if not dry_run:

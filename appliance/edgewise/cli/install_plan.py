@@ -18,6 +18,9 @@ UNIT = "edgewise-device.service"
 CLOUD_UNIT = "edgewise-cloud.service"
 SERVICE_HOME = "/var/lib/edgewise"
 CLOUD_HOME = "/var/lib/edgewise-cloud"
+FLEET_UNIT = "edgewise-fleet.service"
+FLEET_HOME = "/var/lib/edgewise-fleet"
+BROKER_UNITS = ("edgewise-broker.service", "edgewise-broker-reload.path", "edgewise-broker-reload.service")
 DEFAULT_EXEC = Path("/opt/edgewise/bin/edgewise")
 # After the drain the service ends its engine and closes its listeners; this many seconds are kept for that.
 STOP_MARGIN_S = 15
@@ -87,6 +90,18 @@ def render_cloud_unit(executable: Path, *, drain_s: float = 20.0) -> str:
     return _render(UNIT, executable, drain_s, words)
 
 
+def render_fleet_units(executable: Path) -> dict[str, str]:
+    """Units of a fleet service, its broker, and what tells the broker that its lists have changed, by name."""
+    words = {"@EXEC@": _unit_word(executable), "@STATE@": FLEET_HOME}
+    units = {}
+    for name in (FLEET_UNIT, *BROKER_UNITS):
+        text = template(name)
+        for placeholder, value in words.items():
+            text = text.replace(placeholder, value)
+        units[name] = text
+    return units
+
+
 def _render(name: str, executable: Path, drain_s: float, words: Mapping[str, str]) -> str:
     values = {f"@{word}@": value for word, value in words.items()} | {
         "@EXEC@": _unit_word(executable),
@@ -137,6 +152,35 @@ def plan_system(
         *([f"{command} cloud keys new NAME   # for each device or tenant"] if cloud else []),
         f"sudo systemctl start {unit}",
         f"{command} doctor" if cloud else f"{executable} doctor",
+    )
+    return InstallPlan(planned, () if prefix else commands, tuple(_system_problems(executable)), steps)
+
+
+def plan_fleet(executable: Path, *, prefix: Path | None = None, start: bool = False) -> InstallPlan:
+    """An installation of the fleet service and the units of its broker, which starts once it has been configured.
+
+    Args: as `plan_system`.
+    """
+    root = prefix or Path("/")
+    folders = "etc/tmpfiles.d/edgewise-fleet.conf"
+    units = render_fleet_units(executable)
+    planned = (
+        *(PlannedFile(root / "etc/systemd/system" / name, text) for name, text in units.items()),
+        PlannedFile(root / "etc/sysusers.d/edgewise.conf", template("sysusers.conf")),
+        PlannedFile(root / folders, template("tmpfiles.conf").replace(SERVICE_HOME, FLEET_HOME)),
+    )
+    commands = (
+        ("systemd-sysusers", "/etc/sysusers.d/edgewise.conf"),
+        ("systemd-tmpfiles", "--create", f"/{folders}"),
+        ("systemctl", "daemon-reload"),
+        ("systemctl", "enable", *(["--now"] if start else []), FLEET_UNIT),
+    )
+    command = f"sudo -u edgewise EDGEWISE_HOME={FLEET_HOME} {executable} fleet"
+    steps = (
+        f"{command} users add NAME --role admin --local",
+        f"sudo systemctl start {FLEET_UNIT}",
+        f"{command} broker-config --host BROKER   # for devices elsewhere: docs/enrolment.md",
+        f"sudo systemctl enable --now {BROKER_UNITS[0]} {BROKER_UNITS[1]}",
     )
     return InstallPlan(planned, () if prefix else commands, tuple(_system_problems(executable)), steps)
 
