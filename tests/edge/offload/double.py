@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from edgewise.core.errors import EdgewiseError, LinkLost, NotFound
+from edgewise.core.errors import EdgewiseError, LinkLost, NotFound, QueueFull
 from edgewise.edge.offload.follow import Patience, Road
 from edgewise.edge.offload.parting import Parting
 from edgewise.edge.offload.remote import RemoteEngine
@@ -68,6 +68,7 @@ class FakeTransport:
     width: Items per chunk on each connection, in turn.
     refuse: Raised by `submit`, once each.
     losses: How many further calls find no link.
+    full: How many further streams find all places taken.
     lost_answers: How many further jobs are taken without that the device hears of it.
     """
 
@@ -78,6 +79,7 @@ class FakeTransport:
     width: Sequence[int] = (1,)
     refuse: list[EdgewiseError] = field(default_factory=list)
     losses: int = 0
+    full: int = 0
     lost_answers: int = 0
     hang: bool = False
     as_text: Callable[[Sequence[int]], str] | None = None
@@ -122,6 +124,9 @@ class FakeTransport:
         self._link()
         if key not in self.jobs:
             raise NotFound("There is no such job.")
+        if self.full:
+            self.full -= 1
+            raise QueueFull("All places are taken.", retry_after_s=1.0)
         work = self.jobs[key].work
         self.connections += 1
         attempt = self.connections

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -85,6 +86,17 @@ def test_a_link_that_does_not_come_back_ends_the_answer_with_what_was_delivered(
     assert tokens(chunks) == expected(ask())[:5]
     assert (chunks[-1].finish, chunks[-1].error_code) == ("error", "link_lost")
     assert transport.connections > 2
+
+
+def test_a_place_among_the_streams_is_waited_for_and_its_lack_is_no_loss_of_the_link() -> None:
+    transport = FakeTransport(full=3)
+    lost: list[LinkLost] = []
+    engine = remote(transport)
+    engine.road = replace(engine.road, lost=lambda name, error: lost.append(error))
+    assert tokens(asyncio.run(answer(engine, ask()))) == expected(ask())
+    assert lost == []
+    chunks = asyncio.run(answer(remote(FakeTransport(full=10**9), patience_s=0.3), ask()))
+    assert (chunks[-1].finish, chunks[-1].error_code) == ("error", "rate_limit_exceeded")
 
 
 def test_a_deadline_ends_the_waiting() -> None:

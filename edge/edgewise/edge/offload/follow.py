@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from edgewise.core.errors import LinkLost, ShuttingDown
+from edgewise.core.errors import LinkLost, QueueFull, ShuttingDown
 from edgewise.core.log import get_logger
 from edgewise.edge.offload.parting import Parting
 from edgewise.edge.offload.transport import NotReached, Traffic, Transport
@@ -148,7 +148,7 @@ class JobFollower:
             take: May raise `LinkLost` for what must be asked for again.
 
         Raises:
-            LinkLost: Patience is over.
+            LinkLost, QueueFull: Patience is over.
             DeadlineExceeded: The deadline is.
             EdgewiseError: What the cloud or `take` says.
         """
@@ -168,6 +168,8 @@ class JobFollower:
                         if isinstance(event, Final):
                             return
                 raise LinkLost("The cloud ended the stream before its last record.")
+            except QueueFull as error:  # of streams: this device reads as many as it may, and one of them ends
+                await waiting.pause(error)
             except (LinkLost, ShuttingDown) as error:
                 lost = error if isinstance(error, LinkLost) else LinkLost(error.message)
                 self._road.lost(transport.name, lost)

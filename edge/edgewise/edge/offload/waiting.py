@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from types import AsyncGeneratorType
 from typing import Any, cast
 
-from edgewise.core.errors import DeadlineExceeded, LinkLost
+from edgewise.core.errors import DeadlineExceeded, EdgewiseError
 from edgewise.wire.http import SILENCE_S
 
 _FIRST_PAUSE_S = 0.05
@@ -56,11 +56,11 @@ class Waiting:
         self._pause = _FIRST_PAUSE_S
         return lost is not None
 
-    async def pause(self, error: LinkLost) -> None:
+    async def pause(self, error: EdgewiseError) -> None:
         """Wait before the next try.
 
         Raises:
-            LinkLost: `error`: patience is over.
+            EdgewiseError: `error`: patience is over.
             DeadlineExceeded: Nobody needs the answer any more.
         """
         now = time.monotonic()
