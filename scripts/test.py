@@ -24,6 +24,12 @@ ROOT = Path(__file__).resolve().parents[1]
 REPORT = Path("build") / "flaky.json"
 MOST = 5
 TIMES = 2
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "GOMP_SPINCOUNT": "1000",  # where a test has several threads all the same: one that waits leaves the core to others
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+}
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 RULE = "=" * 30
 
@@ -104,7 +110,7 @@ def suite(*flags: str) -> int:
 
 def main() -> None:
     os.chdir(ROOT)
-    os.environ.update({"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"})
+    os.environ.update(ENVIRONMENT)
     if sys.argv[1:]:
         raise SystemExit(subprocess.run([*PYTEST, *sys.argv[1:]], check=False).returncode)
     raise SystemExit(suite(f"-n{len(os.sched_getaffinity(0))}", "--dist=loadfile", "--no-loadscope-reorder"))

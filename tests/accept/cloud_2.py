@@ -115,7 +115,7 @@ def over(way: str, count: int) -> dict[str, str]:
     with ExitStack() as stack:
         broker = stack.enter_context(BROKERS[way]()) if way in BROKERS else None
         pair = stack.enter_context(paired(broker=broker, CLOUD__PATIENCE_S=str(CloudSettings().patience_s)))
-        uncut = [ask(pair, number) for number in range(PROMPTS)]
+        uncut = [ask(pair, number) for number in range(min(PROMPTS, count))]
         before = billed(pair)
         pair.link.reshape(SLOW)
 

@@ -40,7 +40,7 @@ LINE = Line(
     title="openai-python's API tests and schemathesis find no 5xx and nothing unexplained",
     bar="every failure explained in docs/compatibility.md, 0 of 5xx in 2,000 cases each",
     count=2000,
-    small=150,
+    small=40,
     measure=measure,
 )
 

@@ -55,7 +55,8 @@ class Pair:
             time.sleep(0.1)
 
 
-def _import_pictures(home: Path, name: str, make: Callable[[Path], Path] = make_tiny_pictures) -> None:
+def import_pictures(home: Path, name: str, make: Callable[[Path], Path] = make_tiny_pictures) -> None:
+    """Make a tiny model that draws and import it."""
     source = make(home / f"{name}-source")
     edgewise(home, "models", "import", str(source), "--name", name, "--role", "diffusion")
 
@@ -86,12 +87,12 @@ def paired(
         cloud_home, device_home = (stack.enter_context(new_home(starter=False)) for _ in range(2))
         import_tiny(cloud_home)
         if pictures:
-            _import_pictures(cloud_home, "pictures", make_pictures)
+            import_pictures(cloud_home, "pictures", make_pictures)
         shutil.copytree(cloud_home / "models", device_home / "models")
         if only_cloud is not None:
             import_tiny(cloud_home, only_cloud, seed=1)
         if only_cloud is not None and pictures:
-            _import_pictures(cloud_home, "painter")
+            import_pictures(cloud_home, "painter")
         cloud_settings = dict(ONE_THREAD)
         if broker is not None:
             cloud_settings |= {"EDGEWISE_MQTT__HOST": broker.host, "EDGEWISE_MQTT__PORT": str(broker.port)}
