@@ -142,8 +142,13 @@ class FleetDevice:
         birth = Birth(version=self.version, boot=self.boot, started="s", name=self.uid, models=self.models)
         await self.say(topics.birth(self.uid), birth, retain=True)
         await self.sync()
-        for topic, envelope in [*self.outbox.values()]:
-            await self.link.send(topic, envelope)
+        await self._flush()
+
+    async def _flush(self) -> None:
+        """All that is not acknowledged, again."""
+        with contextlib.suppress(LinkLost):
+            for topic, envelope in [*self.outbox.values()]:
+                await self.link.send(topic, envelope)
 
     # --- what it says ----------------------------------------------------------------------------------------------------
 
@@ -192,6 +197,8 @@ class FleetDevice:
     def _host(self, incoming: Incoming) -> None:
         if incoming.payload:
             self.hosts.append(decode(incoming.payload).read(HostLive).state)
+            if self.hosts[-1] == "online" and self.link.connected:
+                self._spawn(self._flush())  # what it had may not be on its disk
 
     def _arrived(self, incoming: Incoming) -> None:
         if not incoming.payload:

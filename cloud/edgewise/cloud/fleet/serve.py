@@ -51,7 +51,6 @@ def create_app(service: FleetService) -> FastAPI:
         try:
             yield
         finally:
-            state.closing.set()
             await service.stop()
 
     app = FastAPI(title="Edgewise fleet", lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -76,7 +75,7 @@ def create_app(service: FleetService) -> FastAPI:
         body, content_type = service.registry_of_metrics.render(request.headers.get("accept", ""))
         return Response(body, media_type=content_type)
 
-    state = add_api(app, service.fleet, service.settings.fleet)
+    add_api(app, service.fleet, service.settings.fleet)
     mount_console(app, service.fleet, service.settings.fleet)
     return app
 
@@ -86,13 +85,24 @@ async def _run(settings: Settings, tls: TlsFiles | None, notifier: Notifier) -> 
     service = FleetService(settings)
     try:
         await service.start()
+        await _offer_first_login(service, settings.host)
     except BaseException:
         await service.stop()
         for bound in sockets:
             bound.close()
         raise
-    await _offer_first_login(service, settings.host)
-    server = DrainingServer(_config(settings, create_app(service), tls), on_stop=lambda: server.close())
+    app, loop = create_app(service), asyncio.get_running_loop()
+
+    def close() -> None:
+        """Open streams end first: the server waits for them."""
+        app.state.fleet_api.closing.set()
+        server.close()
+
+    def stop() -> None:
+        """Called from a signal handler, which interrupts the event loop at any point."""
+        loop.call_soon_threadsafe(close)
+
+    server = DrainingServer(_config(settings, app, tls), on_stop=stop)
     url = settings.model_copy(update={"port": sockets[0].getsockname()[1]}).base_url
     if tls is None and not is_loopback(settings.host):
         log.warning("plain_http", host=settings.host, risk="passwords and keys cross the network in the clear")
