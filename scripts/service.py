@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -21,6 +23,8 @@ import psutil
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_FIRST_PORT, _PORT_COUNT = 16_384, 16_384  # below /proc/sys/net/ipv4/ip_local_port_range of most systems
+_numbers = itertools.count(secrets.randbelow(_PORT_COUNT))  # begins elsewhere in each process
 ENGINE_MODULE = "edgewise.engine"
 
 
@@ -29,10 +33,13 @@ class ServiceError(Exception):
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of the loopback address that is free now, and stays so until somebody asks for this very one.
+
+    It lies below those that the kernel gives out by itself, and this process names none twice.
+    """
+    while not port_is_free("127.0.0.1", port := _FIRST_PORT + next(_numbers) % _PORT_COUNT):
+        continue
+    return port
 
 
 def port_is_free(host: str, port: int) -> bool:

@@ -19,7 +19,7 @@ from edgewise.cli.exit_codes import ExitCode
 from edgewise.cli.main import main
 from edgewise.core.settings import load_settings
 from edgewise.security.tls import check_tls
-from tests.e2e.broker import free_port
+from scripts.service import free_port
 
 PASSWORD = "correct-horse"
 _START_S = 120.0

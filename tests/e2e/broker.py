@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 
 from edgewise.wire.mqtt.local_broker import broker_config
+from scripts.service import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 CLOUD_USER = "edgewise-cloud"
-_START_S = 20.0
+_START_S = 60.0
 
 
 @dataclass
@@ -58,11 +59,6 @@ class BrokerProcess:
             self.process.send_signal(how)
             self.process.wait(_START_S)
             self.process = None
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def mosquitto_path() -> str | None:

@@ -20,9 +20,10 @@ from edgewise.core.clock import FakeClock
 from edgewise.core.errors import EdgewiseError, LinkLost, NotAuthenticated, NotPermitted
 from edgewise.core.tls_time import TimeFloor
 from edgewise.wire.mqtt.connection import Broker, Connection, Incoming, Subscription, Will
+from scripts.service import free_port
 from tests.api.harness import until
 from tests.cloud.fleet_trust.test_enrolment import make_csr
-from tests.e2e.broker import BrokerProcess, _running, free_port, mosquitto_path
+from tests.e2e.broker import BrokerProcess, _running, mosquitto_path
 
 YEAR = 365 * 86_400.0
 

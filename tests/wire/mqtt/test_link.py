@@ -20,7 +20,8 @@ from edgewise.wire.mqtt import link as link_module
 from edgewise.wire.mqtt.connection import Broker, Connection, Incoming, Will
 from edgewise.wire.mqtt.link import Link, LinkEvent, _Retries, matches
 from edgewise.wire.mqtt.session import SessionCounter
-from tests.e2e.broker import CLOUD_USER, BrokerProcess, free_port, mosquitto_broker
+from scripts.service import free_port
+from tests.e2e.broker import CLOUD_USER, BrokerProcess, mosquitto_broker
 from tests.wire.mqtt.conftest import LinkFactory, until
 
 CONNECT_S = 30.0
@@ -203,8 +204,8 @@ async def test_a_broker_that_acknowledges_nothing_is_left_before_a_ping_would_te
     broker: BrokerProcess, new_link: LinkFactory
 ) -> None:
     events: list[LinkEvent] = []
-    link = await started(new_link(broker, "a", silence_s=0.5, on_event=events.append))
-    await asyncio.sleep(1.5)  # nothing is owed: silence means nothing
+    link = await started(new_link(broker, "a", silence_s=2.0, on_event=events.append))
+    await asyncio.sleep(3.0)  # nothing is owed: silence means nothing
     assert link.connected
     with frozen(broker):
         await link.send("f/1/d/a/up/x", link.sealer.seal(JobControl(key="k", op="ack")))

@@ -7,7 +7,8 @@ from edgewise.wire.mqtt.connection import Broker
 from edgewise.wire.mqtt.link import LinkEvent
 from edgewise.wire.mqtt.local_broker import MAX_PAYLOAD, LocalBroker
 from edgewise.wire.mqtt.probe import BrokerProbe, probe_broker
-from tests.e2e.broker import BrokerProcess, free_port, iotcore_broker, mosquitto_broker
+from scripts.service import free_port
+from tests.e2e.broker import BrokerProcess, iotcore_broker, mosquitto_broker
 from tests.wire.mqtt.conftest import LinkFactory, until
 
 
