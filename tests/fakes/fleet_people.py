@@ -10,7 +10,7 @@ from typing import Any
 from edgewise.cloud.fleet import views
 from edgewise.cloud.fleet.actor import Actor, Role
 from edgewise.cloud.fleet.changes import Change, Changes
-from edgewise.core.errors import InvalidRequest, NotAuthenticated, NotFound, RateLimited
+from edgewise.core.errors import InvalidRequest, NotAuthenticated, NotFound, NotPermitted, RateLimited
 
 PASSWORD = "correct horse battery"
 
@@ -39,6 +39,9 @@ class FakePeople:
         token = secrets.token_urlsafe(24)
         self.sessions[token] = name
         return token
+
+    async def login_at_provider(self, subject: str, email: str | None, address: str) -> str:
+        raise NotPermitted(f"{email or subject} has no account here.")
 
     async def of_session(self, token: str) -> Actor | None:
         user = self.users_.get(self.sessions.get(token, ""))

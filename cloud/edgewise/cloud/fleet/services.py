@@ -163,6 +163,9 @@ class People(Protocol):
     async def login(self, name: str, password: str, address: str) -> str:
         """A session's token; raises `NotAuthenticated`, or `RateLimited` after too many tries."""
 
+    async def login_at_provider(self, subject: str, email: str | None, address: str) -> str:
+        """The same for somebody whom an OpenID provider knows; raises `NotPermitted` if nobody here is that person."""
+
     async def of_session(self, token: str) -> Actor | None: ...
 
     async def of_token(self, token: str) -> Actor | None: ...

@@ -75,7 +75,7 @@ def address_of(request: Request) -> str:
 
 def session_of(request: Request) -> str | None:
     """The login's token in the cookie."""
-    return request.cookies.get(_cookie_name(request)) or None
+    return request.cookies.get(host_cookie(request, COOKIE)) or None
 
 
 def csrf_token(session: str) -> str:
@@ -86,26 +86,28 @@ def csrf_token(session: str) -> str:
 def set_session_cookie(request: Request, response: Response, session: str, settings: FleetSettings) -> None:
     """Keep a login in the browser: no script reads it, and no other site's request but a plain visit carries it."""
     response.set_cookie(
-        _cookie_name(request),
+        host_cookie(request, COOKIE),
         session,
         max_age=int(settings.session_s),
         path="/",
-        secure=_is_https(request),
+        secure=is_https(request),
         httponly=True,
         samesite="lax",
     )
 
 
 def drop_session_cookie(request: Request, response: Response) -> None:
-    response.delete_cookie(_cookie_name(request), path="/", secure=_is_https(request), httponly=True, samesite="lax")
+    response.delete_cookie(
+        host_cookie(request, COOKIE), path="/", secure=is_https(request), httponly=True, samesite="lax"
+    )
 
 
-def _cookie_name(request: Request) -> str:
+def host_cookie(request: Request, name: str) -> str:
     """Browsers keep a `__Host-` cookie from being set by anybody but this host, over TLS."""
-    return f"__Host-{COOKIE}" if _is_https(request) else COOKIE
+    return f"__Host-{name}" if is_https(request) else name
 
 
-def _is_https(request: Request) -> bool:
+def is_https(request: Request) -> bool:
     public = state_of(request).settings.public_url
     return request.url.scheme == "https" or (public is not None and public.startswith("https:"))
 

@@ -9,6 +9,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 from fastapi.applications import FastAPI
 
+from edgewise.cloud.fleet.people.openid import OpenId
 from edgewise.cloud.fleet.services import Fleet
 from edgewise.core.settings_fleet import FleetSettings
 
@@ -16,11 +17,13 @@ from edgewise.core.settings_fleet import FleetSettings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiState:
     """Attributes:
+    openid: Where people may log in too.
     closing: Set when the service stops: open streams end.
     """
 
     fleet: Fleet
     settings: FleetSettings
+    openid: OpenId | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
 
 

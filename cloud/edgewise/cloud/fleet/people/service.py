@@ -80,9 +80,9 @@ class PeopleService:
             raise NotAuthenticated(_WRONG)
         self._tries.give_back(person)
         self._tries.give_back(place)
-        return await self.open_session(user.id, address)
+        return await self._open_session(user.id, address)
 
-    async def open_session(self, user_id: str, address: str) -> str:
+    async def _open_session(self, user_id: str, address: str) -> str:
         """A session of somebody who has proved who they are.
 
         Raises:
@@ -328,9 +328,9 @@ class PeopleService:
 
     # --- those who log in at an OpenID provider --------------------------------------------------------------------------------
 
-    async def user_at_provider(self, subject: str, email: str | None) -> str:
-        """The id of the user who is `subject` there; at the first login, of the one without a password whose name is the
-        verified `email`.
+    async def login_at_provider(self, subject: str, email: str | None, address: str) -> str:
+        """A session's token of the user who is `subject` at the OpenID provider; at the first login, of the one without a
+        password whose name is the verified `email`.
 
         Raises:
             NotPermitted: Nobody here is that person.
@@ -344,14 +344,14 @@ class PeopleService:
                     user = None
                 if user is not None:
                     user.subject = subject
-                    audit.record(session, _actor(user, ""), "user.bind", user.name, after={"subject": subject})
+                    audit.record(session, _actor(user, address), "user.bind", user.name, after={"subject": subject})
             if user is None or user.disabled_at is not None:
                 raise NotPermitted(
                     f"{email or subject} has no account here: ask an admin to add a user of that name without a password."
                 )
             return user.id
 
-        return await self._db.write(work)
+        return await self._open_session(await self._db.write(work), address)
 
     async def _change(self, actor: Actor, kind: str, id: str, work: Callable[[Session], Result]) -> Result:
         result = await self._db.write(work)
