@@ -1,8 +1,12 @@
-"""Serves the console over the double of the fleet's services: `python -m tests.fakes.fleet_console PORT COUNT`."""
+"""Serves the console over the double of the fleet's services: `python -m tests.fakes.fleet_console PORT COUNT`.
+
+It says its port on standard output; lines on its standard input turn the double: `state UID STATE`, `apply UID`, `end-sessions`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,12 +20,11 @@ from edgewise.core.settings_fleet import FleetSettings
 from tests.fakes.fleet_services import FakeFleet
 
 
-def make_app(count: int) -> FastAPI:
-    fake = FakeFleet(count)
-
+def make_app(fake: FakeFleet) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         live = asyncio.create_task(fake.live())
+        asyncio.get_running_loop().add_reader(sys.stdin, lambda: turn(fake, sys.stdin.readline().split()))
         yield
         live.cancel()
 
@@ -32,5 +35,27 @@ def make_app(count: int) -> FastAPI:
     return app
 
 
+def turn(fake: FakeFleet, words: list[str]) -> None:
+    match words:
+        case ["state", uid, state]:
+            fake.devices.set_state(uid, state)  # type: ignore[arg-type]
+        case ["apply", uid]:
+            fake.devices.apply(uid, "config")
+        case ["end-sessions"]:
+            fake.people.sessions.clear()
+        case []:  # whoever started this has gone
+            asyncio.get_running_loop().remove_reader(sys.stdin)
+
+
+def main() -> None:
+    port, count = int(sys.argv[1]), int(sys.argv[2])
+    bound = socket.create_server(("127.0.0.1", port))
+    print(bound.getsockname()[1], flush=True)
+    server = uvicorn.Server(
+        uvicorn.Config(make_app(FakeFleet(count)), log_level="warning", timeout_graceful_shutdown=1)
+    )
+    server.run(sockets=[bound])
+
+
 if __name__ == "__main__":
-    uvicorn.run(make_app(int(sys.argv[2])), host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
+    main()

@@ -115,7 +115,7 @@ class FakeDevices:
 
     async def devices_page(self, query: str, sort: str, limit: int, after: str | None) -> views.Page[views.DeviceView]:
         found = self.matching(query)
-        name, down = sort.lstrip("-"), sort.startswith("-")
+        name, down = sort.lstrip("-").replace("seen", "seen_at"), sort.startswith("-")
         found.sort(key=lambda d: (str(getattr(d, name, "") or d.gauges.get(name, 0.0)), d.uid), reverse=down)
         start = int(after or 0)
         more = str(start + limit) if start + limit < len(found) else None

@@ -32,7 +32,7 @@ from edgewise.cloud.fleet.services import Fleet
 from edgewise.core.errors import EdgewiseError, NotAuthenticated, RateLimited
 from edgewise.core.settings_fleet import FleetSettings
 
-PAGES = ("overview", "devices", "device", "models", "rollouts", "alerts", "audit", "people", "settings")
+PAGES = ("overview", "devices", "device", "models", "rollouts", "alerts", "audit", "people", "settings", "missing")
 _ASSETS = Path(__file__).parent / "assets"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 

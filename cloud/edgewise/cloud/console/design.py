@@ -17,7 +17,7 @@ LIGHT: Mapping[str, str] = {
     "surface": "#ffffff",
     "raised": "#eef1f4",
     "line": "#dde2e8",
-    "strong-line": "#8b95a3",
+    "strong-line": "#7b8696",
     "text": "#18202b",
     "muted": "#525d6d",
     "accent": "#1f54bd",

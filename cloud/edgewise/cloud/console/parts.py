@@ -23,6 +23,7 @@ class Tag(TextElement):
 
     def __init__(self, tag: str, text: str = "", cls: str = "", **attributes: Any) -> None:
         super().__init__(tag=tag, text=text)
+        self.key: object = None  # of what `redraw` drew last
         if cls:
             self.classes(cls)
         for name, value in attributes.items():
@@ -30,8 +31,12 @@ class Tag(TextElement):
                 self.props[name.strip("_").replace("_", "-")] = value
 
 
-def redraw(place: Element, draw: Callable[[], object]) -> None:
-    """What is in `place` anew. For parts that hold no input: focus inside is lost."""
+def redraw(place: Tag, draw: Callable[[], object], key: object = None) -> None:
+    """What is in `place` anew, unless it was drawn with the same `key` before: focus inside is lost, so what holds a link or a
+    button is drawn only if it changes."""
+    if key is not None and place.key == key:
+        return
+    place.key = key
     place.clear()
     with place:
         draw()
@@ -273,7 +278,9 @@ class LineChart(Element, component="assets/line_chart.js"):
 @contextmanager
 def dialog(title: str, *, wide: bool = False) -> Iterator[tuple[ui.dialog, Tag]]:
     """A dialog to be filled and awaited; yields it, and the place of its buttons."""
-    box = ui.dialog().props(f'aria-label="{title.replace(chr(34), "")}"')
+    with ui.context.client.content:  # not where the button is: that may be drawn anew while the dialog is open
+        box = ui.dialog()
+    box.props(f'aria-label="{title.replace(chr(34), "")}"')
     with box, Tag("div", cls=f"dialog {'wide' if wide else ''}"):
         with Tag("div", cls="dialog-head"):
             Tag("h2", title)

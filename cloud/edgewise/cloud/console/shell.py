@@ -45,7 +45,7 @@ def page(path: str, title: str, *, section: str = "") -> Callable[[Build], Build
                     empty("search_off", title, error.message, action=("Overview", "/"), tag="h1")
             visit.start()
 
-        own = [p for name, p in inspect.signature(build, eval_str=True).parameters.items() if name != "visit"]
+        own = [*inspect.signature(build, eval_str=True).parameters.values()][1:]
         asked = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
         made.__signature__ = inspect.Signature([asked, *own])  # type: ignore[attr-defined]
         ui.page(path, title=f"{title} - Edgewise", response_timeout=30.0)(made)

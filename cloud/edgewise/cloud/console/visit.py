@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fastapi import Request
@@ -42,7 +42,7 @@ class Visit:
         self.request = request
         self.client = client
         self.token: str = request.scope[SESSION]
-        self.actor: Actor = request.scope[ACTOR]
+        self.actor = self._here(request.scope[ACTOR])
         self._watches: list[_Watch] = []
 
     @property
@@ -65,8 +65,13 @@ class Visit:
                 "location.href = '/login?expired=1&next=' + encodeURIComponent(location.pathname)"
             )
             raise NotAuthenticated("Your session has ended. Log in again.")
-        self.actor = actor
-        return actor
+        self.actor = self._here(actor)
+        return self.actor
+
+    def _here(self, actor: Actor) -> Actor:
+        """As the audit log names it: with where it came from."""
+        address = self.request.client.host if self.request.client else ""
+        return replace(actor, via=f"console {address}"[:40])
 
     async def act(self, work: Callable[[Actor], Awaitable[Result]], done: str = "") -> Result | None:
         """Does something for the person and says how it went; None if it did not."""

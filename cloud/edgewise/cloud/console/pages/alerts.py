@@ -84,7 +84,7 @@ class AlertsPage:
         self.under.text = plural(found.total, "alert") + ("" if self.all.value else " open")
         redraw(self.nothing, lambda: None if found.items else empty(
             "notifications_none", "No alert", "Nothing is beyond its bounds. The rules below say what is watched."))  # fmt: skip
-        redraw(self.foot, self._paging)
+        redraw(self.foot, self._paging, key=(len(self.places), self.after))
         self.foot.visible = found.total > PAGE
 
     def _paging(self) -> None:

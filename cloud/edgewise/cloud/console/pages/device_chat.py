@@ -88,8 +88,9 @@ class Chat:
 
     async def _answer(self, command_id: str, said: Tag, foot: Tag) -> None:
         async for ack in self.visit.fleet.commands.stream(await self.visit.me(), command_id):
-            if ack.text:
-                said.text += ack.text
+            whole = _whole(ack)
+            if whole is not None or ack.text:
+                said.text = said.text + ack.text if whole is None and ack.text else whole or said.text
                 self._scroll()
             foot.text = _status(ack)
 
@@ -104,6 +105,12 @@ class Chat:
 
     def _scroll(self) -> None:
         self.visit.client.run_javascript(f"const e = getHtmlElement({self.talk.id}); e.scrollTop = e.scrollHeight")
+
+
+def _whole(ack: Ack) -> str | None:
+    """The answer at the end, as the route over HTTP would give it: pieces may have been lost on the way."""
+    choices = (ack.result or {}).get("choices") or [{}]
+    return (choices[0].get("message") or {}).get("content")
 
 
 def _status(ack: Ack) -> str:

@@ -155,7 +155,7 @@ async def build_receipts(visit: Visit, device: views.DeviceDetail) -> None:
     async def refresh(_: set[str] | None) -> None:
         found = await visit.fleet.commands.commands(visit.actor, uid=device.uid, limit=200)
         receipts = [c for c in found.items if c.result and c.result.get("edgewise")]
-        redraw(place, lambda: _receipts(receipts))
+        redraw(place, lambda: _receipts(receipts), key=[c.id for c in receipts])
 
     await refresh(None)
     visit.watch(("command",), refresh)
@@ -218,7 +218,7 @@ async def command_page(visit: Visit, command_id: str) -> None:
             now = await visit.fleet.commands.command(visit.actor, command_id)
             redraw(place, lambda: _command(now))
             redraw(actions, lambda: button("Cancel the command", cancel, tone="danger")
-                   if now.state not in ENDED and visit.may("operator") else None)  # fmt: skip
+                   if now.state not in ENDED and visit.may("operator") else None, key=now.state in ENDED)  # fmt: skip
 
     await refresh(None)
     visit.watch(("command",), refresh)
@@ -263,7 +263,7 @@ async def batch_page(visit: Visit, batch_id: str) -> None:
         after = found.after
         if found.items:
             under.text = f"{found.items[0].op}, {plural(found.total, 'device')}, by {found.items[0].author}"
-        redraw(foot, ends)
+        redraw(foot, ends, key=(len(places), after))
 
     def ends() -> None:
         with Tag("div", cls="end"):

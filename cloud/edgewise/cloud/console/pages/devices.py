@@ -34,7 +34,7 @@ PAGE = 50
 COLUMNS = (
     Column("device", "Device", "link", sort="name"),
     Column("state", "State", "state", sort="state"),
-    Column("seen", "Last seen", "time", sort="seen_at"),
+    Column("seen", "Last seen", "time", sort="seen"),
     Column("tokens", "Tokens/s", "number", narrow=False),
     Column("memory", "Memory", "meter", narrow=False),
     Column("temperature", "Temp.", "number", narrow=False),
@@ -105,16 +105,23 @@ class DevicesPage:
         self.search.fault("")
         self.shown, self.after = shown, shown.after
         self.table.show([_row(device) for device in shown.items])
-        redraw(self.states, lambda: self._state_links(counts))
+        redraw(self.states, lambda: self._state_links(counts), key=(self.query, *sorted(counts.items())))
         self._show_ends()
 
     def _show_ends(self) -> None:
         total = self.shown.total
         self.under.text = plural(total, "device") + (" match" if self.query and total != 1 else "")
         self.table.visible = bool(self.shown.items)
-        redraw(self.nothing, self._nothing if not self.shown.items else lambda: None)
-        redraw(self.foot, self._paging)
-        redraw(self.bar, self._bar)
+        redraw(
+            self.nothing,
+            self._nothing if not self.shown.items else lambda: None,
+            key=bool(self.shown.items) or self.query,
+        )
+        redraw(self.foot, self._paging, key=(total, len(self.before), self.after))
+        self._show_bar()
+
+    def _show_bar(self) -> None:
+        redraw(self.bar, self._bar, key=(self.shown.total, self.query, *self.picked))
 
     def _nothing(self) -> None:
         if self.query:
@@ -198,7 +205,7 @@ class DevicesPage:
     def pick(self, uids: list[str]) -> None:
         self.picked = uids
         self.table.set_picked(uids)
-        redraw(self.bar, self._bar)
+        self._show_bar()
 
     async def pick_all(self) -> None:
         uids = await self.visit.act(lambda me: self.visit.fleet.registry.uids(me, self.query))

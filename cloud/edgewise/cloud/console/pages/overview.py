@@ -43,7 +43,7 @@ async def overview(visit: Visit) -> None:
 
     async def refresh_counts(_: set[str] | None) -> None:
         found = await visit.fleet.registry.counts(visit.actor)
-        redraw(counts, lambda: _counts(found))
+        redraw(counts, lambda: _counts(found), key=sorted(found.items()))
         under.text = plural(sum(found.values()), "device")
 
     async def refresh_attention(_: set[str] | None) -> None:
@@ -53,12 +53,14 @@ async def overview(visit: Visit) -> None:
             :_SHOWN
         ]
         names = await visit.names([alert.uid for alert in first])
-        redraw(attention, lambda: _attention(first, alerts.total, keys, names))
+        seen = [(alert.id, alert.message, alert.acknowledged_by) for alert in first]
+        drawn = (seen, alerts.total, [key.id for key in keys], sorted(names.items()))
+        redraw(attention, lambda: _attention(first, alerts.total, keys, names), key=drawn)
 
     async def refresh_events(_: set[str] | None) -> None:
         page_ = await visit.fleet.registry.events(visit.actor, limit=_SHOWN)
         names = await visit.names([event.uid for event in page_.items])
-        redraw(events, lambda: event_list(page_.items, names))
+        redraw(events, lambda: event_list(page_.items, names), key=[event.id for event in page_.items])
 
     for kinds, refresh in (
         (("device",), refresh_counts),

@@ -102,6 +102,7 @@ class PeoplePage:
             await self.refresh_users()
             await self.refresh_tokens()
         self.visit.watch(("key",), self.refresh_keys)
+        self.visit.watch(("code",), self.refresh_codes)
 
     def _admin(self) -> None:
         with panel("Users", body=False) as end:
@@ -138,7 +139,7 @@ class PeoplePage:
 
     # --- claim codes ---
 
-    async def refresh_codes(self) -> None:
+    async def refresh_codes(self, _: set[str] | None = None) -> None:
         found = await self.visit.fleet.enrolment.codes(self.visit.actor)
         self.codes.show([_code_row(code, self.visit.may("operator")) for code in found])
         self.codes.visible = bool(found)

@@ -138,13 +138,21 @@ async def rollout_page(visit: Visit, rollout_id: str) -> None:
     with page_head(first.name) as (under, actions):
         pass
     with Tag("div", cls="stack"):
-        stages = Tag("div", cls="stack")
+        with panel("Stages"):
+            stages = Tag("div", cls="stack")
         with panel("Devices", body=False):
             table = Table("Devices of this rollout", DEVICE_COLUMNS)
             foot = Tag("div", cls="table-foot")
         with Tag("div", cls="halves"):
             with panel("Document"):
-                Tag("pre", pretty(first.document), "log", tabindex="0", role="region", aria_label="Document")
+                Tag(
+                    "pre",
+                    pretty(first.document),
+                    "log",
+                    tabindex="0",
+                    role="region",
+                    aria_label="Document of the rollout",
+                )
             with panel("Plan"):
                 facts(_plan_facts(read_plan(first.plan), first.query))
     start = 0
@@ -154,13 +162,13 @@ async def rollout_page(visit: Visit, rollout_id: str) -> None:
             return
         now = await visit.fleet.rollouts.rollout(visit.actor, rollout_id)
         redraw(under, lambda: _under(now))
-        redraw(actions, lambda: _actions(visit, now))
+        redraw(actions, lambda: _actions(visit, now), key=now.state)
         redraw(stages, lambda: _stages(now))
         devices = sorted(now.devices, key=lambda d: (_FIRST.index(d.state) if d.state in _FIRST else 0, d.uid))
         shown = devices[start : start + PAGE]
         names = await visit.names([device.uid for device in shown])
         table.show([_device_row(device, names) for device in shown])
-        redraw(foot, lambda: paging(len(devices)))
+        redraw(foot, lambda: paging(len(devices)), key=(start, len(devices)))
 
     def paging(total: int) -> None:
         Tag(

@@ -1,0 +1,45 @@
+"""Values as people read them."""
+
+from __future__ import annotations
+
+from edgewise.cloud.console.pages.alerts import condition_text
+from edgewise.cloud.console.words import differences, gauge_of, memory_share, size, span
+from edgewise.cloud.fleet.alerts.rules import DEFAULTS
+
+
+def test_what_differs_comes_first_and_by_path() -> None:
+    desired = {"engine": {"batch": 16, "kv": "int8"}, "name": "a"}
+    reported = {"engine": {"batch": 8, "kv": "int8"}, "host": "h"}
+    lines = differences(desired, reported)
+    assert [(line.path, line.left, line.right, line.word) for line in lines] == [
+        ("engine.batch", 16, 8, "changed"),
+        ("name", "a", None, "only desired"),
+        ("host", None, "h", "only reported"),
+        ("engine.kv", "int8", "int8", "same"),
+    ]
+
+
+def test_a_value_that_became_null_differs_from_one_that_is_not_there() -> None:
+    assert [line.word for line in differences({"a": None}, {"a": 1})] == ["changed"]
+    assert [line.word for line in differences({"a": None}, {})] == ["only desired"]
+
+
+def test_sizes_and_durations() -> None:
+    assert [size(n) for n in (12, 2048, 5.5 * 1024**3)] == ["12\u00a0B", "2.0\u00a0KiB", "5.5\u00a0GiB"]
+    assert [span(s) for s in (0.25, 45, 60, 90, 3600, 7200, 86400, 2.6e5)] == [
+        "0.2\u00a0s", "45\u00a0s", "1\u00a0min", "90\u00a0s", "1\u00a0h", "2\u00a0h", "1\u00a0d", "3\u00a0d",
+    ]  # fmt: skip
+
+
+def test_an_unknown_value_of_telemetry_has_its_own_name() -> None:
+    assert gauge_of("npu_load").label == "Npu load"
+    assert gauge_of("memory_used").text(5.0 * 1024**3) == "5.0\u00a0GiB"
+    assert memory_share({"memory_used": 2.0, "memory_total": 8.0}) == 0.25
+    assert memory_share({"memory_used": 2.0}) is None
+
+
+def test_every_default_rule_reads_as_a_sentence() -> None:
+    for rule in DEFAULTS:
+        text = condition_text(rule.condition.model_dump(mode="json"))
+        assert len(text) > 15, rule.name
+        assert "None" not in text, rule.name
