@@ -13,7 +13,7 @@ from edgewise.core.errors import EngineUnavailable
 from edgewise.edge.agent.commands.operation import Args, Call, Operation, checked
 from edgewise.wire import topics
 from edgewise.wire.envelope import new_ulid
-from edgewise.wire.fleet import Ack, Event, Sync
+from edgewise.wire.fleet import Ack, Command, Event, Sync
 from tests.e2e.broker import BrokerProcess
 from tests.edge.agent.device import Device, DeviceFactory
 from tests.edge.agent.fleet import FleetDouble, until
@@ -251,6 +251,19 @@ async def test_a_cancel_survives_a_crash(broker: BrokerProcess, fleet: FleetDoub
     device = await new_device(broker, prepare=later.add_to)
     assert (await fleet.end(id)).state == "cancelled"
     assert later.runs == []
+
+
+async def test_the_end_is_told_where_the_command_wants_it_too_but_only_on_topics_of_the_device(
+    fleet: FleetDouble, device: Device
+) -> None:
+    """For programs that wait for one message; the broker's access list forbids a device all other topics."""
+    reply = f"f/1/d/{fleet.uid}/up/reply/here"
+    await fleet.send(topics.command(fleet.uid, "ping"), Command(op="ping"), to=reply)
+    (told,) = await until(lambda: fleet.of("reply/here"), "the reply")
+    assert told.read(Ack).state == "succeeded"
+    id = await fleet.send(topics.command(fleet.uid, "ping"), Command(op="ping"), to="f/1/d/other/up/ack/x")
+    assert (await fleet.end(id)).state == "succeeded"
+    assert device.link.connected
 
 
 async def test_an_error_is_told_by_its_code(fleet: FleetDouble, device: Device) -> None:
