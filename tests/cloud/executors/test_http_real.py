@@ -96,7 +96,7 @@ async def test_after_a_broken_link_the_next_attempt_goes_on_behind_the_text(serv
         executor.start()
         try:
             await executor.capabilities()
-            fired = link.act_after(10, "reset", text=b"data: ")
+            fired = link.act_after(4, "reset", text=b"data: ")
             text = await until_broken(executor, order())
             assert fired.is_set()
             assert text
