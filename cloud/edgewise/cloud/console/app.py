@@ -26,14 +26,23 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from edgewise.cloud.console import design, guard, sessions
 from edgewise.cloud.console.sessions import FORM_COOKIE, Console
-from edgewise.cloud.fleet.api.auth import address_of, csrf_token, drop_session_cookie, session_of, set_session_cookie
-from edgewise.cloud.fleet.api.state import ApiState, store_state
+from edgewise.cloud.fleet.api.auth import (
+    address_of,
+    csrf_token,
+    drop_session_cookie,
+    is_https,
+    session_of,
+    set_session_cookie,
+)
+from edgewise.cloud.fleet.api.middleware import PREFIX
+from edgewise.cloud.fleet.api.state import ApiState, state_of, store_state
 from edgewise.cloud.fleet.services import Fleet
 from edgewise.core.errors import EdgewiseError, NotAuthenticated, RateLimited
 from edgewise.core.settings_fleet import FleetSettings
 
 PAGES = ("overview", "devices", "device", "models", "rollouts", "alerts", "audit", "people", "settings", "missing")
 _ASSETS = Path(__file__).parent / "assets"
+_PROVIDER = f'<a class="button" href="{PREFIX}/openid/login">Log in at your organisation</a>'
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
@@ -165,9 +174,12 @@ def _login_page(request: Request, fault: str, target: str, status: int = 200, na
         .replace("{form}", html.escape(secret))
         .replace("{next}", html.escape(target))
         .replace("{name}", html.escape(name))
+        .replace("{provider}", _PROVIDER if state_of(request).settings.oidc_issuer else "")
     )
     response = HTMLResponse(text, status_code=status, headers={"Cache-Control": "no-store"})
     guard.add_fixed(response.headers)
     response.headers["Content-Security-Policy"] = guard.LOGIN_POLICY
-    response.set_cookie(FORM_COOKIE, secret, max_age=3600, httponly=True, samesite="strict", path="/login")
+    response.set_cookie(
+        FORM_COOKIE, secret, max_age=3600, httponly=True, samesite="strict", secure=is_https(request), path="/login"
+    )
     return response
