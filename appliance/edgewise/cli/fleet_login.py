@@ -122,15 +122,20 @@ def add_user(
             "--local", help="Into the database of this state directory, without a login: for the first admin."
         ),
     ] = False,
+    tenant: Annotated[
+        str | None, typer.Option(help="With --local: of this tenant, who sees nothing of others; made if it is new.")
+    ] = None,
     url: FleetUrl = None,
     token: FleetToken = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Add a user."""
+    if tenant is not None and not local:
+        raise typer.BadParameter("--tenant goes with --local: a login belongs to one tenant", param_hint="--tenant")
     secret = None if openid else _password(password_file, confirm=True)
     if local:
-        user = asyncio.run(_add_local(config, name, secret, role))
+        user = asyncio.run(_add_local(config, name, secret, role, tenant))
     else:
         with connect(url, token) as client:
             user = client.post("users", body={"name": name, "password": secret, "role": role})
@@ -167,10 +172,12 @@ def change_user(
         say(f"{user['name']}: {state}")
 
 
-async def _add_local(config: Path | None, name: str, secret: str | None, role: str) -> dict[str, Any]:
+async def _add_local(
+    config: Path | None, name: str, secret: str | None, role: str, tenant: str | None
+) -> dict[str, Any]:
     from edgewise.cloud.fleet.people.local import add_user_locally
 
-    user = await add_user_locally(load_settings(config).settings, name, secret, role)
+    user = await add_user_locally(load_settings(config).settings, name, secret, role, tenant)
     return user.model_dump(mode="json")
 
 

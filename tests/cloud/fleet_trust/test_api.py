@@ -14,6 +14,7 @@ from edgewise.cloud.fleet.actor import Actor
 from edgewise.cloud.fleet.api.app import add_api
 from edgewise.cloud.fleet.api.auth import csrf_token
 from edgewise.cloud.fleet.changes import Change, Changes
+from edgewise.cloud.fleet.db.database import FleetDatabase
 from edgewise.cloud.fleet.people.service import PeopleService
 from edgewise.cloud.fleet.services import Fleet
 from edgewise.core.errors import LinkLost
@@ -37,6 +38,11 @@ def make_app(fleet: Fleet, **settings: Any) -> FastAPI:
 def client_of(app: FastAPI, base: str = "http://127.0.0.1", **headers: str) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=app, client=("10.1.2.3", 5))
     return httpx.AsyncClient(transport=transport, base_url=base, headers=headers)
+
+
+@pytest.fixture
+def db(sqlite_db: FleetDatabase) -> FleetDatabase:
+    return sqlite_db
 
 
 @pytest.fixture

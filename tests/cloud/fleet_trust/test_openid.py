@@ -12,6 +12,7 @@ import pytest
 from joserfc.jwk import ECKey
 
 from edgewise.cloud.fleet.actor import Actor
+from edgewise.cloud.fleet.db.database import FleetDatabase
 from edgewise.cloud.fleet.people.openid import OpenId
 from edgewise.cloud.fleet.people.service import PeopleService
 from edgewise.core.errors import ConfigError
@@ -21,6 +22,11 @@ from tests.cloud.fleet_trust.provider import CLIENT, SECRET, Provider, running_p
 from tests.cloud.fleet_trust.test_api import client_of, code_of, make_app
 
 BEGIN = "/fleet/v1/openid/login"
+
+
+@pytest.fixture
+def db(sqlite_db: FleetDatabase) -> FleetDatabase:
+    return sqlite_db
 
 
 @pytest.fixture

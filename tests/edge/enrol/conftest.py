@@ -15,7 +15,7 @@ from edgewise.cloud.fleet.actor import Actor
 from edgewise.cloud.fleet.api.app import add_api
 from edgewise.cloud.fleet.changes import Changes
 from edgewise.cloud.fleet.db.database import FleetDatabase, sqlite_url
-from edgewise.cloud.fleet.db.tables import Base
+from edgewise.cloud.fleet.db.tables import FIRST_TENANT, Base
 from edgewise.cloud.fleet.enrolment.service import EnrolmentService
 from edgewise.cloud.fleet.people.service import ensure_tenant
 from edgewise.core.clock import FakeClock
@@ -50,7 +50,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[RunningFleet]:
     clock = FakeClock(time.time())
     db = FleetDatabase(sqlite_url(home / "fleet.db"))
     Base.metadata.create_all(db.engine)
-    tenant = await db.write(lambda session: ensure_tenant(session, now=0.0))
+    tenant = await db.write(lambda session: ensure_tenant(session, FIRST_TENANT, now=0.0))
     settings = Settings(home=home, fleet=FleetSettings(broker_url="mqtts://broker.example"))
     enrolment = EnrolmentService(db, Changes(), settings, clock=clock)
     certificate, key = enrolment.authority.server_certificate(["127.0.0.1"], 365)

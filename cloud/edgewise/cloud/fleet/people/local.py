@@ -6,7 +6,8 @@ from edgewise.cloud.fleet.actor import ROLES, Actor, Role
 from edgewise.cloud.fleet.changes import Changes
 from edgewise.cloud.fleet.db.database import FleetDatabase, sqlite_url
 from edgewise.cloud.fleet.db.migrate import migrate
-from edgewise.cloud.fleet.people.service import DEFAULT_TENANT, PeopleService, ensure_tenant
+from edgewise.cloud.fleet.db.tables import FIRST_TENANT
+from edgewise.cloud.fleet.people.service import PeopleService, ensure_tenant
 from edgewise.cloud.fleet.views import UserView
 from edgewise.core.clock import SystemClock
 from edgewise.core.errors import InvalidRequest
@@ -14,8 +15,10 @@ from edgewise.core.files import make_folder, own_like_parent
 from edgewise.core.settings_schema import Settings
 
 
-async def add_user_locally(settings: Settings, name: str, password: str | None, role: str) -> UserView:
-    """Add a user of the default tenant, beside a running service or without one.
+async def add_user_locally(
+    settings: Settings, name: str, password: str | None, role: str, tenant: str | None = None
+) -> UserView:
+    """Add a user of the first tenant, or of another one, which is made if it is new; beside a running service or without one.
 
     Raises:
         InvalidRequest: The name is taken or malformed, the role unknown, the password too short.
@@ -31,8 +34,8 @@ async def add_user_locally(settings: Settings, name: str, password: str | None, 
     try:
         await migrate(db)
         now = SystemClock().time()
-        tenant = await db.write(lambda session: ensure_tenant(session, DEFAULT_TENANT, now=now))
-        actor = Actor(tenant=tenant, name="root of this machine", role="admin", via="local")
+        owner = await db.write(lambda session: ensure_tenant(session, tenant or FIRST_TENANT, now=now))
+        actor = Actor(tenant=owner, name="root of this machine", role="admin", via="local")
         return await people.add_user(actor, name, password, wanted)
     finally:
         people.close()

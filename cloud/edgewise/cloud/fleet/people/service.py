@@ -17,7 +17,7 @@ from edgewise.cloud.fleet import audit, views
 from edgewise.cloud.fleet.actor import ROLES, Actor, Role, service
 from edgewise.cloud.fleet.changes import Change, Changes
 from edgewise.cloud.fleet.db.database import FleetDatabase
-from edgewise.cloud.fleet.db.tables import ApiToken, LoginSession, Tenant, User
+from edgewise.cloud.fleet.db.tables import FIRST_TENANT, ApiToken, LoginSession, Tenant, User
 from edgewise.cloud.fleet.people import secret_tokens
 from edgewise.cloud.fleet.people.passwords import Passwords
 from edgewise.cloud.fleet.people.tries import Tries, network_of
@@ -30,7 +30,6 @@ from edgewise.wire.envelope import new_ulid
 log = get_logger(__name__)
 
 Result = TypeVar("Result")
-DEFAULT_TENANT = "default"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}", re.ASCII)
 _WRONG = "The name or the password is wrong."
 
@@ -251,7 +250,7 @@ class PeopleService:
         return bool(await self._db.read(lambda session: session.scalar(select(func.count()).select_from(User))))
 
     async def first_admin(self, name: str = "admin", password: str | None = None) -> str | None:
-        """Make the first admin of the default tenant, with a drawn password unless one is given; the password, to be shown once.
+        """Make the first admin of the first tenant, with a drawn password unless one is given; the password, to be shown once.
 
         None: there are users already, and nothing is changed.
         """
@@ -260,7 +259,7 @@ class PeopleService:
         hashed = await self._passwords.hash(password)
 
         def work(session: Session) -> bool:
-            tenant = ensure_tenant(session, now=self._clock.time())
+            tenant = ensure_tenant(session, FIRST_TENANT, now=self._clock.time())
             if session.scalar(select(func.count()).select_from(User)):
                 return False
             session.add(
@@ -359,7 +358,7 @@ class PeopleService:
         return result
 
 
-def ensure_tenant(session: Session, name: str = DEFAULT_TENANT, *, now: float) -> str:
+def ensure_tenant(session: Session, name: str, *, now: float) -> str:
     """The id of the tenant of this name, made if there is none."""
     tenant = session.scalars(select(Tenant).where(Tenant.name == name)).first()
     if tenant is None:
