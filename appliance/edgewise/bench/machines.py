@@ -105,6 +105,12 @@ class Machine:
             self._process.kill()
             return self._process.wait()
 
+    @property
+    def pid(self) -> int:
+        """Of the process, once it is started."""
+        assert self._process is not None
+        return self._process.pid
+
     def wait(self) -> int:
         """Wait for its own end; returns the exit code."""
         assert self._process is not None

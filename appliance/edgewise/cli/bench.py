@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from edgewise.cli import bench_offload
+from edgewise.cli import bench_fleet, bench_offload
 from edgewise.cli.exit_codes import ExitCode
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, say
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from edgewise.bench.request import Endpoint, Target
     from edgewise.bench.serve import Plan
 
-app = typer.Typer(name="bench", help="Measure a server under load, and what offloading costs.", no_args_is_help=True)
+app = typer.Typer(
+    name="bench", help="Measure a server under load, what offloading costs, and a fleet.", no_args_is_help=True
+)
 app.command()(bench_offload.offload)
+app.command()(bench_fleet.fleet)
 
 
 @app.callback()

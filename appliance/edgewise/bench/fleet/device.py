@@ -225,11 +225,16 @@ class SimulatedDevice:
             except EdgewiseError:
                 return  # the link is over: it stays in the outbox
 
+    def _say(self, topic: str, body: BaseModel, *, re: str | None = None) -> None:
+        """Once, without the outbox: pieces of an answer, which its result has all of."""
+        if self.connected and self._connection is not None:
+            self._connection.publish(topic, encode(self._seal(body, re=re)))
+
     async def _measure(self) -> None:
         await asyncio.sleep(self._rng.uniform(0, self._period_s or 1.0))
         while self._period_s:
             self.sample()
-            await asyncio.sleep(self._period_s)
+            await asyncio.sleep(self._period_s or 1.0)
 
     def sample(self) -> None:
         """Send one sample of telemetry."""
@@ -247,6 +252,10 @@ class SimulatedDevice:
         self._put(
             topics.telemetry(self.uid, "main"), lambda age: Telemetry(group="main", age_ms=int(age), samples=(sample,))
         )
+
+    def quiet(self) -> None:
+        """Take no more samples."""
+        self._period_s = 0
 
     def happened(self, kind: str, message: str) -> None:
         """Send an event."""
@@ -318,8 +327,7 @@ class SimulatedDevice:
             if self._behaviour.is_garbage(str(command.args.get("model", ""))):
                 pieces = ["\x10", "zq", "#"]
             for offset, text in enumerate(pieces):
-                piece = Ack(state="running", offset=offset, text=text)
-                self._put(topics.ack(self.uid, id), lambda _, piece=piece: piece, re=id)  # type: ignore[misc]
+                self._say(topics.ack(self.uid, id), Ack(state="running", offset=offset, text=text), re=id)
             return {"choices": [{"text": "".join(pieces)}], "usage": {"completion_tokens": len(pieces)}}
         if command.op == "model.trial":
             return self._trial(TrialArgs.model_validate(command.args)).model_dump(exclude_none=True)
