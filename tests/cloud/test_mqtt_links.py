@@ -23,6 +23,7 @@ from edgewise.wire.stream_log import START, Place
 from tests.cloud.mqtt_world import LONG, cloud_behind, job, persist, sha256
 from tests.e2e.broker import BrokerProcess, iotcore_broker, mosquitto_broker
 from tests.fakes.engine import FakeEngine
+from tests.wire.mqtt.conftest import impatient
 
 
 @dataclass
@@ -49,9 +50,7 @@ async def road(broker: BrokerProcess, tmp_path: Path) -> AsyncIterator[Road]:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(cloud_behind(broker, tmp_path / "cloud", engine))
         proxy = await asyncio.to_thread(stack.enter_context, Proxy(broker.host, broker.port))
-        where = Broker(
-            host="127.0.0.1", port=proxy.port, uid="dev", password=broker.passwords.get("dev"), silence_s=1.0
-        )
+        where = Broker(host="127.0.0.1", port=proxy.port, uid="dev", password=broker.passwords.get("dev"))
         events: list[LinkEvent] = []
         link = Link(where, SessionCounter(tmp_path / "session"), on_event=events.append)
         device = MqttTransport(link)
@@ -70,6 +69,7 @@ async def test_a_link_that_falls_silent_in_a_stream_is_left_and_the_stream_goes_
             tokens.extend(event.tokens or ())
             if len(tokens) >= 50 and not road.held:
                 road.held = True
+                impatient(road.link, 1.0)
                 road.proxy.hold()
 
     with pytest.raises(LinkLost):
@@ -85,6 +85,7 @@ async def test_a_link_that_falls_silent_in_a_stream_is_left_and_the_stream_goes_
 async def test_a_link_that_is_slow_is_not_silent(road: Road) -> None:
     await road.device.info()
     road.proxy.reshape(LinkShape(bits_per_s=1e6))
+    impatient(road.link, 0.5)
     await road.link.publish(topics.job_control("dev", "x"), bytes(400_000))  # three seconds of it; nothing comes back
     assert road.link.connects == 1
 

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,12 @@ async def until(condition: Callable[[], bool], what: str, seconds: float = 30.0)
             return
         await asyncio.sleep(0.02)
     raise AssertionError(f"did not happen: {what}")
+
+
+def impatient(link: Link, silence_s: float) -> None:
+    """From now on, until its connection ends: a busy machine may take long to make one."""
+    connection = link.connection
+    connection._broker = replace(connection._broker, silence_s=silence_s)
 
 
 @pytest.fixture(params=["iotcore", "mosquitto"])
