@@ -81,6 +81,48 @@ def test_urgent_requests_are_admitted_first() -> None:
     assert harness.step().work[0].sequence.id == "fast"
 
 
+def test_a_limit_admits_fewer_and_takes_nothing_from_who_runs() -> None:
+    harness = Harness(pages=64, max_running=4)
+    for name in "abcd":
+        harness.scheduler.add(request(name, [1], 8))
+    for _ in range(4):
+        harness.step()
+    running = {sequence.id for sequence in harness.scheduler.running}
+    assert running == set("abcd")
+    harness.scheduler.limit(1)
+    for name in "ef":
+        harness.scheduler.add(request(name, [1], 8))
+    while running - set(harness.done):
+        harness.step()
+        assert not set("ef") & {sequence.id for sequence in harness.scheduler.running}
+    assert harness.scheduler.preemptions == 0
+    while "e" not in harness.done:
+        harness.step()
+        assert len(harness.scheduler.running) <= 1
+    harness.scheduler.limit(9)
+    for name in "ghijk":
+        harness.scheduler.add(request(name, [1], 8))
+    most = 0
+    while harness.scheduler.running or harness.scheduler.waiting:
+        harness.step()
+        most = max(most, len(harness.scheduler.running))
+    assert most == 4
+
+
+def test_an_urgent_request_preempts_nobody_where_the_limit_leaves_it_no_place() -> None:
+    harness = Harness(pages=64, max_running=4)
+    for name, priority in (("a", Priority.REALTIME), ("b", Priority.BULK)):
+        harness.scheduler.add(request(name, [1], 8, priority=priority))
+    while len(harness.scheduler.running) < 2:
+        harness.step()
+    harness.scheduler.limit(1)
+    harness.scheduler.add(request("c", [1], 8, priority=Priority.REALTIME))
+    harness.step()
+    assert harness.scheduler.preemptions == 0
+    harness.drain()
+    assert set(harness.done) == set("abc")
+
+
 def test_a_known_prefix_is_not_computed_again() -> None:
     harness = Harness(pages=64, step_tokens=64)
     prompt = list(range(22))

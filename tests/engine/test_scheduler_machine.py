@@ -72,6 +72,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.harness.clock.advance(seconds)
 
+    @rule(running=st.integers(0, 6))
+    def limited(self, running: int) -> None:
+        self.harness.scheduler.limit(running)
+
     @rule()
     def caches_are_dropped(self) -> None:
         self.harness.pool.drop_cached()

@@ -26,6 +26,7 @@ class FakeManagedEngine:
         self.failure: EdgewiseError | None = None
         self.pid: int | None = None
         self.stopped = False
+        self.limits: tuple[float, float] | None = None
         self._works = works
         self._on_event = on_event
         self._started = False
@@ -71,6 +72,9 @@ class FakeManagedEngine:
 
     async def clear_cache(self, tier: CacheTier | None = None) -> dict[str, int]:
         return await self.inner.clear_cache(tier)
+
+    def limit(self, share: float, pace: float) -> None:
+        self.limits = (share, pace)
 
     def crash(self, message: str = "It was killed.", *, for_good: bool = False) -> None:
         """As the supervisor tells it: the failure is there before the event."""

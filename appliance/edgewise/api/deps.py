@@ -138,6 +138,7 @@ class ApiDependencies:
         files_folder: Where files of callers are; None keeps none.
         pipelines_folder: Where pipelines are besides those that ship with the package; None for nowhere.
         cache_folder: Where engines store KV pages; None if they do not.
+        limit_engines: Have all engines do less; see `engine.pool.pool.EnginePool.limit`.
         recent: Inputs that were answered lately, for trials of other models.
         requests: Admission and drain; `requests.begin_drain()`, `await requests.wait_idle(s)`, `requests.cut()` end the service.
         events: Events of the service; `events.emit(kind, message, **facts)`.
@@ -161,6 +162,7 @@ class ApiDependencies:
     hooks: Hooks = field(default_factory=Hooks)
     cache_folder: Path | None = None
     end_service: Callable[[int], None] | None = None
+    limit_engines: Callable[[float, float], None] | None = None
     conversations: Conversations = field(init=False)
     files: Files = field(init=False)
     batches: Batches = field(init=False)

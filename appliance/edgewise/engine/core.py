@@ -75,6 +75,14 @@ class HoldsPages(Protocol):
         """Carry an order out at once; what it moves is bounded."""
 
 
+@runtime_checkable
+class Limited(Protocol):
+    """A core that can be told to do less, so that its device stays cool."""
+
+    def limit(self, max_running: int, pace: float) -> None:
+        """See `engine.messages.Limit`. What has begun goes on; nothing is lost."""
+
+
 EngineFactory = Callable[[Any, ProgressSink], EngineCore]
 """Takes the configuration of its kind, `engine.messages.AnyConfig`."""
 

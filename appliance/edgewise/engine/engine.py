@@ -101,6 +101,11 @@ class Engine:
         self._outbox.append(self._finish(sequence, "cancelled"))
         self._count(aborted=1)
 
+    def limit(self, max_running: int, pace: float) -> None:
+        """See `engine.core.Limited`; `pace` is for pictures."""
+        del pace
+        self._scheduler.limit(max_running)
+
     # --- the loop's body --------------------------------------------------------------------------------------------------
 
     @property

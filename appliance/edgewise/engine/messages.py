@@ -159,6 +159,13 @@ class PageOrder(Message, frozen=True):
     contents: tuple[bytes, ...] = ()
 
 
+class Limit(Message, frozen=True):
+    """Until the next one: begin no sequence while so many are in the batch; draw pictures in this share of the time (0 to 1)."""
+
+    max_running: int
+    pace: float
+
+
 class Stop(Message, frozen=True):
     """Release everything and exit 0; requests still in work are dropped."""
 
@@ -266,7 +273,7 @@ class Fault(Message, frozen=True):
 AnyConfig: TypeAlias = EngineConfig | PictureConfig
 ToEngine: TypeAlias = (
     Start | StartPictures | Submit | SubmitPicture | Cancel | StatsQuery | MemoryQuery | ClearCache | PageOrder
-    | Stop
+    | Limit | Stop
 )  # fmt: skip
 ToService: TypeAlias = (
     Progress | Ready | PicturesReady | Accepted | Refused | Chunks | PictureChunks | StatsReply | MemoryReply | CacheCleared

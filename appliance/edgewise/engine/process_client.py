@@ -23,6 +23,7 @@ from edgewise.engine.messages import (
     AnyConfig,
     CacheCleared,
     ClearCache,
+    Limit,
     MemoryQuery,
     MemoryReply,
     Message,
@@ -138,6 +139,7 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
         self._ready = asyncio.Event()
         self._failed = asyncio.Event()
         self._closing = False
+        self._limit: Limit | None = None
 
     # --- what each kind brings ---------------------------------------------------------------------------------------
 
@@ -286,6 +288,20 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
         await self._refresh(self._memory, MemoryQuery())
         return self._memory.value
 
+    def limit(self, share: float, pace: float) -> None:
+        """Let the engine do less until the next call, also after a restart; what it has begun goes on.
+
+        Args:
+            share: Of the configured batch, 0 to 1; one sequence at least.
+            pace: Share of the time in which pictures are drawn, above 0.
+        """
+        self._limit = Limit(max_running=max(1, int(share * self._config.max_running)), pace=pace)
+        self._send_limit()
+
+    def _send_limit(self) -> None:
+        if self._limit is not None and self._supervisor is not None and self._ready.is_set():
+            self._supervisor.send(self._limit)
+
     async def clear_cache(self, tier: CacheTier | None = None) -> dict[str, int]:
         """See `engine.api.Engine.clear_cache`."""
         supervisor = self._supervisor
@@ -337,6 +353,7 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
         self._info = info
         self._failed.clear()
         self._ready.set()
+        self._send_limit()
         self._do(self._resume(epoch, info, time.monotonic()))
 
     def engine_down(self) -> None:

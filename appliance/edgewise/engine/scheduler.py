@@ -114,6 +114,7 @@ class Scheduler:
         self._residency = Residency(pages, page_tokens=page_tokens, tiers=tiers)
         self._max_context = min(max_context, pages.num_pages * page_tokens)
         self._max_running = max_running
+        self._limit = max_running
         self._max_waiting = max_waiting
         self._pacer = pacer
         self._now = now
@@ -158,6 +159,10 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
         self._residency.release(sequence)
+
+    def limit(self, max_running: int) -> None:
+        """Admit nobody while so many run, one at least and no more than the scheduler was made for. Those that run go on."""
+        self._limit = max(1, min(max_running, self._max_running))
 
     # --- one step --------------------------------------------------------------------------------------------------------
 
@@ -281,14 +286,14 @@ class Scheduler:
 
     def _place(self, sequence: Sequence) -> bool:
         # One page of headroom for each running sequence: admitting into the last page would only preempt somebody at once.
-        return len(self.running) < self._max_running and self._residency.place(sequence, spare=len(self.running))
+        return len(self.running) < self._limit and self._residency.place(sequence, spare=len(self.running))
 
     def _take_place(self, sequence: Sequence, plan: StepPlan) -> bool:
         """Preempt as few sequences of less urgent classes as needed, least urgent, latest first; none if all would not do."""
         victims = [s for s in reversed(self.running) if s.rank > sequence.rank]
-        if not victims:
-            return False
         spare = len(self.running) - len(victims)
+        if not victims or spare >= self._limit:
+            return False
         room = self.pages.available + self._residency.freed_by(victims)
         if room < self._residency.needed(sequence) + spare:
             return False

@@ -28,7 +28,7 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import LogFormat, configure_logging, get_logger
 from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
-from edgewise.engine.core import EngineCore, HoldsPages, load_factory
+from edgewise.engine.core import EngineCore, HoldsPages, Limited, load_factory
 from edgewise.engine.heartbeat import StepClock
 from edgewise.engine.messages import (
     Accepted,
@@ -37,6 +37,7 @@ from edgewise.engine.messages import (
     Cancel,
     ClearCache,
     Fault,
+    Limit,
     MemoryQuery,
     MemoryReply,
     Notice,
@@ -202,6 +203,9 @@ class Worker:
             case PageOrder():
                 holder = core if isinstance(core, HoldsPages) else None
                 self._send(PageReply(id=message.id, count=0) if holder is None else holder.pages(message))
+            case Limit(max_running=max_running, pace=pace):
+                if isinstance(core, Limited):
+                    core.limit(max_running, pace)
             case Stop():
                 self._stopping = True
             case Start() | StartPictures():

@@ -118,6 +118,7 @@ class Service:
         keys = KeyStore(self._settings.keys_file)
         self._deps = _dependencies(self._settings, models, keys, hooks)
         self._deps.end_service = self._end
+        self._deps.limit_engines = self._pool.limit
         parts = (
             *self._extend(self._settings, self._deps),
             *make_peers(self._settings, self._deps, self._pool),

@@ -67,6 +67,34 @@ def test_a_seed_gives_one_picture_whatever_is_drawn_beside_it(core: PictureCore)
     assert len({picture(chunks) for chunks in together.values()}) == 4
 
 
+def test_a_slower_pace_rests_between_slices_and_draws_the_same(
+    core: PictureCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core.add(ask("free", seed=5))
+    free = picture(run(core)["free"])
+    rested: list[float] = []
+    passed = [0.0]
+
+    def rest(seconds: float) -> None:
+        rested.append(seconds)
+        passed[0] += seconds
+
+    real = core._now
+    monkeypatch.setattr(core, "_wait", rest)
+    monkeypatch.setattr(core, "_now", lambda: real() + passed[0])
+    core.limit(1, 0.25)
+    core.add(ask("slow", seed=5))
+    began = core._now()
+    assert picture(run(core)["slow"]) == free
+    assert sum(rested) > 0.5 * (core._now() - began)
+    assert max(rested) <= 0.05
+    core.limit(1, 1.0)
+    rested.clear()
+    core.add(ask("free again", seed=5))
+    assert picture(run(core)["free again"]) == free
+    assert not rested
+
+
 def test_previews_lie_between_the_steps(core: PictureCore) -> None:
     core.add(ask("a", previews=3))
     chunks = run(core)["a"]

@@ -91,6 +91,16 @@ async def test_the_first_request_loads_the_model_once_for_all_who_ask(one: Pool)
     assert one.pool.loads == 1
 
 
+async def test_a_limit_reaches_engines_that_are_loaded_later_too(one: Pool) -> None:
+    assert await whole(one.a) == 3
+    first = one.works.made[0]
+    assert first.limits is None
+    one.pool.limit(0.25, 0.5)
+    assert first.limits == (0.25, 0.5)
+    assert await whole(one.b) == 3
+    assert one.works.made[1].limits == (0.25, 0.5)
+
+
 async def test_another_model_takes_its_place_when_the_answer_has_ended(one: Pool) -> None:
     stream = await one.a.submit(ask())
     asking = asyncio.create_task(whole(one.b))

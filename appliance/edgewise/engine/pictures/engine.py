@@ -33,6 +33,9 @@ from edgewise.models.diffusion.sizes import PictureSizes
 
 log = get_logger(__name__)
 
+_SLOWEST = 0.05  # pace that is not fallen below
+_REST_S = 0.05  # of a pause, between two looks at messages
+
 
 class Slices(Protocol):
     """When the device may be used; `engine.turns.PictureTurns` is one."""
@@ -78,7 +81,7 @@ class PictureCore:
         model: What draws.
         widen: Makes it compute in a wider type after half precision has overflowed; None where it cannot.
         sizes: What a picture takes.
-        now: Monotonic seconds.
+        now, wait: Monotonic seconds, and how to let some pass.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class PictureCore:
         slices: Slices | None = None,
         notices: Notices | None = None,
         now: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self.info = info
         self._model = model
@@ -103,6 +107,9 @@ class PictureCore:
         self._slices = slices or FreeSlices()
         self._notices = notices or Notices()
         self._now = now
+        self._wait = wait
+        self._pace = 1.0
+        self._rests_until = 0.0
         self._live: dict[str, Job] = {}
         self._stroke: _Stroke | None = None
         self._outbox: list[DiffuseChunk] = []
@@ -146,6 +153,13 @@ class PictureCore:
             self._outbox.append(self._end(job, "cancelled"))
             self._totals["aborted"] += 1
 
+    def limit(self, max_running: int, pace: float) -> None:
+        """See `engine.core.Limited`; how many are drawn together stays as it is."""
+        del max_running
+        self._pace = max(_SLOWEST, min(1.0, pace))
+        if self._pace == 1.0:
+            self._rests_until = 0.0
+
     # --- the loop's body -----------------------------------------------------------------------------------------------
 
     @property
@@ -159,10 +173,19 @@ class PictureCore:
         """One slice; returns the chunks that are ready."""
         for job in self._scheduler.expired():
             self._outbox.append(self._expire(job))
-        if self._live:
+        if self._live and not self._resting():
             self._turn()
         chunks, self._outbox = self._outbox, []
         return chunks
+
+    def _resting(self) -> bool:
+        """Lets a little of a pause pass, without the device, so that messages are taken meanwhile; False if none is due."""
+        left = self._rests_until - self._now()
+        if left <= 0:
+            return False
+        self._slices.idle()
+        self._wait(min(left, _REST_S))
+        return True
 
     def _turn(self) -> None:
         """Decode what is drawn, begin what waits, or go on with the step."""
@@ -208,7 +231,10 @@ class PictureCore:
         with self._slices.slice(), torch.inference_mode():
             began = self._now()
             done = next(stroke.slices, stroke) is stroke
-            stroke.seconds += self._now() - began
+            seconds = self._now() - began
+            stroke.seconds += seconds
+        if self._pace < 1.0:
+            self._rests_until = self._now() + seconds * (1.0 / self._pace - 1.0)
         if done:
             self._stroke = None
             self._totals["steps"] += 1

@@ -40,6 +40,8 @@ class ManagedEngine(Protocol):
 
     async def clear_cache(self, tier: CacheTier | None = None) -> dict[str, int]: ...
 
+    def limit(self, share: float, pace: float) -> None: ...
+
     @property
     def pid(self) -> int | None: ...
 
@@ -118,6 +120,7 @@ class EnginePool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._limit: tuple[float, float] | None = None
         self.loads = 0
         self.evictions = 0
 
@@ -142,6 +145,13 @@ class EnginePool:
     def unload(self, key: str) -> None:
         """See `PoolBook.unload`."""
         self._do(self.book.unload(key))
+
+    def limit(self, share: float, pace: float) -> None:
+        """See `engine.process_client.ProcessClient.limit`: for all engines, and those that are loaded later."""
+        self._limit = (share, pace)
+        for member in self._members.values():
+            if member.engine is not None:
+                member.engine.limit(share, pace)
 
     def engine(self, key: str) -> ManagedEngine | None:
         """Its engine, if there is one at present."""
@@ -256,6 +266,8 @@ class EnginePool:
         assert member.config is not None
         config = replace(member.config, memory_budget_bytes=budget)
         engine = member.engine = self._make(config, partial(self._event, key, member, entry.name))
+        if self._limit is not None:
+            engine.limit(*self._limit)
         try:
             await engine.start()
             member.started.set()
