@@ -51,6 +51,7 @@ async def test_only_a_device_makes_a_command_more_than_sent(bench: Bench) -> Non
     await bench.device(online=False)
     id = await send(bench)
     assert (await state(bench, id), bench.down.commands) == ("queued", [])
+    assert (bench.commands._agenda.next() or 0.0) > bench.clock.monotonic()  # nobody spins for it
     await bench.online()
     await bench.sync()
     assert (await state(bench, id), bench.down.sent(id)) == ("sent", 1)
@@ -167,7 +168,10 @@ async def test_what_a_device_no_longer_knows_has_failed(bench: Bench) -> None:
     assert await state(bench, id) == "accepted"
     await bench.sync(open=[], outbox={"result": 1})  # its end may be on its way
     assert await state(bench, id) == "accepted"
-    await bench.sync(open=[])
+    fresh = await send(bench, "model.pull")
+    await bench.ack("d1", fresh, "accepted", seq=10_000)
+    await bench.sync(open=[])  # said before the device accepted the fresh one
+    assert await state(bench, fresh) == "accepted"
     view = await bench.commands.command(VIEWER, id)
     assert (view.state, view.code) == ("failed", "lost")
 
