@@ -84,7 +84,7 @@ def leave_in_the_middle(pair: Pair) -> None:
 
 
 def test_a_pipeline_across_the_link_and_what_only_the_cloud_can_do_waits_for_it() -> None:
-    with paired() as pair:
+    with paired(CLOUD__PATIENCE_S="2") as pair:
         import_tiny(pair.cloud.home, "theirs", seed=7)
         (pair.device_home / "pipelines").mkdir()
         (pair.device_home / "pipelines" / "both.toml").write_text(CHAIN)
