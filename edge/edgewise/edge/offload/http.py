@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
@@ -20,7 +19,6 @@ import httpx
 from pydantic import ValidationError
 
 from edgewise.core.errors import (
-    ConfigError,
     DigestMismatch,
     EdgewiseError,
     EngineFault,
@@ -33,6 +31,7 @@ from edgewise.core.errors import (
     RangeNotThere,
     error_class,
 )
+from edgewise.core.tls_time import TimeFloor, client_context
 from edgewise.edge.offload.counted import Counted
 from edgewise.edge.offload.transport import NotReached
 from edgewise.edge.offload.turns import Turns
@@ -80,6 +79,7 @@ class HttpTransport(Counted):
         url: Base address of the cloud engine.
         key: API key; None sends none.
         ca_file: PEM file of the authority that signed its certificate; None trusts those of the system.
+        floor: What the dates of its certificate are checked against.
         silence_s: Seconds without a byte after which a connection counts as lost.
         meter: Told of what larger messages take.
 
@@ -96,13 +96,14 @@ class HttpTransport(Counted):
         key: str | None = None,
         *,
         ca_file: Path | None = None,
+        floor: TimeFloor | None = None,
         silence_s: float = SILENCE_S,
         meter: Meter | None = None,
     ) -> None:
         super().__init__()
         self._url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._tls = _trust(ca_file)
+        self._tls = client_context(floor or TimeFloor(), ca_file=ca_file, system=ca_file is None)
         self.ahead_s: float | None = None
         self._meter = meter
         self._timeout = httpx.Timeout(silence_s, connect=CONNECT_S)
@@ -308,13 +309,6 @@ class HttpTransport(Counted):
             self._meter.received(len(have) - before, time.monotonic() - started)
         if len(have) < blob.bytes:
             raise LinkLost(f"{self._url} ended a blob after {len(have)} of {blob.bytes} bytes.")
-
-
-def _trust(ca_file: Path | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"`cloud.ca_file`: {ca_file} cannot be used ({error}).", param="cloud.ca_file") from error
 
 
 def _body(message: Message) -> bytes:

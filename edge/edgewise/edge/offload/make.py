@@ -11,6 +11,8 @@ from edgewise.core.errors import ConfigError, LinkLost
 from edgewise.core.files import atomic_write, read_secret, translate_os_errors
 from edgewise.core.settings import Settings
 from edgewise.core.settings_links import CloudSettings
+from edgewise.core.tls_time import FILE as FLOOR
+from edgewise.core.tls_time import TimeFloor
 from edgewise.edge.offload.cloud import Cloud
 from edgewise.edge.offload.faces import FaceStore
 from edgewise.edge.offload.health import Health
@@ -106,7 +108,8 @@ def http_transport(settings: Settings, meter: Meter | None = None) -> HttpTransp
     """The way to the cloud over HTTP; raises `ConfigError` where key or certificate cannot be read."""
     cloud = settings.cloud
     assert cloud.url is not None
-    return HttpTransport(cloud.url, cloud_key(cloud), ca_file=cloud.ca_file, meter=meter)
+    floor = TimeFloor(settings.home / FLOOR)
+    return HttpTransport(cloud.url, cloud_key(cloud), ca_file=cloud.ca_file, floor=floor, meter=meter)
 
 
 def peer_transport(settings: Settings, meter: Meter | None = None) -> HttpTransport:
@@ -114,4 +117,5 @@ def peer_transport(settings: Settings, meter: Meter | None = None) -> HttpTransp
     peers = settings.peers
     assert peers.engine is not None
     key = None if peers.engine_key_file is None else read_secret(peers.engine_key_file, "peers.engine_key_file")
-    return HttpTransport(peers.engine, key, ca_file=peers.ca_file, meter=meter)
+    floor = TimeFloor(settings.home / FLOOR)
+    return HttpTransport(peers.engine, key, ca_file=peers.ca_file, floor=floor, meter=meter)
