@@ -49,7 +49,8 @@ async def test_the_newest_values_are_the_gauges_and_late_ones_are_not(bench: Ben
     await tell(bench, {"x": 0.0}, age_s=3600)  # what waited in the outbox
     await tell(bench, {"z": 9.0}, group="engine", age_s=60)
     await tell(bench, {"y": 2.0})
-    assert (await bench.registry.device(VIEWER, "d1")).gauges == {"x": 1.0, "y": 2.0, "z": 9.0}
+    assert (await bench.registry.device(VIEWER, "d1")).gauges == {"y": 2.0, "z": 9.0}  # the last one did not know x
+    assert await bench.telemetry.names(VIEWER, "d1") == ["x", "y", "z"]
 
 
 async def test_figures_of_minutes_and_hours_are_the_same_before_and_after_they_are_computed(bench: Bench) -> None:
@@ -145,6 +146,7 @@ async def test_bad_telemetry_is_dropped_and_bad_questions_are_refused(bench: Ben
         await tell(bench, values)
     assert bench.count("messages_dropped_total", reason="malformed") == 3
     assert len(await bench.telemetry.names(VIEWER, "d1")) == 500
+    assert await count(bench, SampleRow) == 10  # of what is refused nothing is kept
     with pytest.raises(InvalidRequest, match="span_s"):
         await bench.telemetry.series(VIEWER, "d1", "x", since=0, span_s=61)
     with pytest.raises(InvalidRequest, match="until"):

@@ -61,7 +61,9 @@ class Device(Base):
     birth: Mapped[dict[str, Any]] = mapped_column(default=dict)
     models: Mapped[list[Any]] = mapped_column(default=list)  # `DeviceModel` has them again, to be searched
     gauges: Mapped[dict[str, Any]] = mapped_column(default=dict)  # newest values of its telemetry
-    gauges_at: Mapped[dict[str, Any]] = mapped_column(default=dict)  # and of which moment they are, by group
+    gauges_at: Mapped[dict[str, Any]] = mapped_column(
+        default=dict
+    )  # by group: `at`, of which moment; `names`, ever sent
     created_at: Mapped[float]
     retired_at: Mapped[float | None]
     __table_args__ = (Index("devices_by_name", "tenant_id", "folded", "uid"),)

@@ -14,7 +14,7 @@ from edgewise.cloud.fleet.db.tables import RollupRow, SampleRow
 from edgewise.cloud.fleet.ingest import Ingest
 from edgewise.cloud.fleet.owned import find_device
 from edgewise.cloud.fleet.telemetry.rollups import HOUR, MINUTE, Figure, mark
-from edgewise.cloud.fleet.telemetry.samples import receive_telemetry
+from edgewise.cloud.fleet.telemetry.samples import names_of, receive_telemetry
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.settings_fleet import FleetSettings
@@ -63,7 +63,7 @@ class TelemetryStore:
 
     async def names(self, actor: Actor, uid: str) -> Sequence[str]:
         """Names of the values that a device has ever sent."""
-        return await self._db.read(lambda session: sorted(find_device(session, actor, uid).gauges))
+        return await self._db.read(lambda session: sorted(names_of(find_device(session, actor, uid))))
 
     def _span(self, session: Session, uid: str, since: float, end: float) -> int:
         """The finest that is kept for so long and gives few enough points."""
