@@ -80,6 +80,7 @@ def listening(address: str) -> None:
 DRIVER = """
 import asyncio, json, sys
 from edgewise.cloud.executors.ray import RayExecutor
+from edgewise.core.errors import EngineUnavailable
 from tests.cloud.executors.test_ray import FAKE_CORE, TwoModels, order, read, tokens_of
 from tests.fakes.core import fake_config
 
@@ -90,7 +91,12 @@ async def main():
     executor = RayExecutor(TwoModels(), config_of, replicas=1, address=sys.argv[1], factory=f"{FAKE_CORE}:build")
     executor.start()
     try:
-        tokens = tokens_of(await read(executor, order("outer", 40)))
+        tokens = None
+        while tokens is None:
+            try:
+                tokens = tokens_of(await read(executor, order("outer", 40)))
+            except EngineUnavailable:  # the head listens before it is ready, and is tried again
+                await asyncio.sleep(0.5)
         print(json.dumps([tokens, executor.places("fake")[0].opened.pid]))
         sys.stdin.readline()
     finally:
