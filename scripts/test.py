@@ -1,7 +1,8 @@
-"""The whole test suite: `python -m scripts.test`; with arguments, plain pytest on what they name. One process a core.
+"""The whole test suite: `python -m scripts.test`; with arguments, plain pytest on what they name.
 
-Files go to the processes in their order, so tests/accept, whose few tests take longest, begins first, and no process is left
-alone with it at the end. Numeric libraries get one thread in each process, so that the processes do not fight over the cores.
+There is one process more than cores, since tests of services wait a third of their time. Files go to the processes in their
+order, so tests/accept, whose few tests take longest, begins first, and no process is left alone with it at the end. Numeric
+libraries get one thread in each process, so that the processes do not fight over the cores.
 
 What fails in the whole suite runs again by itself, twice. Where few tests failed and each passed both times, the run ends
 well, with a table of them, their first tracebacks and a file, build/flaky.json: such a test depends on chance and has to be
@@ -113,7 +114,8 @@ def main() -> None:
     os.environ.update(ENVIRONMENT)
     if sys.argv[1:]:
         raise SystemExit(subprocess.run([*PYTEST, *sys.argv[1:]], check=False).returncode)
-    raise SystemExit(suite(f"-n{len(os.sched_getaffinity(0))}", "--dist=loadfile", "--no-loadscope-reorder"))
+    processes = len(os.sched_getaffinity(0)) + 1
+    raise SystemExit(suite(f"-n{processes}", "--dist=loadfile", "--no-loadscope-reorder"))
 
 
 if __name__ == "__main__":
