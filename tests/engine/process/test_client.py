@@ -227,7 +227,7 @@ async def test_statistics_are_bounded_and_say_their_age(start_engine: StartEngin
 
 
 async def test_a_deadline_that_passes_while_loading_is_the_callers_error(start_engine: StartEngine) -> None:
-    engine = await start_engine(settings={"load_s": 1.0}, wait=False)
+    engine = await start_engine(settings={"load_s": 20}, wait=False)
     with pytest.raises(DeadlineExceeded):
         await engine.submit(replace(ask("a"), deadline_s=0.05))
     assert engine.state == "starting"

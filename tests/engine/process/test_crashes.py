@@ -183,7 +183,7 @@ async def test_a_process_that_falls_silent_is_replaced(
     start_engine: StartEngine, fake: ModuleType, quick: Timings
 ) -> None:
     events: list[EngineEvent] = []
-    limits = Limits(silence_s=0.4, step_s=20.0, load_silence_s=20.0, load_s=20.0)
+    limits = Limits(silence_s=2.0, step_s=20.0, load_silence_s=20.0, load_s=20.0)
     engine = await start_engine(events=events, timings=replace(quick, limits=limits), settings={"step_s": 0.01})
     request = ask("a", 40, top_logprobs=0)
     stream = await engine.submit(request)
