@@ -46,6 +46,7 @@ class Device:
         self.broker = BrokerLink(self.loaded.settings, self.deps)
         self.agent = Agent(self.loaded, self.deps, self.broker)
         self.link = self.broker.link
+        self.link._probe = False  # it has tests of its own, and takes seconds
         self._stopped = False
 
     @staticmethod

@@ -310,6 +310,19 @@ async def test_pieces_go_on_over_a_cut_link(fleet: FleetDouble, device: Device) 
     assert "".join(text for _, text in sorted(fleet.pieces(id).items())) == end.result["choices"][0]["text"]
 
 
+async def test_a_result_that_no_message_holds_is_left_out_and_said(
+    fleet: FleetDouble, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgewise.edge.agent.commands.lanes.MAX_RESULT", 1000)
+    device.engine.script = says("z" * 30)
+    short = await fleet.does("ping")
+    assert short.reason == ""
+    id = await fleet.command("infer", prompt="a", max_tokens=40)
+    end = await fleet.end(id)
+    assert (end.state, "is left out" in end.reason) == ("succeeded", True)
+    assert "".join(text for _, text in sorted(fleet.pieces(id).items())) == "z" * 30
+
+
 async def test_several_answers_at_once_with_the_fleet_among_the_requests(fleet: FleetDouble, device: Device) -> None:
     device.engine.hold.clear()
     ids = [await fleet.command("infer", messages=[{"role": "user", "content": "hi"}], max_tokens=3) for _ in range(3)]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from edgewise.edge.agent.moments import read_boot_id
 from edgewise.wire.fleet import Birth, Event, Live, Sync
@@ -101,3 +106,37 @@ async def test_without_a_broker_it_waits_and_stops_at_once(
     await device.agent._uplink.event("test", "info", "nobody hears it")
     assert await device.agent._uplink.rows.depths() == {"alert": 1}
     await device.stop()
+
+
+async def test_events_of_the_service_reach_the_fleet(fleet: FleetDouble, device: Device) -> None:
+    """F30: also that another client has this device's name, once there is a connection again."""
+    await until(lambda: fleet.of("sync"))
+    device.deps.events.emit("engine_crashed", "The engine was ended by signal 9.", model="tiny")
+    device.deps.events.emit("draining", "nobody needs to hear of this")
+    device.deps.events.emit("mqtt_clone", "Another client uses the name.")
+    await until(lambda: len(fleet.of("evt")) == 2)
+    told = [(topic, one.read(Event)) for topic, one in fleet.said if topic.startswith("evt/")]
+    assert [(topic, event.kind) for topic, event in told] == [
+        ("evt/warning", "engine_crashed"),
+        ("evt/critical", "mqtt_clone"),
+    ]
+    assert told[0][1].facts == {"model": "tiny"}
+
+
+async def test_the_birth_says_how_long_the_certificate_lasts(
+    one_broker: BrokerProcess, new_device: DeviceFactory, uid: str, tmp_path: Path
+) -> None:
+    """By a moment that is known to have passed, not by a clock that may be off by years."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, uid)])
+    floor = datetime(2027, 3, 1, tzinfo=timezone.utc)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, floor - timedelta(1), floor + timedelta(30))
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    (tmp_path / "device.pem").write_bytes(certificate)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "time-floor").write_text(f"{floor.timestamp():.0f}\n")
+    device = await new_device(one_broker)
+    device.agent._facts._settings = device.loaded.settings.model_copy(
+        update={"mqtt": device.loaded.settings.mqtt.model_copy(update={"cert_file": tmp_path / "device.pem"})}
+    )
+    assert (await device.agent._facts.birth()).certificate_days == 30.0

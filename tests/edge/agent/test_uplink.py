@@ -63,8 +63,8 @@ async def test_an_end_waits_until_the_fleet_has_it(
     device.cut()
     await until(lambda: len(ids()) >= 2, "the end again, after a cut")
     await device.stop()
-    device = await new_device(broker)
     count = len(ids())
+    device = await new_device(broker)
     await until(lambda: len(ids()) > count, "the end again, after a start")
     assert len(set(ids())) == 1
     assert (await depths(device))["result"] == 1

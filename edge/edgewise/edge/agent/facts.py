@@ -7,9 +7,15 @@ import socket
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from cryptography import x509
+
 from edgewise.api.deps import ApiDependencies
+from edgewise.core.log import get_logger
 from edgewise.core.settings import Settings
+from edgewise.core.tls_time import FILE as FLOOR
+from edgewise.core.tls_time import TimeFloor, clock_is_set
 from edgewise.edge.agent.commands.inbox import Inbox
+from edgewise.edge.agent.commands.operation import DAY_S
 from edgewise.edge.agent.presence import STARTED
 from edgewise.edge.agent.uplink.rows import Rows
 from edgewise.edge.hardware.protocol import Hardware
@@ -17,6 +23,8 @@ from edgewise.edge.twin.installer import Installer
 from edgewise.edge.twin.twin import Twin
 from edgewise.wire.fleet import Birth, Sync
 from edgewise.wire.mqtt.link import Link
+
+log = get_logger(__name__)
 
 _MAX_OPEN = 1000
 
@@ -63,7 +71,23 @@ class Facts:
                 "memory_bytes": self._deps.models.status().budget_bytes,
             },
             broker={} if found is None else asdict(found),
+            certificate_days=await asyncio.to_thread(self._certificate_days),
         )
+
+    def _certificate_days(self) -> float | None:
+        """Days that the device's certificate has left, by the latest moment that is known to have passed."""
+        file = self._settings.mqtt.cert_file
+        if file is None:
+            return None
+        try:
+            ends = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc.timestamp()
+        except (OSError, ValueError) as error:
+            log.warning("certificate_not_read", path=str(file), reason=str(error))
+            return None
+        now = TimeFloor(self._settings.home / FLOOR).value
+        if clock_is_set():
+            now = max(now, self._deps.clock.time())
+        return round((ends - now) / DAY_S, 2)
 
 
 async def sync_of(inbox: Inbox, rows: Rows, twin: Twin) -> Sync:

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from edgewise.api.deps import ApiDependencies
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, StorageError
 from edgewise.core.log import RecentLines, get_logger
 from edgewise.core.settings import LoadedSettings
 from edgewise.edge.agent.commands.desk import Desk
@@ -94,7 +94,7 @@ class Agent:
                 software(),
             )
         }
-        facts = Facts(settings, deps, link, hardware, installer, boot=moments.boot, ops=[*operations])
+        self._facts = facts = Facts(settings, deps, link, hardware, installer, boot=moments.boot, ops=[*operations])
         self._presence = Presence(link, birth=facts.birth, sync=self._sync, on_born=self._born)
         broker.present(self._presence)
         self._desk = self._make_desk(operations, moments)
@@ -152,7 +152,8 @@ class Agent:
         self._tasks.append(asyncio.create_task(work, name=name))
 
     async def _begin(self) -> None:
-        """What is on disk is taken before the first message is: a disk that refuses holds the agent up, not the service."""
+        """What is on disk is taken before the first message is. A disk that refuses holds up commands, not the service, and the
+        device is there all the same."""
         await self._surely(self._uplink.start)
         await self._surely(self._desired.start)
         self._desk.lanes.start()
@@ -167,6 +168,7 @@ class Agent:
                 return await work()
             except EdgewiseError as error:
                 log.warning("agent_waits", reason=error.message)
+                self._link.start()
                 await self._deps.clock.sleep(_RETRY_S)
 
     def _ends(self, reason: str, expected_s: float | None) -> None:
@@ -235,7 +237,11 @@ class Agent:
             self._telemetry.soon()
 
     async def _take_desired(self, letter: Letter) -> None:
-        await self._desired.twin.desired(letter.name, letter.payload)
+        try:
+            await self._desired.twin.desired(letter.name, letter.payload)
+        except StorageError:
+            await self._uplink.reserve.free()
+            await self._desired.twin.desired(letter.name, letter.payload)
 
     async def _refuse_retained(self, op: str) -> None:
         topic = topics.command(self._link.uid, op)

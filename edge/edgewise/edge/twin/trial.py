@@ -10,7 +10,7 @@ import asyncio
 from pathlib import Path
 
 from edgewise.api.deps import ApiDependencies
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, StorageError
 from edgewise.core.log import get_logger
 from edgewise.core.patience import within
 from edgewise.core.settings import LoadedSettings, with_fleet
@@ -25,20 +25,22 @@ PROOF_S = 900.0
 
 
 def begin_trial(loaded: LoadedSettings) -> LoadedSettings:
-    """The settings to start with: those on trial, unless they were tried often enough.
-
-    Raises:
-        StorageError: The disk refuses. ConfigError: What was good is refused now.
-    """
+    """The settings to start with: those on trial, unless they were tried often enough. Nothing here keeps the service from
+    starting."""
     home = loaded.settings.home
     if loaded.fleet_fault is not None:
         return loaded
     overlay = read_overlay(home)
     if overlay.trial is None:
         return loaded
-    if overlay.tries >= MAX_TRIES:
-        return with_fleet(loaded, give_up(home, overlay, "the service was started with them and did not answer").values)
-    write_overlay(home, overlay.model_copy(update={"tries": overlay.tries + 1}))
+    try:
+        if overlay.tries >= MAX_TRIES:
+            why = "the service was started with them and did not answer"
+            return with_fleet(loaded, give_up(home, overlay, why).values)
+        write_overlay(home, overlay.model_copy(update={"tries": overlay.tries + 1}))
+    except StorageError as error:
+        log.warning("trial_not_noted", reason=error.message)
+        return with_fleet(loaded, overlay.good.values)  # what cannot be counted is not tried
     return loaded
 
 

@@ -131,7 +131,7 @@ class Inbox:
 
         def work(connection: sqlite3.Connection) -> None:
             query = (
-                "SELECT *, LENGTH(outcome) AS size FROM commands WHERE outcome IS NOT NULL "
+                "SELECT id, boot, up_s, wall_s, LENGTH(outcome) AS size FROM commands WHERE outcome IS NOT NULL "
                 "AND id NOT IN (SELECT re FROM uplink WHERE re IS NOT NULL) ORDER BY number DESC"
             )
             total = 0

@@ -7,6 +7,7 @@ that knows how goes on, and any other has failed: nothing is done twice unseen.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, get_args
@@ -30,6 +31,8 @@ log = get_logger(__name__)
 LANES: tuple[Lane, ...] = get_args(Lane)
 WIDTH: Mapping[Lane, int] = {"control": 1, "update": 1, "infer": 8}
 """Commands of a lane at once."""
+MAX_RESULT = 768 * 1024
+"""Bytes of a result that is told as it is."""
 _RETRY_S = 5.0  # after a fault of the disk
 _LOOK_S = 60.0
 _GRACE_S = 30.0  # for what was cancelled to end
@@ -226,6 +229,15 @@ async def _as_task(work: Callable[[Running], Awaitable[dict[str, Any]]], call: R
     return await work(call)
 
 
+def _success(result: dict[str, Any]) -> Ack:
+    """An end must fit a message: a result that does not is left out, and it is said."""
+    size = len(json.dumps(result, ensure_ascii=False).encode())
+    if size <= MAX_RESULT:
+        return Ack(state="succeeded", percent=100.0, result=result)
+    reason = f"The result has {size} bytes and is left out: a message holds {MAX_RESULT}. Pieces were streamed."
+    return Ack(state="succeeded", percent=100.0, reason=reason, result={"left_out_bytes": size})
+
+
 def failure(error: EdgewiseError, state: CommandState = "failed") -> Ack:
     """An error of the tree as the end of a command."""
     return Ack(state=state, code=error.code, reason=error.message[:2000], retryable=error.retryable)
@@ -238,7 +250,7 @@ def _told(task: asyncio.Task[dict[str, Any]], why: str | None) -> Ack:
     elif not task.cancelled():
         error = task.exception()
         if error is None:
-            return Ack(state="succeeded", percent=100.0, result=task.result())
+            return _success(task.result())
         if why is None or not isinstance(error, Cancelled):
             if isinstance(error, EdgewiseError):
                 return failure(error)
