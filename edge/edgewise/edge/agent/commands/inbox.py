@@ -162,10 +162,11 @@ class Inbox:
         insert(connection, "commands", values, self._moments.now())
 
     def _end(self, connection: sqlite3.Connection, id: str, ack: Ack) -> None:
+        """What was asked is not kept any longer: a prompt may be in it."""
         assert ack.state in ENDED
         now = self._moments.now()
         connection.execute(
-            "UPDATE commands SET state = ?, outcome = ?, boot = ?, up_s = ?, wall_s = ? WHERE id = ?",
+            "UPDATE commands SET state = ?, outcome = ?, args = '{}', boot = ?, up_s = ?, wall_s = ? WHERE id = ?",
             (ack.state, ack.model_dump_json(exclude_none=True), now.boot, now.up_s, now.wall_s, id),
         )
         self._rows.put(connection, "result", topics.ack(self._uid, id), ack, re=id)
