@@ -215,7 +215,8 @@ async def test_a_silent_engine_gets_comments_written_meanwhile() -> None:
     engine.hold.clear()
     api = make_api(engine, limits=Limits(keepalive_s=0.01))
     asking = asyncio.create_task(api.post(CHAT, hello(stream=True)))
-    await asyncio.sleep(0.1)
+    for _ in range(20):  # turns, each later than the next comment is due: however late they come, comments come between
+        await asyncio.sleep(0.02)
     engine.hold.set()
     response = await asking
     assert response.text.count(": keep-alive\n\n") >= 2

@@ -93,7 +93,7 @@ def test_sigterm_cuts_a_long_answer_with_an_error_event() -> None:
 
 
 def test_a_draining_service_refuses_new_work_and_is_not_ready() -> None:
-    with running(environment={"EDGEWISE_DRAIN_S": "3"}) as service, Client(service.url, model=STARTER) as client:
+    with running(environment={"EDGEWISE_DRAIN_S": "6"}) as service, Client(service.url, model=STARTER) as client:
         with (
             client.stream_events(STORY, temperature=0, max_completion_tokens=6000, ignore_eos=True) as events,
             Client(service.url, model=STARTER) as other,
@@ -101,11 +101,11 @@ def test_a_draining_service_refuses_new_work_and_is_not_ready() -> None:
             next(events)
             other.get("/healthz")  # its connection stays open
             service.terminate()
-            time.sleep(0.5)
+            while other.http.get("/readyz").status_code != 503:
+                time.sleep(0.05)
             refused = other.http.post("/v1/chat/completions", json=other.body("Hello"))
             assert refused.status_code == 503
             assert refused.json()["error"]["code"] == "shutting_down"
-            assert other.http.get("/readyz").status_code == 503
             with pytest.raises(StreamError):
                 list(events)
         assert service.process.wait(60) == 0

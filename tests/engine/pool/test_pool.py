@@ -24,6 +24,7 @@ from edgewise.engine.pool.book import PoolBook
 from edgewise.engine.pool.pool import EnginePool
 from edgewise.engine.pool.pooled import PooledEngine
 from edgewise.engine.request import GenerateRequest, SamplingParams
+from tests.api.harness import until
 from tests.fakes.pool import FakeManagedEngine, FakeWorks, config_of
 
 BUDGET = 100
@@ -260,8 +261,7 @@ async def test_the_requests_own_deadline_counts_while_it_waits(one: Pool) -> Non
 async def test_keep_alive_unloads_by_the_clock() -> None:
     one = Pool(keep_alive_s=0.03)
     assert await whole(one.a) == 3
-    await asyncio.sleep(0.1)
-    assert one.loaded == []
+    await until(lambda: not one.loaded)
     assert one.unloaded == ["a"]
     await one.pool.close()
 
