@@ -105,9 +105,11 @@ def measure(count: int) -> Verdict:
     leaked = pages_after - pages_before
     alive = bool(answer["choices"][0]["message"]["content"])
     figure = f"{count} aborts: {leaked:g} pages lost, memory " + ", ".join(f"{n} {g:+.1%}" for n, g in growth.items())
-    passed = pages_before == pages_after == 0 and alive and max(growth.values()) <= MAX_GROWTH
+    right = pages_before == pages_after == 0 and alive
+    flat = max(growth.values()) <= MAX_GROWTH
     details = {"pages_held": pages_after, "rss_before": memory_before, "rss_after": memory_after}
-    return Verdict(figure=figure, passed=passed, details=details)
+    told = None if count >= 100 else right  # so few aborts say nothing of growth
+    return Verdict(figure=figure, passed=right and flat, correct=told, details=details)
 
 
 LINE = Line(

@@ -23,8 +23,8 @@ class Verdict:
     Attributes:
         figure: To set beside the bar.
         passed: Whether it meets it.
-        correct: Whether all but its times does; None where no time is part of the bar. The test suite, on machines that are
-            shared, asks for this alone.
+        correct: Whether all of it does that few trials on a shared machine can tell, so not its times, nor how memory grows;
+            None where that is everything. The test suite asks for this alone.
         details: What else was measured.
     """
 
