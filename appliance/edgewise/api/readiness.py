@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from edgewise.core.clock import Clock
 from edgewise.core.errors import EdgewiseError
@@ -51,10 +52,20 @@ class Readiness:
         self._numbers = itertools.count(1)
         self._lock = asyncio.Lock()
         self._others: list[Callable[[], Awaitable[str | None]]] = []
+        self._shown: dict[str, Callable[[], Any]] = {}
 
     def also(self, check: Callable[[], Awaitable[str | None]]) -> None:
         """A further condition: says why the service is not ready, None if it is."""
         self._others.append(check)
+
+    def show(self, name: str, tell: Callable[[], Any]) -> None:
+        """Have a field `name` of plain JSON data in the body of /readyz; anyone may read it."""
+        self._shown[name] = tell
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """These fields now."""
+        return {name: tell() for name, tell in self._shown.items()}
 
     def note_token(self, model: str) -> None:
         """A token of this model has just arrived."""

@@ -42,7 +42,7 @@ def service_router(deps: ApiDependencies) -> APIRouter:
             return _json({"ready": False, "reason": "the service is shutting down"}, 503)
         report = await deps.readiness.check()
         body = {"ready": report.ready, "reason": report.reason, "token_age_s": report.token_age_s}
-        return _json(body, 200 if report.ready else 503)
+        return _json(body | deps.readiness.shown, 200 if report.ready else 503)
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:

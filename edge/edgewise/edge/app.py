@@ -14,6 +14,9 @@ from edgewise.edge.agent.part import Agent
 from edgewise.edge.broker import BrokerLink
 from edgewise.edge.enrol.folder import with_enrolment
 from edgewise.edge.enrol.renewal import Renewal
+from edgewise.edge.governor.governor import GovernedPower, Governor
+from edgewise.edge.hardware.choose import choose_hardware
+from edgewise.edge.hardware.watch import HardwareWatch
 from edgewise.edge.offload.make import make_cloud, make_peer
 from edgewise.edge.outbox.part import Outbox
 from edgewise.edge.placement.measure import LinkMeter
@@ -45,8 +48,10 @@ def serve(loaded: LoadedSettings) -> int:
 
 
 def device_parts(settings: Settings, deps: ApiDependencies, loaded: LoadedSettings | None = None) -> Sequence[Part]:
-    """Broker, placement, offload, outbox, agent and the device's certificate, as far as they are configured."""
-    parts: list[Part] = []
+    """Hardware, governor, broker, placement, offload, outbox, agent and the certificate, as far as they are configured."""
+    hardware = HardwareWatch(partial(choose_hardware, settings.home, deps.clock), deps.clock)
+    governor = Governor(settings.agent, deps, hardware)
+    parts: list[Part] = [hardware, governor]
     meter, peer_meter = LinkMeter(), LinkMeter()
     broker = None if settings.mqtt.host is None else BrokerLink(settings, deps)
     if broker is not None:
@@ -61,11 +66,11 @@ def device_parts(settings: Settings, deps: ApiDependencies, loaded: LoadedSettin
         far["peer"] = Far(peer, peer_meter)
         parts.append(peer)
     if far:
-        power = LinuxPower(deps.clock)
+        power = GovernedPower(LinuxPower(deps.clock), governor)
         deps.planner = PlacementPlanner(settings.placement, far, deps.receipts, power=power, clock=deps.clock)
     parts.append(Outbox(settings, deps, link=cloud, broker=broker))
     if broker is not None and settings.agent.enabled:
         told = loaded or LoadedSettings(settings, dict.fromkeys(settings_fields(), "default"))
-        parts.append(Agent(told, deps, broker))
+        parts.append(Agent(told, deps, broker, hardware))
     parts.append(Renewal(settings.home, deps.events.emit, clock=deps.clock))
     return parts

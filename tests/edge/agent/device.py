@@ -12,6 +12,8 @@ from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.settings import LoadedSettings, load_settings
 from edgewise.edge.agent.part import Agent
 from edgewise.edge.broker import BrokerLink
+from edgewise.edge.hardware.machine import Machine
+from edgewise.edge.hardware.watch import HardwareWatch
 from edgewise.pipeline.model import Models
 from tests.e2e.broker import BrokerProcess
 from tests.fakes.engine import FakeEngine
@@ -44,7 +46,8 @@ class Device:
         self.ended: list[int] = []
         self.deps.end_service = self.ended.append
         self.broker = BrokerLink(self.loaded.settings, self.deps)
-        self.agent = Agent(self.loaded, self.deps, self.broker)
+        self.hardware = HardwareWatch(lambda: Machine(home, self.deps.clock), self.deps.clock)
+        self.agent = Agent(self.loaded, self.deps, self.broker, self.hardware)
         self.link = self.broker.link
         self.link._probe = False  # it has tests of its own, and takes seconds
         self._stopped = False

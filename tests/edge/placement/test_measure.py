@@ -152,7 +152,9 @@ def test_power_is_read_where_linux_tells_it_and_unknown_where_not(tmp_path: Path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     power = LinuxPower(clock, tmp_path)
-    expected = PowerState(hottest_c=71.5, throttle_c=85.0, on_battery=True, charge=0.8, profile="low-power")
+    expected = PowerState(
+        hottest_c=71.5, throttle_c=85.0, margin_c=13.5, on_battery=True, charge=0.8, profile="low-power"
+    )
     assert power.read() == expected
     (tmp_path / "class/power_supply/AC/online").write_text("1")
     (tmp_path / "class/thermal/thermal_zone1/temp").write_text("no number")

@@ -37,7 +37,7 @@ from edgewise.edge.agent.telemetry.batches import TelemetryTask
 from edgewise.edge.agent.telemetry.meter import Meter
 from edgewise.edge.agent.uplink.uplink import Uplink
 from edgewise.edge.broker import BrokerLink
-from edgewise.edge.hardware.machine import Machine
+from edgewise.edge.hardware.watch import HardwareWatch
 from edgewise.edge.twin.installer import Installer
 from edgewise.wire import topics
 from edgewise.wire.envelope import decode
@@ -51,6 +51,8 @@ _RETRY_S = 5.0
 _TOLD: dict[str, Severity] = {
     "engine_crashed": "warning",
     "engine_failed": "critical",
+    "governor_slows": "warning",
+    "governor_eases": "info",
     "mqtt_clone": "critical",
     "mqtt_unfit": "critical",
 }
@@ -64,17 +66,19 @@ class Agent:
         StorageError: The machine does not tell its boot id.
     """
 
-    def __init__(self, loaded: LoadedSettings, deps: ApiDependencies, broker: BrokerLink) -> None:
+    def __init__(
+        self, loaded: LoadedSettings, deps: ApiDependencies, broker: BrokerLink, hardware: HardwareWatch
+    ) -> None:
         settings, link, clock = loaded.settings, broker.link, deps.clock
         self._agent = settings.agent
         self._deps = deps
         self._link = link
-        moments, hardware = Moments(clock), Machine(settings.home, clock)
+        moments = Moments(clock)
         self._recent = RecentLines()
         self._database = open_agent(settings.home / "agent.db")
         self._uplink = uplink = Uplink(settings, link, self._database, moments, clock)
         self._inbox = Inbox(self._database, uplink.rows, moments, link.uid)
-        self._meter = Meter(deps, hardware)
+        self._meter = Meter(deps, hardware, hardware.joules)
         self._telemetry = TelemetryTask(self._meter, uplink, moments, link.uid, period_s=settings.agent.telemetry_s)
         installer = Installer(settings, deps.models)
         self._desired = DesiredState(
@@ -90,7 +94,7 @@ class Agent:
                 drain(deps),
                 logs(self._recent, uplink.log_part),
                 diagnose(deps, link, settings.home),
-                trial(deps, installer),
+                trial(deps, installer, hardware.joules),
                 software(),
             )
         }

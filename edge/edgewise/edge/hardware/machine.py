@@ -1,71 +1,125 @@
-"""Any Linux machine, by psutil (https://psutil.readthedocs.io) and what the kernel shows in /sys."""
+"""Any Linux machine, by psutil (https://psutil.readthedocs.io) and what the kernel shows in /sys, with its cards or its board."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 from edgewise.core.clock import Clock
-from edgewise.edge.hardware.protocol import Readings
+from edgewise.edge.hardware.kernel import text_of
+from edgewise.edge.hardware.protocol import Readings, Sensed, Sensors
 from edgewise.edge.placement.power import LinuxPower
+from edgewise.edge.placement.protocol import PowerState
 
-_DEVICE_TREE = Path("/proc/device-tree/model")
+T = TypeVar("T")
+
+_LOW_CHARGE = 0.2
+_SAVING_PROFILES = frozenset({"low-power", "quiet"})
+_CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")  # hwmon's names of what measures processors
+_READ_EVERY_S = 0.5
 
 
 class Machine:
-    """`Hardware` without an accelerator of its own; power draw is not known here.
+    """`Hardware` of a host and what is in it.
 
     Args:
         home: State directory, whose disk counts.
+        sensors: Of its accelerators; of those that know the same value the first one counts, for heat the worst.
+        root: Of the file system.
     """
 
-    def __init__(self, home: Path, clock: Clock) -> None:
+    def __init__(self, home: Path, clock: Clock, sensors: Sequence[Sensors] = (), *, root: Path = Path("/")) -> None:
         self._home = home
-        self._power = LinuxPower(clock)
+        self._sensors = tuple(sensors)
+        self._root = root
+        self._power = LinuxPower(clock, root / "sys", every_s=_READ_EVERY_S)
+
+    def __repr__(self) -> str:
+        return f"Machine({', '.join(type(one).__name__ for one in self._sensors)})"
 
     def describe(self) -> Mapping[str, Any]:
         return {
-            "family": _family(),
-            "cpu": _cpu(),
+            "family": text_of(self._root / "proc/device-tree/model") or platform.machine(),
+            "cpu": self._cpu(),
             "cores": os.cpu_count() or 1,
             "memory_bytes": psutil.virtual_memory().total,
-            "accelerators": [],
+            "accelerators": _first(one.accelerators() for one in self._sensors) or [],
             "os": f"{platform.system()} {platform.release()}",
-            "power_modes": [],
+            "power_modes": _first(one.power_modes() for one in self._sensors) or [],
         }
 
     def read(self) -> Readings:
         memory = psutil.virtual_memory()
         power = self._power.read()
-        hot = power.hottest_c
-        throttled = None if hot is None or power.throttle_c is None else hot >= power.throttle_c
+        sensed = merged([*(one.read() for one in self._sensors), _host(power)])
         return Readings(
             memory_used=memory.total - memory.available,
             memory_total=memory.total,
             disk_free=shutil.disk_usage(self._home).free,
-            temperature_c=hot,
-            throttled=throttled,
+            saving=_saving(power),
+            **asdict(sensed),
         )
 
-
-def _family() -> str:
-    """The board, where the machine names one (device tree), else the architecture."""
-    try:
-        return _DEVICE_TREE.read_text("utf-8").rstrip("\x00")
-    except (OSError, ValueError):
-        return platform.machine()
+    def _cpu(self) -> str:
+        lines = (text_of(self._root / "proc/cpuinfo") or "").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        return names[0] if names else platform.machine()
 
 
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except (OSError, ValueError):
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+def merged(sources: Sequence[Sensed]) -> Sensed:
+    """What several sources tell of one machine: the worst of heat, else of the first one that knows."""
+    flags = [one.throttled for one in sources if one.throttled is not None]
+    return Sensed(
+        temperature_c=max((one.temperature_c for one in sources if one.temperature_c is not None), default=None),
+        margin_c=min((one.margin_c for one in sources if one.margin_c is not None), default=None),
+        power_w=_first(one.power_w for one in sources),
+        throttled=any(flags) if flags else None,
+        reasons=tuple(dict.fromkeys(reason for one in sources for reason in one.reasons)),
+        power_mode=_first(one.power_mode for one in sources),
+        gpu_utilization=_first(one.gpu_utilization for one in sources),
+        gpu_memory_used=_first(one.gpu_memory_used for one in sources),
+        gpu_memory_total=_first(one.gpu_memory_total for one in sources),
+        gpu_clock_mhz=_first(one.gpu_clock_mhz for one in sources),
+    )
+
+
+def _first(values: Iterable[T | None]) -> T | None:
+    """The first that is known and not empty; a 0 is known."""
+    return next((value for value in values if value is not None and value != []), None)
+
+
+def _host(power: PowerState) -> Sensed:
+    """Of thermal zones; of the processor's own sensor where the kernel makes no zone of it."""
+    hottest, margin = power.hottest_c, power.margin_c
+    if hottest is None:
+        hottest, margin = _chips()
+    return Sensed(
+        temperature_c=hottest,
+        margin_c=margin,
+        throttled=None if margin is None else margin <= 0,
+        reasons=("thermal zone",) if margin is not None and margin <= 0 else (),
+        power_mode=power.profile,
+    )
+
+
+def _chips() -> tuple[float | None, float | None]:
+    """Hottest processor sensor, and what is left to the least limit that one has."""
+    told = psutil.sensors_temperatures()
+    sensors = [one for chip in _CPU_CHIPS for one in told.get(chip, ())]
+    margins = [one.high - one.current for one in sensors if one.high]
+    return max((one.current for one in sensors), default=None), min(margins, default=None)
+
+
+def _saving(power: PowerState) -> str | None:
+    if power.profile in _SAVING_PROFILES:
+        return f"the power profile is {power.profile}"
+    if power.on_battery and power.charge is not None and power.charge < _LOW_CHARGE:
+        return f"the battery is at {100 * power.charge:.0f} %"
+    return None

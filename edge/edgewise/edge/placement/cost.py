@@ -22,9 +22,10 @@ _PICTURE_BYTES_PER_PIXEL = 1.5  # PNG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strain:
-    """Of this device: too hot to keep its pace, and on battery."""
+    """Of this device: too hot to keep its pace, on battery, and how many times a second here counts because of its governor."""
 
     hot: bool = False
+    cost: float = 1.0
     battery: bool = False
 
 
@@ -117,8 +118,8 @@ def score(
     rates = RATES[policy]
     latency = unknown_s if predicted.total_s is None else predicted.total_s + margin_s
     here = where == "local"
-    if here and strain.hot:
-        latency *= 1.25
+    if here:
+        latency *= max(1.25 if strain.hot else 1.0, strain.cost)
     joules = (predicted.joules or 0.0) * (10.0 if here and strain.battery else 1.0)
     cost = (
         rates.second * latency

@@ -239,12 +239,8 @@ class PlacementPlanner:
 
     def _strain(self) -> Strain:
         state = self._power.read()
-        hot = (
-            state.hottest_c is not None
-            and state.throttle_c is not None
-            and state.hottest_c >= state.throttle_c - _HOT_MARGIN_C
-        )
-        return Strain(hot=hot, battery=bool(state.on_battery))
+        hot = state.margin_c is not None and state.margin_c <= _HOT_MARGIN_C
+        return Strain(hot=hot, battery=bool(state.on_battery), cost=state.cost)
 
 
 def _rounded(value: float | None, unit: float) -> float | None:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 from edgewise.api.deps import ApiDependencies
 from edgewise.edge.agent.commands.operation import Args, Call, Operation, checked, parse
 from edgewise.edge.twin.installer import Installer, unload
-from edgewise.pipeline.trial import run_trial
+from edgewise.pipeline.trial import Meter, run_trial
 from edgewise.wire.fleet import TrialArgs
 
 _TOTAL_S, _STEP_S = 6 * 3600.0, 3600.0
@@ -19,7 +19,7 @@ class _Args(TrialArgs, Args):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def trial(deps: ApiDependencies, installer: Installer) -> Operation:
+def trial(deps: ApiDependencies, installer: Installer, meter: Meter) -> Operation:
     """Repeatable: it changes nothing but the store."""
 
     async def run(call: Call) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def trial(deps: ApiDependencies, installer: Installer) -> Operation:
         await _fetch(call, args)
         before = {one.name for one in deps.models.status().models if one.state == "loaded"}
         try:
-            scores = await run_trial(deps.models, args, deps.recent, progress=call.progress)
+            scores = await run_trial(deps.models, args, deps.recent, meter=meter, progress=call.progress)
         finally:
             if args.candidate not in before:
                 await unload(deps.models, args.candidate)

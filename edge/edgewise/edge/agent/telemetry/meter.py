@@ -8,24 +8,30 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from edgewise.api.deps import ApiDependencies
 from edgewise.edge.hardware.protocol import Hardware
 from edgewise.wire.fleet import Ack
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
+_TOKENS = "edgewise_engine_generated_tokens_total"
 _SUMS = {"edgewise_engine_running": "running", "edgewise_engine_waiting": "queue"}
 
 
 class Meter:
     """Args:
     hardware: Asked in a thread.
+    joules: What the machine has drawn so far, None where that is not measured.
     """
 
-    def __init__(self, deps: ApiDependencies, hardware: Hardware) -> None:
+    def __init__(
+        self, deps: ApiDependencies, hardware: Hardware, joules: Callable[[], float | None] = lambda: None
+    ) -> None:
         self._deps = deps
         self._hardware = hardware
+        self._joules = joules
+        self._drawn: float | None = None
         self._began = deps.clock.monotonic()
         self._before: dict[Series, float] = {}
         self._at: float | None = None
@@ -45,7 +51,8 @@ class Meter:
         self._before, self._at = now, self._deps.clock.monotonic()
         values = {**_gauges(now), **await self._machine(), "uptime_s": round(self._at - self._began, 1)}
         if seconds:  # the first sample only begins the counting
-            values |= _rates(grown, seconds) | self._requests(grown)
+            values |= _rates(grown, seconds) | self._requests(grown) | self._energy(grown)
+        self._drawn = self._joules()
         self._answered.clear()
         return values
 
@@ -64,6 +71,14 @@ class Meter:
                 counts[kind] += count
         return counts
 
+    def _energy(self, grown: Mapping[Series, float]) -> dict[str, float]:
+        """Of all that the machine drew meanwhile, idle or not; nothing where no token came."""
+        tokens = sum(count for (name, _), count in grown.items() if name == _TOKENS)
+        drawn = self._joules()
+        if not tokens or drawn is None or self._drawn is None:
+            return {}
+        return {"joules_per_token": round((drawn - self._drawn) / tokens, 4)}
+
     async def _machine(self) -> dict[str, float]:
         readings = await asyncio.to_thread(self._hardware.read)
         values: dict[str, float | bool | None] = {
@@ -73,6 +88,10 @@ class Meter:
             "temperature_c": readings.temperature_c,
             "power_w": readings.power_w,
             "throttled": readings.throttled,
+            "gpu_utilization": readings.gpu_utilization,
+            "gpu_memory_used": readings.gpu_memory_used,
+            "gpu_memory_total": readings.gpu_memory_total,
+            "gpu_clock_mhz": readings.gpu_clock_mhz,
         }
         return {name: float(value) for name, value in values.items() if value is not None}
 
@@ -87,6 +106,8 @@ def _gauges(now: Mapping[Series, float]) -> dict[str, float]:
     for (name, _), value in now.items():
         if name in _SUMS:
             values[_SUMS[name]] += value
+        elif name == "edgewise_governor_level":
+            values["governor_level"] = value
         elif name.startswith("edgewise_engine_pages_"):
             pages[name.rpartition("_")[2]] += value
     if pages["total"]:
@@ -98,7 +119,7 @@ def _rates(grown: Mapping[Series, float], seconds: float) -> dict[str, float]:
     sums: dict[str, float] = defaultdict(float)
     for (name, _), count in grown.items():
         sums[name] += count
-    values = {"tokens_per_s": round(sums["edgewise_engine_generated_tokens_total"] / seconds, 3)}
+    values = {"tokens_per_s": round(sums[_TOKENS] / seconds, 3)}
     if prompt := sums["edgewise_engine_prompt_tokens_total"]:
         values["cache_hit"] = round(sums["edgewise_engine_cached_tokens_total"] / prompt, 4)
     for name, metric, share in (
