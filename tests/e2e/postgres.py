@@ -11,9 +11,10 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,28 @@ class PostgresServer:
 
     folder: Path
     user: str
+    run: Callable[..., object] = field(repr=False)
+    """Runs a program as the server's account."""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def url(self, name: str = "postgres") -> str:
         """SQLAlchemy's URL of a database."""
         return f"postgresql+psycopg://{self.user}@/{name}?host={self.folder}&port={_PORT}"
+
+    def start(self) -> None:
+        """Again after `kill`; what was committed is there."""
+        options = f"-k {self.folder} -p {_PORT} -c listen_addresses= -c fsync=off -c max_connections=60 -c shared_buffers=32MB"
+        self.run([*self._control, "-w", "-l", str(self.folder / "log"), "-o", options, "start"])
+
+    def kill(self) -> None:
+        """Without a goodbye to anybody."""
+        self.run([*self._control, "-m", "immediate", "stop"])
+
+    @property
+    def _control(self) -> list[str]:
+        programs = _programs()
+        assert programs is not None
+        return [str(programs / "pg_ctl"), "-D", str(self.folder / "data")]
 
     def create(self) -> str:
         """A new, empty database; its name."""
@@ -61,30 +79,14 @@ def postgres_server() -> Iterator[PostgresServer]:
         run: dict[str, Any] = {"check": True, "capture_output": True, "cwd": folder, "timeout": _START_S}
         if account is not None:
             run |= {"user": account, "group": pwd.getpwnam(account).pw_gid, "extra_groups": ()}
-        data = folder / "data"
-        initdb = [
-            str(programs / "initdb"),
-            "-D",
-            str(data),
-            "-A",
-            "trust",
-            "-U",
-            user,
-            "-E",
-            "UTF8",
-            "--locale=C.UTF-8",
-            "-N",
-        ]
-        subprocess.run(initdb, **run)
-        options = (
-            f"-k {folder} -p {_PORT} -c listen_addresses= -c fsync=off -c max_connections=60 -c shared_buffers=32MB"
-        )
-        control = [str(programs / "pg_ctl"), "-D", str(data), "-w"]
-        subprocess.run([*control, "-l", str(folder / "log"), "-o", options, "start"], **run)
+        initdb = [str(programs / "initdb"), "-D", str(folder / "data"), "-A", "trust", "-U", user]
+        server = PostgresServer(folder, user, partial(subprocess.run, **run))
+        server.run([*initdb, "-E", "UTF8", "--locale=C.UTF-8", "-N"])
+        server.start()
         try:
-            yield PostgresServer(folder, user)
+            yield server
         finally:
-            subprocess.run([*control, "-m", "immediate", "stop"], **run)
+            server.kill()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

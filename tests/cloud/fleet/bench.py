@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from pydantic import BaseModel
+from sqlalchemy import insert, text
 
 from edgewise.cloud.fleet.actor import Actor
 from edgewise.cloud.fleet.attendance import Attendance
 from edgewise.cloud.fleet.changes import Changes
 from edgewise.cloud.fleet.commands.service import CommandService
 from edgewise.cloud.fleet.db.database import FleetDatabase
-from edgewise.cloud.fleet.db.tables import FIRST_TENANT, Tenant
+from edgewise.cloud.fleet.db.tables import FIRST_TENANT, Base, Tenant
 from edgewise.cloud.fleet.downlink import Downlink
 from edgewise.cloud.fleet.events import receive as receive_event
 from edgewise.cloud.fleet.ingest import Ingest
@@ -194,3 +195,11 @@ class Bench:
     def count(self, name: str, **labels: str) -> float:
         """A metric's value; 0 before the first."""
         return self.values.value(f"edgewise_fleet_{name}", labels or None) or 0.0
+
+
+def empty(database: FleetDatabase) -> None:
+    """Remove all rows of a PostgreSQL database, as after its migrations."""
+    names = ", ".join(f'"{table.name}"' for table in Base.metadata.sorted_tables)
+    with database.engine.begin() as connection:
+        connection.execute(text(f"TRUNCATE {names}"))
+        connection.execute(insert(Tenant).values(id=FIRST_TENANT, name=FIRST_TENANT, created_at=0.0))

@@ -8,12 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, text
 
 from edgewise.cloud.fleet.db.database import FleetDatabase, sqlite_url
 from edgewise.cloud.fleet.db.migrate import migrate
-from edgewise.cloud.fleet.db.tables import FIRST_TENANT, Base, Tenant
-from tests.cloud.fleet.bench import Bench
+from tests.cloud.fleet.bench import Bench, empty
 from tests.e2e.postgres import PostgresServer, postgres_server
 
 
@@ -56,16 +54,9 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FleetDatabase
         database = FleetDatabase(sqlite_url(tmp_path / "fleet.db"))
     else:
         database = FleetDatabase(request.getfixturevalue("migrated_url"))
-        _empty(database)
+        empty(database)
     yield database
     database.close()
-
-
-def _empty(database: FleetDatabase) -> None:
-    names = ", ".join(f'"{table.name}"' for table in Base.metadata.sorted_tables)
-    with database.engine.begin() as connection:
-        connection.execute(text(f"TRUNCATE {names}"))
-        connection.execute(insert(Tenant).values(id=FIRST_TENANT, name=FIRST_TENANT, created_at=0.0))
 
 
 def _migrate(url: str) -> None:

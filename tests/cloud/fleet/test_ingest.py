@@ -16,7 +16,8 @@ from edgewise.wire.codec import MAX_MESSAGE
 from edgewise.wire.envelope import new_ulid
 from edgewise.wire.fleet import Event, Live
 from edgewise.wire.mqtt.connection import Incoming
-from tests.cloud.fleet.bench import ADMIN, VIEWER, Bench
+from tests.cloud.fleet.bench import ADMIN, VIEWER, Bench, empty, until
+from tests.e2e.postgres import PostgresServer
 
 SAMPLE = {"group": "device", "samples": [{"values": {"x": 1.0}}]}
 
@@ -165,3 +166,24 @@ async def test_a_retired_device_is_foreign(bench: Bench) -> None:
     await bench.say(topics.telemetry("d1", "device"), SAMPLE)
     assert bench.down.acknowledged == []
     assert bench.down.forgotten == ["d1"]
+
+
+async def test_a_database_that_is_killed_loses_nothing_and_doubles_nothing(
+    postgres: PostgresServer, migrated_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("edgewise.cloud.fleet.ingest._AGAIN_S", 0.05)
+    db = FleetDatabase(migrated_url)
+    empty(db)
+    bench = Bench(db)
+    bench.ingest.start()
+    await bench.device()
+    ids = [await bench.say(topics.telemetry("d1", "device"), SAMPLE, settle=False) for _ in range(20)]
+    postgres.kill()
+    ids += [await bench.say(topics.telemetry("d1", "device"), SAMPLE, settle=False) for _ in range(20)]
+    await until(lambda: "fleet_ingest_waits" in caplog.text)
+    postgres.start()
+    await bench.settle()
+    assert set(bench.down.acknowledged) == set(ids)
+    assert await rows(bench, SampleRow) == 40
+    await bench.ingest.stop()
+    db.close()

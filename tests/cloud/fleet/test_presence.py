@@ -137,9 +137,13 @@ async def test_a_retained_state_proves_no_presence_by_itself(bench: Bench) -> No
 async def test_after_a_restart_of_the_fleet_silent_devices_are_offline_and_others_stay(bench: Bench) -> None:
     for uid in ("silent", "telling", "kept"):
         await bench.device(uid)
+        await bench.born(uid)
     bench.attendance.began()
     await bench.say(topics.sync("telling"), Sync())
     await bench.say(topics.live("kept"), ONLINE, retain=True)  # the broker says it anew: it would know a will
+    await bench.say(
+        topics.birth("silent"), {"version": "1.0.0", "boot": "b", "started": "s"}, retain=True
+    )  # proves nothing
     await bench.step(149.0)
     assert [await state(bench, uid) for uid in ("silent", "telling", "kept")] == ["online"] * 3
     await bench.step(2.0)

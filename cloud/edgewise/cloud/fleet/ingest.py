@@ -221,6 +221,7 @@ class Ingest:
                 except BadMessage as error:
                     bad = UnreadableBody(error.message, uplink.uid, uplink.kind, uplink.envelope.id)
                     self._refuse(session, result, device, bad)
+                    continue
                 known.add(uplink.envelope.id)
             result.done.append((device.tenant_id, uplink))
         return result

@@ -242,12 +242,14 @@ class CommandService:
     def _heard(self, tenant: str, uplink: Uplink) -> None:
         """After an acknowledgement was stored."""
         ack, id = uplink.read(Ack), uplink.key
+        if id not in self._agenda:
+            if ack.state not in ENDED:
+                self._tasks.spawn(self._stop_late(tenant, uplink.uid, id), "late-command")
+            return
         if ack.state in ENDED:
             self._agenda.ended(id)
-        elif id in self._agenda:
-            self._agenda.accepted(id, uplink.envelope.place, self._clock.monotonic())
         else:
-            self._tasks.spawn(self._stop_late(tenant, uplink.uid, id), "late-command")
+            self._agenda.accepted(id, uplink.envelope.place, self._clock.monotonic())
         self._streams.publish(uplink.uid, id, ack)
 
     async def _stop_late(self, tenant: str, uid: str, id: str) -> None:
