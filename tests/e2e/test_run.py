@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from scripts.service import edgewise_command, edgewise_environment, free_port
@@ -39,9 +43,25 @@ def start(home: Path, *flags: str) -> subprocess.Popen[str]:
     )
 
 
+def shown(output: str) -> dict[str, Any]:
+    """The device as the demo's fleet shows it, once it has told how fast it answered."""
+    found = re.search(r"console on (\S+) \(log in as (\S+) with (\S+)\)", output)
+    assert found is not None, output
+    url, name, password = found.groups()
+    with httpx.Client(base_url=f"{url}/fleet/v1", timeout=60) as client:
+        token = client.post("login", json={"name": name, "password": password, "cookie": False}).json()["token"]
+        limit = time.monotonic() + 60
+        while time.monotonic() < limit:
+            (device,) = client.get("devices", headers={"Authorization": f"Bearer {token}"}).json()["items"]
+            if device["gauges"].get("tokens_per_s"):
+                return dict(device)
+            time.sleep(0.5)
+    raise AssertionError(f"no speed is shown: {device}")
+
+
 def test_it_does_the_three_acts_prints_their_receipts_and_serves_until_interrupted(home: Path) -> None:
     port, lines = free_port(), []
-    with start(home, "--port", str(port)) as run:
+    with start(home, "--port", str(port), "--console-port", str(free_port())) as run:
         assert run.stdout is not None
         for line in run.stdout:
             lines.append(line)
@@ -49,6 +69,7 @@ def test_it_does_the_three_acts_prints_their_receipts_and_serves_until_interrupt
                 break
         with socket.create_connection(("127.0.0.1", port), timeout=60):
             pass
+        device = shown("".join(lines))
         os.kill(run.pid, signal.SIGINT)
         rest, _ = run.communicate(timeout=120)
     output = "".join(lines) + rest
@@ -57,6 +78,8 @@ def test_it_does_the_three_acts_prints_their_receipts_and_serves_until_interrupt
     assert "tokens/s, first text after" in output
     assert "from start to answer: " in output
     assert "the service ended with code 0" in rest
+    assert (device["state"], device["models"][0]["name"]) == ("online", "smollm2-135m-instruct")
+    assert device["gauges"]["tokens_per_s"] > 0  # those of the acts
 
 
 def test_once_ends_after_the_acts() -> None:
@@ -64,7 +87,17 @@ def test_once_ends_after_the_acts() -> None:
     with new_home(starter=False) as home:
         import_tiny(home)
         import_pictures(home, "pictures")
-        flags = ["--once", "--model", "tiny", "--picture-model", "pictures", "--out", str(home)]
+        flags = [
+            "--once",
+            "--console-port",
+            str(free_port()),
+            "--model",
+            "tiny",
+            "--picture-model",
+            "pictures",
+            "--out",
+            str(home),
+        ]
         environment = edgewise_environment(home, thread_limit())
         run = subprocess.run(
             edgewise_command("demo", *flags),

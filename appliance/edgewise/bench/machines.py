@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -39,6 +39,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def port_near(wanted: int) -> int:
+    """`wanted` if it is free on the loopback address, else one that is."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            return free_port()
+    return wanted
 
 
 class Machine:
@@ -160,6 +171,7 @@ def linked(
     flags: Sequence[str] = (),
     port: int | None = None,
     settings: Mapping[str, str] | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Machine, Link]]:
     """A device and the link to its cloud engine, all ready; ended in the opposite order.
 
@@ -168,6 +180,7 @@ def linked(
         flags: Of the device's `serve`.
         port: The device's; a free one by default.
         settings: Further `EDGEWISE_*` variables of the device.
+        meanwhile: Done while the cloud engine starts, before the device does.
 
     Raises:
         EngineUnavailable: One of the two did not start; the message ends with its log.
@@ -180,6 +193,7 @@ def linked(
         cloud.start()
         stack.callback(cloud.stop)
         link = stack.enter_context(Link("127.0.0.1", cloud_port, shape, keep_bytes=0))
+        meanwhile()
         known = {
             "EDGEWISE_CLOUD__URL": f"http://127.0.0.1:{link.port}",
             "EDGEWISE_CLOUD__KEY": key,

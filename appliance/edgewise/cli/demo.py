@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from edgewise.core.errors import EngineUnavailable
 if TYPE_CHECKING:
     from edgewise.bench.machines import Machine
     from edgewise.cli.demo_acts import Act
+    from edgewise.cli.demo_fleet import DemoFleet
 
 PATIENCE_S = 2.0
 """Seconds that the device waits for the cut link: long enough to be seen, short enough to be watched."""
@@ -29,6 +31,9 @@ def demo(
     context: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="End both services after the three acts.")] = False,
     port: Annotated[int | None, typer.Option(help="TCP port of the device service; a free one by default.")] = None,
+    console_port: Annotated[
+        int | None, typer.Option(help="TCP port of the fleet's console; 8600 by default, or a free one.")
+    ] = None,
     model: Annotated[str, typer.Option(help="Text model, by its name in the store.")] = "starter",
     picture_model: Annotated[str, typer.Option(help="Picture model.")] = "starter-pictures",
     out: Annotated[Path, typer.Option(help="Folder for the picture.")] = Path(),
@@ -38,8 +43,8 @@ def demo(
 ) -> None:
     """Answer a question here, draw a picture through a cloud engine, and cut the link in the middle of an answer.
 
-    Both services run on this machine, on loopback; the cloud engine shares the device's models. Further flags go to
-    `edgewise serve`.
+    All services run on this machine, on loopback; the cloud engine shares the device's models, and a fleet service with its
+    console and broker shows the device. Further flags go to `edgewise serve`.
     """
     from edgewise.bench.machines import end_as_interrupt, linked, sharing_home
     from edgewise.cli import demo_acts as acts
@@ -49,10 +54,23 @@ def demo(
     end_as_interrupt()
     flags = [*context.args, *(["--config", str(config)] if config else [])]
     cloud = sharing_home(home / "demo-cloud", home / "models")
-    patience = {"EDGEWISE_CLOUD__PATIENCE_S": str(PATIENCE_S)}
     show = _Show(as_json=as_json, began=began or time.time())
     try:
-        with linked(home, cloud, model, flags=flags, port=port, settings=patience) as (device, link):
+        with ExitStack() as stack:
+            fleet = _fleet(stack, home, console_port, show)
+            device, link = stack.enter_context(
+                linked(
+                    home,
+                    cloud,
+                    model,
+                    flags=flags,
+                    port=port,
+                    settings={"EDGEWISE_CLOUD__PATIENCE_S": str(PATIENCE_S), **(fleet.settings if fleet else {})},
+                    meanwhile=fleet.enrol_device if fleet else lambda: None,
+                )
+            )
+            if fleet is not None:
+                show.console(fleet.url, fleet.admin, fleet.password)
             show.ready(device.url)
             show.local(acts.local_answer(device.url, model, show.piece))
             show.picture(acts.picture(device.url, picture_model, out.absolute()))
@@ -63,6 +81,17 @@ def demo(
         raise typer.Exit(130) from None
     show.line(f"demo: the service ended with code {code}")
     raise typer.Exit(code)
+
+
+def _fleet(stack: ExitStack, home: Path, port: int | None, show: _Show) -> DemoFleet | None:
+    """The fleet service, starting; None, and why, where there is none."""
+    from edgewise.cli.demo_fleet import DemoFleet, obstacle
+
+    folder = home / "demo-fleet"
+    if (why := obstacle(folder, home)) is not None:
+        show.line(f"demo: {why}")
+        return None
+    return stack.enter_context(DemoFleet(folder, home, port))
 
 
 def _serve(device: Machine, show: _Show) -> int:
@@ -84,6 +113,7 @@ class _Show:
         self._began = began
         self._ready_s = 0.0
         self._acts: list[Act] = []
+        self._console: dict[str, str] | None = None
 
     def line(self, text: str) -> None:
         if not self._as_json:
@@ -99,6 +129,10 @@ class _Show:
         self.line(f"demo: a device on {url} and a cloud engine, linked through a wire that can be cut")
         self.line("\nAct 1: a question, answered on the device.")
         self._ask("local_answer")
+
+    def console(self, url: str, name: str, password: str) -> None:
+        self._console = {"url": url, "name": name, "password": password}
+        self.line(f"demo: console on {url} (log in as {name} with {password})")
 
     def local(self, act: Act) -> None:
         self._end(act)
@@ -129,7 +163,8 @@ class _Show:
     def receipts(self) -> None:
         """All three, at the end."""
         if self._as_json:
-            print_json({act.name: {**act.facts, "receipt": act.receipt} for act in self._acts})
+            acts = {act.name: {**act.facts, "receipt": act.receipt} for act in self._acts}
+            print_json({**acts, "console": self._console})
             return
         for number, act in enumerate(self._acts, 1):
             self.line(f"\nreceipt {number}: {json.dumps(act.receipt, indent=2, ensure_ascii=False)}")
