@@ -8,6 +8,7 @@ import typer
 
 from edgewise.cli import fleet_devices, fleet_keys, fleet_login, fleet_work
 from edgewise.cli.options import ConfigFile
+from edgewise.core.errors import ConfigError
 from edgewise.core.settings import load_settings
 
 app = typer.Typer(
@@ -24,6 +25,11 @@ def serve(
     config: ConfigFile = None,
 ) -> None:
     """Run the fleet service until Ctrl-C or SIGTERM; devices go on without it."""
-    from edgewise.cloud.fleet.serve import serve as run
+    try:
+        from edgewise.cloud.fleet.serve import serve as run
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("edgewise"):
+            raise
+        raise ConfigError(f"The fleet service needs {error.name}: pip install 'edgewise[fleet,broker]'.") from error
 
     raise typer.Exit(run(load_settings(config, {"fleet.host": host, "fleet.port": port})))

@@ -12,8 +12,8 @@ _WAITING = 1000
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Of a row: `kind` is "device", "shadow", "command", "telemetry", "rollout", "alert", "event", "key", "code", "user" or
-    "token"; `id` is its key, "" for many rows."""
+    """Of a row: `kind` is "device", "shadow", "command", "telemetry", "rollout", "alert", "event", "group", "key", "code",
+    "user" or "token"; `id` is its key, that of the device for "shadow", "telemetry" and "event", "" for many rows."""
 
     tenant: str
     kind: str
