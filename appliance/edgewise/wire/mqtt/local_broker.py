@@ -17,6 +17,9 @@ from edgewise.core.errors import ConfigError
 MAX_PAYLOAD = 2 * 1024**2
 """Bytes; iotcore's own default of 20 kB would drop the connection of whoever sends a block of a blob."""
 
+MAX_CONNECTIONS = 10_100
+"""Clients at once."""
+
 
 class LocalBroker:
     """`start` and `stop` block for up to some seconds: call them outside an event loop.
@@ -79,7 +82,7 @@ def broker_config(host: str, port: int) -> str:
 
 [router]
 id = 0
-max_connections = 1000
+max_connections = {MAX_CONNECTIONS}
 max_outgoing_packet_count = 200
 max_segment_size = 104857600
 max_segment_count = 10
