@@ -42,9 +42,10 @@ def enroll(
     home = load_settings(config).settings.home
     told: list[Enrolled] = []
 
-    def tell(answer: Enrolled) -> None:
+    def tell(answer: Enrolled, fingerprint: str) -> None:
         if not told:
-            say(f"This device is {answer.uid}. An admin must accept it: `edgewise fleet keys list --state pending`.")
+            say(f"This device is {answer.uid}, its key {fingerprint[:16]}... An admin of the fleet must accept it:")
+            say("  edgewise fleet keys list --state pending")
         told.append(answer)
 
     membership = asyncio.run(

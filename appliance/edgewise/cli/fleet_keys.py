@@ -130,7 +130,7 @@ def _decide(id: str, what: str, url: str | None, token: str | None, as_json: boo
 
 @keys.command()
 def accept(id: Id, url: FleetUrl = None, token: FleetToken = None, as_json: AsJson = False) -> None:
-    """Let a device in whose key waits. Compare its fingerprint with what `edgewise device status` shows there."""
+    """Let a device in whose key waits. Compare its fingerprint with what `edgewise device enroll` shows there."""
     _decide(id, "accept", url, token, as_json)
 
 

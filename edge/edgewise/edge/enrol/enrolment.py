@@ -11,7 +11,7 @@ from pathlib import Path
 from edgewise.core.errors import InvalidRequest, LinkLost, NotPermitted
 from edgewise.core.tls_time import FILE as FLOOR
 from edgewise.core.tls_time import TimeFloor
-from edgewise.edge.enrol.client import EnrolmentClient, make_csr
+from edgewise.edge.enrol.client import EnrolmentClient, fingerprint_of, make_csr
 from edgewise.edge.enrol.folder import EnrolmentFolder, Membership
 from edgewise.wire.fleet import Enrolled, EnrolRequest
 
@@ -36,7 +36,7 @@ async def enrol(
     pin: str | None = None,
     again: bool = False,
     wait: bool = True,
-    tell: Callable[[Enrolled], None] = lambda _: None,
+    tell: Callable[[Enrolled, str], None] = lambda *_: None,
 ) -> Membership:
     """Enrol the device of a state directory. Interrupted at any point, the same call goes on.
 
@@ -45,7 +45,7 @@ async def enrol(
         ca_file, pin: As `EnrolmentClient` takes them.
         again: Whether a device that is in a fleet may get a new key, or another fleet.
         wait: Whether to wait until an administrator has decided.
-        tell: Is given each answer that says to wait.
+        tell: Is given each answer that says to wait, and the fingerprint of the key that waits.
 
     Raises:
         InvalidRequest: It is in a fleet already, or the address will not do.
@@ -70,7 +70,7 @@ async def enrol(
     async with EnrolmentClient(url, TimeFloor(home / FLOOR), ca_file=ca_file, pin=pin) as client:
         answer = await client.enrol(request)
         while answer.state == "pending":
-            tell(answer)
+            tell(answer, fingerprint_of(key))
             if not wait:
                 raise StillWaiting("An admin of the fleet must accept this device; then run the same command again.")
             await asyncio.sleep(answer.retry_s or _RETRY_S)

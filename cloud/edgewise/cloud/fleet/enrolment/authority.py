@@ -62,7 +62,8 @@ class Authority:
     def __init__(self, folder: Path, *, clock: Clock | None = None) -> None:
         self._folder = folder
         self._clock = clock or SystemClock()
-        make_folder(folder, mode=0o750)
+        for made in (folder.parent, folder):  # of the parent, the state directory, this may be the first use
+            make_folder(made, mode=0o750)
         path = folder / KEY_FILE
         if not path.exists():
             _create(path)

@@ -370,7 +370,9 @@ def _claim(session: Session, code: ClaimCode, csr: Csr, request: EnrolRequest, a
     )
     session.add(key)
     actor = Actor(tenant=code.tenant_id, name=key.uid, via=f"device {address}"[:40])
-    audit.record(session, actor, "key.request", key.id, after={**_named(key), "code": code.id})
+    audit.record(
+        session, actor, "key.request", key.id, after={**_named(key), "code": code.id, "accepted": code.auto_accept}
+    )
     return key
 
 
