@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -68,3 +69,39 @@ async def test_counts_are_those_since_the_sample_before() -> None:
     third = await meter.sample()
     assert [third[name] for name in names] == [0, 0, 0]
     assert "ttft_p50_ms" not in third
+
+
+async def test_the_accelerator_is_told_and_energy_is_of_the_tokens_since() -> None:
+    deps = ApiDependencies(models=Models([fake_model()]))
+    bench, drawn = Bench(), [100.0]
+    bench.readings = replace(
+        bench.readings,
+        gpu_utilization=0.5,
+        gpu_memory_used=4,
+        gpu_memory_total=16,
+        gpu_clock_mhz=900.0,
+        throttled=False,
+    )
+    meter = Meter(deps, bench, lambda: drawn[0])
+    first = await meter.sample()
+    assert [first[name] for name in ("gpu_utilization", "gpu_memory_used", "gpu_memory_total", "gpu_clock_mhz")] == [
+        0.5,
+        4.0,
+        16.0,
+        900.0,
+    ]
+    assert first["throttled"] == 0.0
+    assert "joules_per_token" not in first
+    drawn[0] = 130.0
+    assert "joules_per_token" not in await meter.sample()  # no token came
+    deps.metrics._counters["generated_tokens"].labels("tiny").inc(20)
+    drawn[0] = 150.0
+    assert (await meter.sample())["joules_per_token"] == 1.0
+
+
+async def test_the_level_of_the_governor_is_told() -> None:
+    deps = ApiDependencies(models=Models([fake_model()]))
+    meter = Meter(deps, Bench())
+    assert "governor_level" not in await meter.sample()
+    deps.metrics.registry.gauge("governor_level", "of a governor").set(2)
+    assert (await meter.sample())["governor_level"] == 2.0

@@ -140,3 +140,20 @@ async def test_the_birth_says_how_long_the_certificate_lasts(
         update={"mqtt": device.loaded.settings.mqtt.model_copy(update={"cert_file": tmp_path / "device.pem"})}
     )
     assert (await device.agent._facts.birth()).certificate_days == 30.0
+
+
+async def test_what_cannot_be_read_does_not_cost_the_link(
+    one_broker: BrokerProcess, new_device: DeviceFactory, uid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "fleet-settings.json").write_text("{")
+    async with FleetDouble(one_broker, uid, tmp_path) as fleet:
+        device = await new_device(
+            one_broker, prepare=lambda made: monkeypatch.setattr(made.agent._presence, "_make_sync", broken)
+        )
+        assert (await fleet.does("ping")).state == "succeeded"
+        assert device.link.connects == 1
+
+
+async def broken() -> Sync:
+    raise RuntimeError("as ordered")

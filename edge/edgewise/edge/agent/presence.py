@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, LinkLost
 from edgewise.core.log import get_logger
 from edgewise.wire import topics
 from edgewise.wire.envelope import Sealer, encode
@@ -51,7 +51,8 @@ class Presence:
         return f"Presence({self._link.uid}, {self._state})"
 
     async def born(self) -> None:
-        """Say everything; called with a connection that stands.
+        """Say everything; called with a connection that stands. What cannot be said (a full disk, a file that cannot be read)
+        must not cost the link.
 
         Raises:
             LinkLost: It broke.
@@ -60,11 +61,13 @@ class Presence:
             await self._say(topics.live(self._link.uid), self._live(), retain=True)
             await self.tell_birth()
             await self._say(topics.sync(self._link.uid), await self._make_sync())
+            await self._on_born()
+        except LinkLost:
+            raise
         except EdgewiseError as error:
-            if not self._link.connected:
-                raise
-            log.warning("birth_not_told", reason=error.message)  # a full disk must not cost the link
-        await self._on_born()
+            log.warning("birth_not_told", reason=error.message)
+        except Exception:  # it would end the task that keeps the link
+            log.exception("birth_broke")
 
     async def tell_birth(self) -> None:
         """Say again what the device is, after a change."""

@@ -16,7 +16,7 @@ from edgewise.core.errors import BadMessage, EdgewiseError, StorageError
 from edgewise.core.log import get_logger
 from edgewise.edge.agent.waker import Waker
 from edgewise.edge.twin.installer import lasting
-from edgewise.edge.twin.shadow import ShadowPart
+from edgewise.edge.twin.shadow import ShadowPart, Shown
 from edgewise.edge.twin.store import Shadows, Standing
 from edgewise.wire.envelope import VersionRefused, decode
 from edgewise.wire.fleet import Desired, Reported, Shadow
@@ -179,7 +179,11 @@ class _Keeper:
 
     async def report(self) -> None:
         standing = self.standing
-        shown = await self._part.show()
+        try:
+            shown = await self._part.show()
+        except EdgewiseError as error:
+            log.warning("shadow_not_shown", shadow=self._part.name, reason=error.message)
+            shown = Shown()
         await self._publish(
             self._part.name,
             Reported(

@@ -7,10 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from edgewise.core.clock import Clock
+from edgewise.core.errors import StorageError
+from edgewise.core.log import get_logger
 from edgewise.edge.agent.commands.inbox import Inbox
 from edgewise.edge.agent.commands.pieces import Pieces
 from edgewise.edge.agent.commands.record import Record
 from edgewise.wire.fleet import Ack
+
+log = get_logger(__name__)
 
 _TELL_S = 1.0  # progress within a step is told this often
 
@@ -62,7 +66,10 @@ class Running:
         if before[0] == step and now - self._told_at < _TELL_S:
             return
         self._told_at = now
-        await self._inbox.progress(self.id, step, percent)
+        try:
+            await self._inbox.progress(self.id, step, percent)
+        except StorageError as error:  # how far it is need not be known after a kill
+            log.debug("progress_not_kept", command=self.id, reason=error.message)
         await self._tell(self.id, Ack(state="running", step=step, percent=percent))
 
     async def piece(self, text: str) -> None:
