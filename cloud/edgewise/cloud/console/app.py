@@ -66,6 +66,7 @@ def mount_console(app: FastAPI, fleet: Fleet, settings: FleetSettings) -> Consol
         reconnect_timeout=10.0,
         show_welcome_message=False,
     )
+    gui.config.quasar_config["loadingBar"] = {"skipHijack": True}  # a bar without a name for whoever cannot see it
     # NiceGUI's application outlives a service in this process: its middleware is made anew for each. NiceGUI's own is left out:
     # it fails when a browser goes away in the middle of an answer, and the guard sets what it would.
     gui.user_middleware = [Middleware(GZipMiddleware), Middleware(guard.Guard, console=sessions.mounted)]

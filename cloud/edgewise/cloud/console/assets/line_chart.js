@@ -10,6 +10,7 @@ export default {
         <text x="42" y="118">{{ first }}</text><text :x="width" y="118" text-anchor="end">{{ last }}</text>
         <path class="band" :d="band"></path><path class="curve" :d="curve"></path>
         <template v-if="under"><line class="cursor" :x1="under.x" :x2="under.x" y1="8" y2="102"></line><circle class="dot" :cx="under.x" :cy="under.y" r="3"></circle></template>
+        <circle v-if="newest" class="dot" :cx="x(newest[0])" :cy="y(newest[1])" r="2.5"></circle>
         <text v-if="!points.length" :x="width / 2" y="62" text-anchor="middle">No sample in this span yet</text>
       </svg>
       <div class="small muted">{{ under ? under.text : foot }}</div>
