@@ -227,7 +227,7 @@ def _pass(
 ) -> list[Change]:
     changes: list[Change] = []
     for some in chunks(uids):
-        query = select(Device).where(Device.uid.in_(some)).order_by(Device.uid).with_for_update()
+        query = select(Device).where(Device.uid.in_(some)).order_by(Device.uid).with_for_update(key_share=True)
         for device in session.scalars(query):
             changes += enter(session, device, after(device.uid, of_row(device)), now)
     return changes

@@ -32,7 +32,7 @@ def record(
 ) -> AuditRow:
     """Add a line in the transaction that does what it says; `action` is `thing.verb`, as "device.edit". No secrets."""
     session.scalars(
-        select(Tenant.id).where(Tenant.id == actor.tenant).with_for_update()
+        select(Tenant.id).where(Tenant.id == actor.tenant).with_for_update(key_share=True)
     )  # one writer of a chain at a time
     last = session.scalars(
         select(AuditRow).where(AuditRow.tenant_id == actor.tenant).order_by(AuditRow.number.desc()).limit(1)

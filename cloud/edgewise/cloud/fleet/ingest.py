@@ -269,7 +269,7 @@ def _devices(session: Session, uids: Collection[str]) -> dict[str, Device]:
             select(Device)
             .where(Device.uid.in_(some), Device.retired_at.is_(None))
             .order_by(Device.uid)
-            .with_for_update()
+            .with_for_update(key_share=True)
         )
         found.update((row.uid, row) for row in rows)
     return found

@@ -22,7 +22,7 @@ def find_device(session: Session, actor: Actor, uid: str, *, lock: bool = False)
         NotFound: There is none of this name, or it was retired.
     """
     query = select(Device).where(Device.uid == uid, Device.tenant_id == actor.tenant, Device.retired_at.is_(None))
-    device = session.scalars(query.with_for_update() if lock else query).first()
+    device = session.scalars(query.with_for_update(key_share=True) if lock else query).first()
     if device is None:
         raise NotFound(f"There is no device {uid[:64]!r} in this fleet.", param="uid")
     return device

@@ -186,7 +186,7 @@ def _desire(
 
 
 def _row(session: Session, uid: str, shadow: str) -> ShadowRow:
-    query = select(ShadowRow).where(ShadowRow.uid == uid, ShadowRow.shadow == shadow).with_for_update()
+    query = select(ShadowRow).where(ShadowRow.uid == uid, ShadowRow.shadow == shadow).with_for_update(key_share=True)
     row = session.scalars(query).first()
     if row is None:
         row = ShadowRow(uid=uid, shadow=shadow, gen=0, ep=0, seq=0, edits=[])

@@ -91,7 +91,7 @@ def add_step(
 
 
 def _command(session: Session, device: Device, id: str) -> CommandRow:
-    query = select(CommandRow).where(CommandRow.id == id, CommandRow.uid == device.uid).with_for_update()
+    query = select(CommandRow).where(CommandRow.id == id, CommandRow.uid == device.uid).with_for_update(key_share=True)
     row = session.scalars(query).first()
     if row is None:
         raise BadMessage(f"There is no command {id[:32]!r} for {device.uid}.")

@@ -269,4 +269,4 @@ def _end(session: Session, ids: Sequence[str], how: _End, now: float) -> tuple[l
 
 def _locked(session: Session, ids: Sequence[str], states: Sequence[str]) -> list[Any]:
     query = select(CommandRow).where(CommandRow.id.in_(ids), CommandRow.state.in_(states)).order_by(CommandRow.id)
-    return list(session.scalars(query.with_for_update()))
+    return list(session.scalars(query.with_for_update(key_share=True)))

@@ -311,7 +311,7 @@ def _same(row: CommandRow, op: str, args: Mapping[str, Any]) -> None:
 
 def _find(session: Session, actor: Actor, command_id: str, *, lock: bool = False) -> CommandRow:
     query = select(CommandRow).where(CommandRow.id == command_id, CommandRow.tenant_id == actor.tenant)
-    row = session.scalars(query.with_for_update() if lock else query).first()
+    row = session.scalars(query.with_for_update(key_share=True) if lock else query).first()
     if row is None:
         raise NotFound(f"There is no command {command_id[:32]!r} in this fleet.", param="command_id")
     return row
