@@ -234,6 +234,8 @@ async def test_every_route_is_described(api: httpx.AsyncClient) -> None:
     for path, methods in app.openapi()["paths"].items():
         for route in methods.values():
             assert ("security" in route) == (path not in OPEN), path
+            assert {"4XX", "5XX"} < set(route["responses"]), path
+            assert "422" not in route["responses"], path
             answer = next(answer for status, answer in route["responses"].items() if status[0] in "23")
             contents = answer.get("content", {})
             for kind, content in contents.items():

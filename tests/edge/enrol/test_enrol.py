@@ -12,12 +12,14 @@ from fastapi import FastAPI, Response
 
 from edgewise.core.clock import EARLIEST_PLAUSIBLE, FakeClock
 from edgewise.core.errors import ConfigError, InvalidRequest, LinkLost, NotPermitted
-from edgewise.core.settings import load_settings
+from edgewise.core.settings import LoadedSettings, load_settings
 from edgewise.core.tls_time import TimeFloor
+from edgewise.edge import app
 from edgewise.edge.enrol.client import EnrolmentClient, checked_url, fingerprint_of
 from edgewise.edge.enrol.enrolment import NotAccepted, StillWaiting, enrol
 from edgewise.edge.enrol.folder import EnrolmentFolder, with_enrolment
 from edgewise.edge.enrol.renewal import LONGEST_S, Renewal
+from edgewise.serving import service
 from tests.api.harness import until
 from tests.cloud.fleet_trust.doubles import served
 from tests.edge.enrol.conftest import RunningFleet
@@ -41,6 +43,22 @@ async def test_a_device_enrols_and_its_settings_follow(fleet: RunningFleet, tmp_
     assert [path.name for path in folder.path.glob("pending*")] == []
     shown = (await fleet.enrolment.keys(fleet.admin))[0]
     assert (shown.fingerprint, shown.facts["name"]) == (fingerprint_of(key), "Press 4")
+
+
+async def test_the_device_service_starts_with_them(
+    fleet: RunningFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    membership = await enrol(tmp_path / "device", fleet.url, await fleet.code(), ca_file=fleet.ca_file)
+    started: list[LoadedSettings] = []
+
+    def serve(loaded: LoadedSettings, _: object) -> int:
+        started.append(loaded)
+        return 0
+
+    monkeypatch.setattr(service, "serve", serve)
+    loaded = load_settings(overrides={"home": tmp_path / "device"}, environ={}, default_file=tmp_path / "none")
+    assert app.serve(loaded) == 0
+    assert started[0].settings.mqtt.uid == membership.uid
 
 
 async def test_what_is_set_at_the_device_wins(fleet: RunningFleet, tmp_path: Path) -> None:
@@ -131,13 +149,13 @@ def test_bad_addresses(url: str) -> None:
 
 @pytest.mark.parametrize("answer", [b"<html>", b"{}", b'{"state": "odd"}'])
 async def test_something_else_at_the_address(answer: bytes, tmp_path: Path) -> None:
-    app = FastAPI()
+    other_app = FastAPI()
 
-    @app.post("/fleet/v1/enrol")
+    @other_app.post("/fleet/v1/enrol")
     async def other() -> Response:
         return Response(answer)
 
-    async with served(app) as url:
+    async with served(other_app) as url:
         with pytest.raises(LinkLost, match="no fleet service"):
             await enrol(tmp_path / "device", url, "AAAAA-AAAAA")
 

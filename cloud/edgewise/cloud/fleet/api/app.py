@@ -13,7 +13,7 @@ from edgewise.cloud.fleet.api import (
     routes_work,
 )
 from edgewise.cloud.fleet.api.auth import DESCRIBED
-from edgewise.cloud.fleet.api.errors import install_errors
+from edgewise.cloud.fleet.api.errors import RESPONSES, install_errors
 from edgewise.cloud.fleet.api.middleware import PREFIX, FleetMiddleware
 from edgewise.cloud.fleet.api.state import ApiState, store_state
 from edgewise.cloud.fleet.people.openid import OpenId
@@ -35,8 +35,8 @@ def add_api(app: FastAPI, fleet: Fleet, settings: FleetSettings) -> ApiState:
     store_state(app, state)
     install_errors(app)
     for router in (routes_devices.router, routes_work.router, routes_people.router, routes_enrolment.router):
-        app.include_router(router, prefix=PREFIX, dependencies=DESCRIBED)
+        app.include_router(router, prefix=PREFIX, dependencies=DESCRIBED, responses=RESPONSES)
     for router in (routes_login.router, routes_openid.router, routes_enrolment.device_router):
-        app.include_router(router, prefix=PREFIX)
+        app.include_router(router, prefix=PREFIX, responses=RESPONSES)
     app.add_middleware(FleetMiddleware)
     return state

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 
 from edgewise.api.context import context_of
 from edgewise.api.errors import MissingField, error_response, install_error_handlers
 from edgewise.core.errors import EdgewiseError, InvalidRequest, UnknownField
+
+
+class ErrorDetail(BaseModel):
+    """`code` is stable; `param` names the field that is concerned."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(BaseModel):
+    """What every refusal looks like."""
+
+    error: ErrorDetail
+
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorBody, "description": "Refused; 429 has Retry-After."},
+    "5XX": {"model": ErrorBody, "description": "Not possible now."},
+}
+"""For the OpenAPI document."""
 
 
 def install_errors(app: FastAPI) -> None:
