@@ -6,6 +6,7 @@ One task works them off in batches. A device that connects again and again is an
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -68,21 +69,31 @@ class Syncs:
 
     async def _run(self) -> None:
         while True:
-            if not self._waiting:
-                await self._some.wait()
-            self._some.clear()
-            now = self._clock.monotonic()
-            for uid in [uid for uid, at in self._answered.items() if now - at >= self._window_s]:
-                del self._answered[uid]
-            batch = {uid: one for uid, one in self._waiting.items() if uid not in self._answered}
-            if not batch:
-                await self._clock.sleep(self._window_s / 4)
-                continue
-            batch = dict(list(batch.items())[:_BATCH])
-            for uid in batch:
-                del self._waiting[uid]
-                self._answered[uid] = now
-            await self._answer(batch)
+            batch = self._next()
+            if batch:
+                await self._answer(batch)
+            else:
+                await self._wait()
+
+    def _next(self) -> dict[str, Synced]:
+        """Those that wait and were not answered just now."""
+        now = self._clock.monotonic()
+        self._answered = {uid: at for uid, at in self._answered.items() if now - at < self._window_s}
+        uids = list(itertools.islice((uid for uid in self._waiting if uid not in self._answered), _BATCH))
+        self._answered.update(dict.fromkeys(uids, now))
+        return {uid: self._waiting.pop(uid) for uid in uids}
+
+    async def _wait(self) -> None:
+        """Until another device syncs, or the window of one that waits may be over."""
+        timer = None
+        if self._waiting:
+            timer = asyncio.get_running_loop().call_later(self._window_s / 4, self._some.set)
+        try:
+            await self._some.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+        self._some.clear()
 
     async def _answer(self, batch: Mapping[str, Synced]) -> None:
         for answer in self._answers:
