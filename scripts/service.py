@@ -113,7 +113,7 @@ class DeviceService:
         self.host = host
         self.port = port if port is not None else free_port()
         self.url = f"{scheme}://{host}:{self.port}"
-        self.log = log or home / f"{self.command}-{self.port}.log"
+        self.log = log or home / f"{self.command.replace(' ', '-')}-{self.port}.log"
         self._flags = [*flags]
         self._environment = environment
         self._prefix = [*prefix]
@@ -137,7 +137,7 @@ class DeviceService:
     def start(self) -> None:
         """Start the process; returns at once."""
         parent_death = ["setpriv", "--pdeathsig", "TERM", "--"] if shutil.which("setpriv") else []
-        serve = edgewise_command(self.command, "--host", self.host, "--port", str(self.port), *self._flags)
+        serve = edgewise_command(*self.command.split(), "--host", self.host, "--port", str(self.port), *self._flags)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -238,6 +238,12 @@ class CloudService(DeviceService):
     """One `edgewise cloud`."""
 
     command = "cloud"
+
+
+class FleetServer(DeviceService):
+    """One `edgewise fleet serve`."""
+
+    command = "fleet serve"
 
 
 def is_engine(process: psutil.Process) -> bool:

@@ -66,10 +66,10 @@ def mosquitto_path() -> str | None:
 
 
 @contextmanager
-def iotcore_broker() -> Iterator[BrokerProcess]:
-    """iotcore with the configuration of `wire.mqtt.local_broker`."""
+def iotcore_broker(port: int | None = None) -> Iterator[BrokerProcess]:
+    """iotcore with the configuration of `wire.mqtt.local_broker`, at a free port unless one is given."""
     with tempfile.TemporaryDirectory(prefix="edgewise-broker-") as name:
-        folder, port = Path(name), free_port()
+        folder, port = Path(name), port or free_port()
         (folder / "broker.toml").write_text(broker_config("127.0.0.1", port))
         command = [sys.executable, "-P", "-m", "iotcore", "--config", "broker.toml", "--log-level", "CRITICAL"]
         if sys.version_info < (3, 11):
@@ -78,18 +78,19 @@ def iotcore_broker() -> Iterator[BrokerProcess]:
 
 
 @contextmanager
-def mosquitto_broker(users: tuple[str, ...] = ()) -> Iterator[BrokerProcess]:
+def mosquitto_broker(users: tuple[str, ...] = (), port: int | None = None) -> Iterator[BrokerProcess]:
     """mosquitto with our configuration (`systemd/mosquitto.conf`); skips the test where it is not installed.
 
     Args:
         users: Devices that may connect, besides the cloud's user; each gets a password. Without any, the broker knows no users
             and no access list, as iotcore.
+        port: A free one unless one is given.
     """
     program = mosquitto_path()
     if program is None:
         pytest.skip("mosquitto is not installed")
     with tempfile.TemporaryDirectory(prefix="edgewise-broker-") as name:
-        folder, port = Path(name), free_port()
+        folder, port = Path(name), port or free_port()
         passwords = {user: f"secret-of-{user}" for user in (*users, CLOUD_USER)} if users else {}
         (folder / "mosquitto.conf").write_text(_mosquitto_config(folder, port, open_to_all=not users))
         (folder / "edgewise.acl").write_text((ROOT / "systemd" / "mosquitto.acl").read_text())
