@@ -125,6 +125,8 @@ def test_a_device_from_code_to_revocation(cli: Cli, service: Service) -> None:
     status = cli.json("device", "status")
     assert (status["uid"], status["fleet"], status["fingerprint"]) == (uid, service.url, key["fingerprint"])
     assert status["broker"].startswith("mqtt://127.0.0.1:")
+    shown = cli.json("config", "show")["settings"]["mqtt.uid"]
+    assert (shown["value"], Path(shown["origin"]).name) == (uid, "enrolment.toml")
     page = cli.json("fleet", "devices", "site:lyon")
     assert uid in [device["uid"] for device in page["items"]]
     shown = cli.json("fleet", "device", uid)

@@ -143,6 +143,15 @@ def test_the_floor_only_rises_and_is_kept(tmp_path: Path) -> None:
     assert TimeFloor(path).value == FIRST
 
 
+def test_several_of_one_file_never_lower_it(tmp_path: Path) -> None:
+    """The link to the broker and the one to the fleet each have a floor."""
+    path = tmp_path / "floor"
+    one, two = TimeFloor(path, trusted=lambda: False), TimeFloor(path, trusted=lambda: False)
+    one.saw(FIRST + YEAR)
+    two.saw(FIRST + 86_400)
+    assert two.value == TimeFloor(path).value == FIRST + YEAR
+
+
 def test_a_peer_cannot_move_the_floor_beyond_its_own_certificate() -> None:
     floor = TimeFloor(trusted=lambda: False)
     certificate = {"notBefore": "Jan  1 00:00:00 2027 GMT", "notAfter": "Mar  1 00:00:00 2027 GMT"}

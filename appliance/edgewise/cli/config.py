@@ -18,8 +18,10 @@ def show(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print every effective value and where it came from."""
-    loaded = load_settings(config)
+    """Print every effective value of the device service and where it came from."""
+    from edgewise.edge.enrol.folder import with_enrolment
+
+    loaded = with_enrolment(load_settings(config))
     if as_json:
         values = {key: {"value": value, "origin": origin} for key, value, origin in loaded.rows()}
         print_json({"file": loaded.file, "settings": values})

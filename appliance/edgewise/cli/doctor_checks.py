@@ -24,6 +24,7 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.core.python import module_command
 from edgewise.core.settings import LoadedSettings, Settings, load_settings
 from edgewise.core.sizes import gib
+from edgewise.edge.enrol.folder import with_enrolment
 from edgewise.edge.offload.doctor import check_broker, check_cloud, check_peer
 from edgewise.models.store import Store
 from edgewise.security.tls import check_tls
@@ -38,7 +39,7 @@ def run_checks(config: Path | None) -> Iterator[Check]:
     yield check_clock(SystemClock())
     settings = Settings()
     try:
-        loaded = load_settings(config)
+        loaded = with_enrolment(load_settings(config))
     except EdgewiseError as error:
         yield Check("configuration", "fail", error.message, "mend it; the checks below use the defaults")
     else:

@@ -58,7 +58,10 @@ class TimeFloor:
             return
         self._value = moment
         if self._path is not None and moment - self._stored >= _WRITE_EVERY_S:
-            self._stored = moment
+            self._stored = max(moment, _read(self._path))  # others of this file may know of a later one
+            self._value = self._stored
+            if self._stored > moment:
+                return
             try:
                 atomic_write(self._path, f"{moment:.0f}\n", mode=0o600)
             except StorageError as error:  # no reason to refuse a connection

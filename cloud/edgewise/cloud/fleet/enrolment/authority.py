@@ -64,6 +64,7 @@ class Authority:
         self._clock = clock or SystemClock()
         for made in (folder.parent, folder):  # of the parent, the state directory, this may be the first use
             make_folder(made, mode=0o750)
+        own_like_parent(folder)
         path = folder / KEY_FILE
         if not path.exists():
             _create(path)
