@@ -82,7 +82,8 @@ class FleetDouble:
 
     async def send(self, topic: str, body: BaseModel, *, retain: bool = False, **envelope: Any) -> str:
         sealed = self.link.sealer.seal(body, **envelope)
-        await self.link.publish(topic, encode(sealed), retain=retain)
+        expiry_s = None if sealed.ttl_ms is None else max(1, sealed.ttl_ms // 1000)
+        await self.link.publish(topic, encode(sealed), retain=retain, expiry_s=expiry_s)
         return sealed.id
 
     async def command(

@@ -162,6 +162,21 @@ async def test_a_command_that_waited_too_long_is_expired(
     assert (await fleet.end(lasting)).state == "succeeded"
 
 
+async def test_a_command_that_expired_at_the_broker_holds_no_other_up(
+    broker: BrokerProcess, fleet: FleetDouble, new_device: DeviceFactory
+) -> None:
+    """F27: it is not done when the device comes back, and what was sent behind it is."""
+    device = await new_device(broker)
+    await fleet.does("ping")
+    await device.stop()
+    late = await fleet.command("ping", ttl_ms=1000)
+    await asyncio.sleep(2.2)  # longer than it may live
+    behind = await fleet.command("ping")
+    await new_device(broker)
+    assert (await fleet.end(behind)).state == "succeeded"
+    assert fleet.acks(late) == []
+
+
 async def _after(event: asyncio.Event, work: Callable[[], Any]) -> None:
     await event.wait()
     await work()

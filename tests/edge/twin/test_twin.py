@@ -100,8 +100,9 @@ async def test_an_older_document_and_the_same_again_change_nothing(fleet: FleetD
     device.agent._telemetry.period_s = 77.0  # would be set anew
     await fleet.desire("policy", 4, {"telemetry": {"period_s": 20}})
     await fleet.desire("policy", 5, POLICY)
+    await until(lambda: fleet.of("sync"), "all is said of the first connect")
     device.cut()
-    await until(lambda: len(fleet.of("sync")) >= 2)
+    await until(lambda: len(fleet.of("sync")) >= 2, "a sync after the cut")
     await fleet.does("ping")
     assert device.agent._telemetry.period_s == 77.0
     assert fleet.reported("policy").seen == 5  # type: ignore[union-attr]
