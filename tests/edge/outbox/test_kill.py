@@ -47,7 +47,7 @@ def test_over_kills_every_job_is_answered_and_delivered_once() -> None:
                     told = httpx.post(f"{service.url}/edgewise/v1/jobs", json=job(number, receiver.url), timeout=60)
                     assert told.status_code in (200, 202), told.text
                     assert ids.setdefault(f"job-{number}", told.json()["id"]) == told.json()["id"]
-                wanted = len(receiver.acknowledged) + 2
+                wanted = min(len(receiver.acknowledged) + 2, JOBS)  # many were done while the last were left
                 until(lambda wanted=wanted: len(receiver.acknowledged) >= wanted)  # type: ignore[misc]
                 kill(service)
         with running(model="tiny", home=home, environment=environment) as service:
