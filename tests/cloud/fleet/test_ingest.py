@@ -81,7 +81,7 @@ async def test_a_device_that_is_not_enrolled_is_not_heard_and_not_acknowledged(b
 
 @pytest.mark.parametrize(
     "payload",
-    [b"", b"{", b"\xff" * 40, b'{"v":1}', b'{"v":9,"id":"x"}', b"{" * 5000],
+    [b"{", b"\xff" * 40, b'{"v":1}', b'{"v":9,"id":"x"}', b"{" * 5000],
     ids=lambda payload: payload[:6].hex(),
 )
 async def test_malformed_messages_are_dropped_and_counted(bench: Bench, payload: bytes) -> None:
@@ -158,6 +158,23 @@ async def test_a_handler_that_fails_costs_only_its_message(bench: Bench) -> None
     id = await bench.say(topics.telemetry("d1", "device"), SAMPLE)
     assert bench.down.acknowledged == [id]
     assert await rows(bench, SampleRow) == 1
+
+
+async def test_a_fault_after_the_commit_keeps_nobody_waiting(bench: Bench) -> None:
+    def fail(*_: object) -> None:
+        raise AttributeError("a fault")
+
+    await bench.device()
+    bench.ingest.on("evt", after=fail)
+    first = await bench.say(topics.event("d1", "info"), Event(kind="x"))
+    second = await bench.say(topics.event("d1", "info"), Event(kind="y"))
+    assert bench.down.acknowledged == [first, second]
+
+
+async def test_a_retained_message_that_is_cleared_says_nothing(bench: Bench) -> None:
+    bench.ingest.take(Incoming(topics.live("d1"), b"", True))
+    assert bench.ingest.waiting_bytes == 0
+    assert bench.count("messages_dropped_total", reason="malformed") == 0
 
 
 async def test_a_retired_device_is_foreign(bench: Bench) -> None:

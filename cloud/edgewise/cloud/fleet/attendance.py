@@ -102,6 +102,8 @@ class Attendance:
                 await self.look()
             except EdgewiseError as error:
                 log.error("fleet_attendance_waits", reason=error.message)
+            except Exception:  # a fault must not end the watch over all devices
+                log.exception("fleet_attendance_failed")
 
     def _confirm(self, _tenant: str, uplink: Uplink) -> None:
         if self._unsure_until is not None and (not uplink.retained or uplink.kind == "live"):

@@ -10,12 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from edgewise.cloud.fleet.changes import Change, Changes
@@ -112,6 +110,8 @@ class Ingest:
 
     def take(self, incoming: Incoming) -> None:
         """Put a message into the queue, or drop it: a full queue must not fill the memory. For the link's handlers."""
+        if not incoming.payload:
+            return  # what was retained on this topic was cleared
         try:
             _, kind = kind_of(incoming.topic)
         except BadMessage:
@@ -180,8 +180,10 @@ class Ingest:
             self._metrics.messages.labels(kind).inc(count)
         for tenant, uplink in done.done:
             for after in self._afters[uplink.kind]:
-                with _guarded(uplink):
+                try:
                     after(tenant, uplink)
+                except Exception:  # a fault concerns one message, never those that come later
+                    log.exception("fleet_after_failed", uid=uplink.uid, kind=uplink.kind)
         self._changes.publish(*dict.fromkeys(done.changes))
         for uid, ids in done.received.items():
             try:
@@ -280,11 +282,3 @@ def _known(session: Session, ids: Sequence[str]) -> set[str]:
     for some in chunks(ids):
         found.update(session.scalars(select(Arrival.id).where(Arrival.id.in_(some))))
     return found
-
-
-@contextmanager
-def _guarded(uplink: Uplink) -> Iterator[None]:
-    try:
-        yield
-    except (EdgewiseError, SQLAlchemyError, ValueError, LookupError, TypeError):
-        log.exception("fleet_after_failed", uid=uplink.uid, kind=uplink.kind)

@@ -76,6 +76,8 @@ class TelemetryKeeper:
                     await self.delete()
             except EdgewiseError as error:
                 log.error("fleet_telemetry_waits", reason=error.message)
+            except Exception:  # a fault must not let the tables grow for ever
+                log.exception("fleet_telemetry_failed")
             await self._clock.sleep(ROLL_UP_S)
 
 
