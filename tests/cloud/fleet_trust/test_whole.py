@@ -23,7 +23,7 @@ from edgewise.core.settings import Settings, load_settings
 from edgewise.edge.enrol.enrolment import enrol
 from scripts.service import free_port
 from tests.cloud.fleet.bench import ADMIN
-from tests.cloud.fleet.test_service import ended, state_is
+from tests.cloud.fleet.test_service import ended, eventually, state_is
 from tests.cloud.fleet_trust.device_process import certified_device
 from tests.cloud.fleet_trust.doubles import served
 from tests.e2e.broker import BrokerProcess, _running, mosquitto_path
@@ -119,8 +119,14 @@ async def test_a_device_whose_clock_is_years_off(world: World, tmp_path: Path, y
         year, uid, last = await asyncio.to_thread(_said, process)
         assert last == "connected"
         await state_is(world.service, uid, "online")
-        (ping,) = await world.service.fleet.commands.send(ADMIN, [uid], "ping")
+        (ping,) = await world.service.fleet.commands.send(ADMIN, [uid], "ping", ttl_s=60.0)
         await ended(world.service, ping.id)
+        await world.service.fleet.shadows.desire(ADMIN, uid, "config", {"log.level": "debug"})
+
+        async def applied() -> bool:
+            return (await world.service.fleet.shadows.shadow(ADMIN, uid, "config")).in_sync
+
+        await eventually(applied)
     detail = await world.service.fleet.registry.device(ADMIN, uid)
     assert abs(int(year) - _year(detail.created_at)) in (abs(years) - 1, abs(years))
 
