@@ -35,7 +35,7 @@ LOOKED_AT_TWICE = ("/", "/devices", "/rollouts/new", f"/devices/{UID}/configurat
 TABS = ("", "/configuration", "/models", "/commands", "/chat", "/logs", "/receipts")
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ada(browser: Browser, console: Child) -> AsyncIterator[Visitor]:
     async with visiting(browser, console.url) as visitor:
         await visitor.log_in("ada", PASSWORD)

@@ -55,6 +55,7 @@ def mount_console(app: FastAPI, fleet: Fleet, settings: FleetSettings) -> Consol
         importlib.import_module(f"edgewise.cloud.console.pages.{page}")
     app.include_router(_router(console))
     store_state(gui, ApiState(fleet=fleet, settings=settings))
+    gui.middleware_stack = None  # NiceGUI's application outlives a service in this process: its middleware is made for each
     ui.run_with(
         app,
         title="Edgewise",
@@ -67,10 +68,8 @@ def mount_console(app: FastAPI, fleet: Fleet, settings: FleetSettings) -> Consol
         show_welcome_message=False,
     )
     gui.config.quasar_config["loadingBar"] = {"skipHijack": True}  # a bar without a name for whoever cannot see it
-    # NiceGUI's application outlives a service in this process: its middleware is made anew for each. NiceGUI's own is left out:
-    # it fails when a browser goes away in the middle of an answer, and the guard sets what it would.
+    # NiceGUI's own is left out: it fails when a browser goes away in the middle of an answer, and the guard sets what it would.
     gui.user_middleware = [Middleware(GZipMiddleware), Middleware(guard.Guard, console=sessions.mounted)]
-    gui.middleware_stack = None
     return console
 
 

@@ -86,12 +86,12 @@ class Visit:
 
     def tell(self, text: str) -> None:
         with self.client:
-            ui.notify(text, classes="note-ok", position="bottom-right", timeout=4000)
+            ui.notify(text, classes="note-ok", position="bottom-left", timeout=4000)
 
     def complain(self, text: str) -> None:
         with self.client:
             ui.notify(
-                text, classes="note-bad", position="bottom-right", timeout=9000, close_button="Close", multi_line=True
+                text, classes="note-bad", position="bottom-left", timeout=9000, close_button="Close", multi_line=True
             )
 
     async def devices(self, uids: Sequence[str | None]) -> Mapping[str, views.DeviceView]:
