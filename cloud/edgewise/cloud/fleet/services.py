@@ -71,6 +71,11 @@ class Shadows(Protocol):
     async def desire(self, actor: Actor, uid: str, shadow: Shadow, document: Mapping[str, Any]) -> views.ShadowView:
         """A new generation of the whole document; sent at once if the device is there, else at its next sync."""
 
+    async def desire_all(
+        self, actor: Actor, uids: Sequence[str], shadow: Shadow, document: Mapping[str, Any]
+    ) -> Mapping[str, int]:
+        """As `desire`, of many devices in one transaction; the generation of each."""
+
     async def shadow(self, actor: Actor, uid: str, shadow: Shadow) -> views.ShadowView: ...
 
 

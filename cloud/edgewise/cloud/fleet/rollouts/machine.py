@@ -122,7 +122,7 @@ def assign(plan: RolloutPlan, ordered: Sequence[str], matches: Mapping[int, Coll
         if stage.percent is None:
             chosen: Collection[str] = [uid for uid in ordered if uid in matches.get(index, ())]
         else:
-            chosen = ordered[: math.ceil(stage.percent / 100 * len(ordered))]
+            chosen = ordered[: math.ceil(round(stage.percent * len(ordered) / 100, 6))]  # 7 % of 100 are 7
         for uid in chosen:
             stages.setdefault(uid, index)
     return stages

@@ -7,6 +7,7 @@ recognized by its author. So the service may be killed between any two lines and
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -141,27 +142,35 @@ class RolloutRunner:
             key = command_key(rollout.id, PROBE)
             args = _probe_args(rollout)
             await self._commands.send(actor, probing, "infer", args, key=key, ttl_s=_PROBE_S, total_s=_PROBE_S)
-        for uid in deeds.get("change", ()):
-            await self._change(look, uid, actor)
-        for uid in deeds.get("restore", ()):
-            before = look.members[uid].before
-            await self._shadows.desire(actor, uid, rollout.shadow, _restored(rollout, before))  # type: ignore[arg-type]
+        if changing := deeds.get("change"):
+            await self._change(look, changing, actor)
+        if restoring := deeds.get("restore"):
+            documents = {uid: _restored(rollout, look.members[uid].before) for uid in restoring}
+            await self._desire(rollout, documents, actor)
 
-    async def _change(self, look: _Look, uid: str, actor: Actor) -> None:
-        rollout, facts = look.rollout, look.facts[uid]
-        if facts.ours:  # desired before the service was killed
-            gen = facts.gen
-        else:
-            before = look.members[uid].before
-            old = None if before is None else before.get("desired")
-            document = merged(old, rollout.document) if look.plan.mode == "merge" else rollout.document
-            gen = (await self._shadows.desire(actor, uid, rollout.shadow, document)).gen  # type: ignore[arg-type]
+    async def _change(self, look: _Look, uids: Sequence[str], actor: Actor) -> None:
+        rollout = look.rollout
+        gens = {
+            uid: look.facts[uid].gen for uid in uids if look.facts[uid].ours
+        }  # desired before the service was killed
+        documents = {uid: _changed(look, uid) for uid in uids if uid not in gens}
+        gens |= await self._desire(rollout, documents, actor)
 
         def enter(session: Session) -> None:
-            row = session.get_one(RolloutDevice, (rollout.id, uid))
-            row.gen = gen
+            for uid, gen in gens.items():
+                session.get_one(RolloutDevice, (rollout.id, uid)).gen = gen
 
         await self._db.write(enter)
+
+    async def _desire(self, rollout: Rollout, documents: Mapping[str, dict[str, Any]], actor: Actor) -> dict[str, int]:
+        """A document for each device, devices with equal ones together; the generations."""
+        together: dict[str, list[str]] = {}
+        for uid, document in documents.items():
+            together.setdefault(json.dumps(document, sort_keys=True), []).append(uid)
+        gens: dict[str, int] = {}
+        for text, uids in together.items():
+            gens |= await self._shadows.desire_all(actor, uids, rollout.shadow, json.loads(text))  # type: ignore[arg-type]
+        return gens
 
 
 # --- transactions -----------------------------------------------------------------------------------------------------------
@@ -314,6 +323,12 @@ def _probe_args(rollout: Rollout) -> dict[str, Any]:
     models: Sequence[Mapping[str, Any]] = wanted_models(rollout.document) if rollout.shadow == "models" else ()
     named = {"model": models[0]["name"]} if models else {}
     return {"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0, **named}
+
+
+def _changed(look: _Look, uid: str) -> dict[str, Any]:
+    before = look.members[uid].before
+    old = None if before is None else before.get("desired")
+    return merged(old, look.rollout.document) if look.plan.mode == "merge" else dict(look.rollout.document)
 
 
 def _restored(rollout: Rollout, before: Mapping[str, Any] | None) -> dict[str, Any]:
