@@ -23,6 +23,7 @@ from edgewise.edge.placement.measure import LinkMeter
 from edgewise.edge.placement.planner import PlacementPlanner
 from edgewise.edge.placement.power import LinuxPower
 from edgewise.edge.placement.protocol import Far
+from edgewise.edge.site.part import Site
 from edgewise.edge.twin.trial import begin_trial, end_trial
 from edgewise.pipeline.plan import Outside
 from edgewise.serving import service
@@ -69,6 +70,8 @@ def device_parts(settings: Settings, deps: ApiDependencies, loaded: LoadedSettin
         power = GovernedPower(LinuxPower(deps.clock), governor)
         deps.planner = PlacementPlanner(settings.placement, far, deps.receipts, power=power, clock=deps.clock)
     parts.append(Outbox(settings, deps, link=cloud, broker=broker))
+    if broker is not None:
+        parts.append(Site(settings, deps, broker, hardware, governor))
     if broker is not None and settings.agent.enabled:
         told = loaded or LoadedSettings(settings, dict.fromkeys(settings_fields(), "default"))
         parts.append(Agent(told, deps, broker, hardware))
