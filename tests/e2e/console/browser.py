@@ -68,7 +68,8 @@ class Visitor:
         await self.page.get_by_role("button", name=name, exact=True).first.click()
 
     async def violations(self) -> list[str]:
-        """What axe-core finds wrong with the page as it is now."""
+        """What axe-core finds wrong with the page as it is now, once nothing moves or fades any more."""
+        await self.page.wait_for_function("document.getAnimations().every((one) => one.playState !== 'running')")
         found: dict[str, Any] = (await Axe().run(self.page)).response
         return [f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found["violations"]]
 
@@ -85,7 +86,7 @@ async def visiting(
 ) -> AsyncIterator[Visitor]:
     """A browser of its own, without cookies; nothing may have gone wrong in it at the end."""
     context = await browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+        viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
     )
     visitor = Visitor(await context.new_page(), url)
     try:
