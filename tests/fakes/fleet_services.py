@@ -215,6 +215,11 @@ class FakeDevices:
         self.changes.publish(Change(TENANT, "shadow", uid))
         return new
 
+    async def desire_all(
+        self, actor: Actor, uids: Sequence[str], shadow: Shadow, document: Mapping[str, Any]
+    ) -> Mapping[str, int]:
+        return {uid: (await self.desire(actor, uid, shadow, document)).gen for uid in uids}
+
     def apply(self, uid: str, shadow: Shadow) -> None:
         """What the device would do: the desired document is in force."""
         new = self.shadows_[uid, shadow]
