@@ -100,7 +100,7 @@ class FakeDownlink:
 class Bench:
     """What `app.FleetService` puts together, but for link and HTTP."""
 
-    def __init__(self, db: FleetDatabase, *, settings: FleetSettings | None = None) -> None:
+    def __init__(self, db: FleetDatabase, *, settings: FleetSettings | None = None, gather_s: float = 0.0) -> None:
         settings = settings or FleetSettings()
         self.db = db
         self.clock = FakeClock()
@@ -109,7 +109,7 @@ class Bench:
         downlink = cast(Downlink, self.down)
         self.values = Metrics(process=False)
         self.metrics = FleetMetrics(self.values)
-        self.ingest = Ingest(db, self.changes, self.down.received, self.metrics, clock=self.clock)
+        self.ingest = Ingest(db, self.changes, self.down.received, self.metrics, clock=self.clock, gather_s=gather_s)
         self.attendance = Attendance(db, self.changes, grace_s=settings.grace_s, window_s=150, clock=self.clock)
         self.syncs = Syncs(clock=self.clock)
         self.shadows = ShadowService(db, self.changes, downlink, clock=self.clock)

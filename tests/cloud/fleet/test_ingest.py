@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -52,6 +53,21 @@ async def test_many_messages_are_one_transaction_and_all_are_stored(bench: Bench
     await bench.settle()
     assert await rows(bench, SampleRow) == 300
     assert (bench.values.value("edgewise_fleet_batch_seconds_count") or 0) - before < 10
+
+
+async def test_telemetry_waits_for_more_of_it_and_for_nothing_else(db: FleetDatabase) -> None:
+    bench = Bench(db, gather_s=3600.0)
+    bench.ingest.start()
+    await bench.device()
+    before = bench.values.value("edgewise_fleet_batch_seconds_count") or 0
+    for _ in range(5):
+        await bench.say(topics.telemetry("d1", "device"), SAMPLE, settle=False)
+        await asyncio.sleep(0)
+    assert await rows(bench, SampleRow) == 0
+    await bench.say(topics.event("d1", "info"), Event(kind="x"))
+    assert await rows(bench, SampleRow) == 5
+    assert (bench.values.value("edgewise_fleet_batch_seconds_count") or 0) - before == 1
+    await bench.ingest.stop()
 
 
 async def test_nothing_is_acknowledged_before_it_is_on_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
