@@ -107,11 +107,12 @@ class FakeEnrolment:
         self.keys_ = {"k1": key, "k2": key.model_copy(update={**other, "expires_at": time.time() + 5e6})}
 
     async def codes(self, actor: Actor) -> Sequence[views.CodeView]:
+        actor.need("admin")
         return [code.model_copy(update={"code": None}) for code in self.codes_.values()]
 
     async def add_code(self, actor: Actor, *, ttl_s: float = 3600.0, uses: int = 1, auto_accept: bool = False,
                        labels: Mapping[str, Any] | None = None, uid: str | None = None) -> views.CodeView:  # fmt: skip
-        actor.need("operator")
+        actor.need("admin")
         now = time.time()
         view = views.CodeView(id=f"code{len(self.codes_)}", code="ABCD-EFGH-JKMN", labels=dict(labels or {}), uid=uid,
                               author=actor.name, auto_accept=auto_accept, uses=uses,

@@ -237,6 +237,8 @@ async def test_a_viewer_is_offered_nothing_that_it_may_not_do(browser: Browser, 
         ):
             await vera.go(path)
             assert await vera.page.get_by_text(name, exact=True).count() == 0, path
+        await vera.go("/")
+        await vera.see("Needs attention")
         await vera.go("/audit")
         await vera.see("The audit log is not yours to read")
         await vera.go(f"/devices/{UID}/chat")

@@ -55,7 +55,9 @@ def mount_console(app: FastAPI, fleet: Fleet, settings: FleetSettings) -> Consol
         importlib.import_module(f"edgewise.cloud.console.pages.{page}")
     app.include_router(_router(console))
     store_state(gui, ApiState(fleet=fleet, settings=settings))
-    gui.middleware_stack = None  # NiceGUI's application outlives a service in this process: its middleware is made for each
+    gui.middleware_stack = (
+        None  # NiceGUI's application outlives a service in this process: its middleware is made for each
+    )
     ui.run_with(
         app,
         title="Edgewise",

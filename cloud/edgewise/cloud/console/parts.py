@@ -119,8 +119,11 @@ def empty(icon_name: str, title: str, text: str, *, action: tuple[str, str] | No
             link_button(action[0], action[1], tone="primary")
 
 
-def no_device() -> None:
-    """For a fleet that nothing has joined yet."""
+def no_device(admin: bool) -> None:
+    """For a fleet that nothing has joined yet; only an `admin` can change that."""
+    if not admin:
+        empty("memory", "No device yet", "An admin of this fleet makes a claim code, with which a device joins.")
+        return
     empty(
         "memory",
         "No device yet",

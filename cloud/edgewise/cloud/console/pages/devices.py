@@ -67,7 +67,8 @@ class DevicesPage:
         with page_head("Devices") as (self.under, actions), actions:
             if self.visit.may("operator"):
                 button("Save as group", self.save_group, icon_name="bookmark_add")
-            link_button("Add a device", "/people#claim-codes", icon_name="add", tone="primary")
+            if self.visit.may("admin"):
+                link_button("Add a device", "/people#claim-codes", icon_name="add", tone="primary")
         with Tag("section", cls="panel", aria_label="Devices"):
             with Tag("div", cls="panel-head"):
                 with Tag("div", cls="grow"):
@@ -131,7 +132,7 @@ class DevicesPage:
                 "Check the query, or clear it to see all. Fields: name, uid, state, model, version, and every label.",
             )
         else:
-            no_device()
+            no_device(self.visit.may("admin"))
 
     def _paging(self) -> None:
         first = len(self.before) * PAGE

@@ -29,7 +29,8 @@ _FIRST = {"critical": 0, "warning": 1, "info": 2}
 @page("/", "Overview")
 async def overview(visit: Visit) -> None:
     with page_head("Overview") as (under, actions), actions:
-        link_button("Add a device", "/people#claim-codes", icon_name="add")
+        if visit.may("admin"):
+            link_button("Add a device", "/people#claim-codes", icon_name="add")
     with Tag("div", cls="stack"):
         counts = Tag("div")
         with Tag("div", cls="columns"):
@@ -43,7 +44,7 @@ async def overview(visit: Visit) -> None:
 
     async def refresh_counts(_: set[str] | None) -> None:
         found = await visit.fleet.registry.counts(visit.actor)
-        redraw(counts, lambda: _counts(found), key=sorted(found.items()))
+        redraw(counts, lambda: _counts(found, visit.may("admin")), key=sorted(found.items()))
         under.text = plural(sum(found.values()), "device")
 
     async def refresh_attention(_: set[str] | None) -> None:
@@ -71,11 +72,11 @@ async def overview(visit: Visit) -> None:
         visit.watch(kinds, refresh)
 
 
-def _counts(counts: Mapping[str, int]) -> None:
+def _counts(counts: Mapping[str, int], admin: bool) -> None:
     total = sum(counts.values())
     if not total:
         with Tag("div", cls="panel"):
-            no_device()
+            no_device(admin)
         return
     with Tag("div", cls="tiles"):
         for name, word in DEVICE_STATES.items():

@@ -88,23 +88,22 @@ class PeoplePage:
                 self.no_keys = Tag("div")
             with end:
                 self.every_key = Field("All keys", False, kind="check", on_change=lambda: self.refresh_keys(None))
-            with Tag("div", id="claim-codes"), panel("Claim codes", body=False) as end:
-                self.codes = Table("Claim codes", CODE_COLUMNS, on_action=self.on_code)
-                self.no_codes = Tag("div")
-            if self.visit.may("operator"):
-                with end:
-                    button("Make a claim code", self.new_code, icon_name="add", little=True)
             if self.visit.may("admin"):
                 self._admin()
         await self.refresh_keys(None)
-        await self.refresh_codes()
+        self.visit.watch(("key",), self.refresh_keys)
         if self.visit.may("admin"):
+            await self.refresh_codes()
             await self.refresh_users()
             await self.refresh_tokens()
-        self.visit.watch(("key",), self.refresh_keys)
-        self.visit.watch(("code",), self.refresh_codes)
+            self.visit.watch(("code",), self.refresh_codes)
 
     def _admin(self) -> None:
+        with Tag("div", id="claim-codes"), panel("Claim codes", body=False) as end:
+            self.codes = Table("Claim codes", CODE_COLUMNS, on_action=self.on_code)
+            self.no_codes = Tag("div")
+        with end:
+            button("Make a claim code", self.new_code, icon_name="add", little=True)
         with panel("Users", body=False) as end:
             self.users = Table("Users", USER_COLUMNS, on_action=self.on_user)
         with end:
@@ -141,7 +140,7 @@ class PeoplePage:
 
     async def refresh_codes(self, _: set[str] | None = None) -> None:
         found = await self.visit.fleet.enrolment.codes(self.visit.actor)
-        self.codes.show([_code_row(code, self.visit.may("operator")) for code in found])
+        self.codes.show([_code_row(code) for code in found])
         self.codes.visible = bool(found)
         redraw(self.no_codes, lambda: None if found else empty(
             "qr_code", "No claim code", "A claim code lets a device join: make one, then run on the device "
@@ -297,7 +296,7 @@ def _key_row(key: views.KeyView, names: Mapping[str, str], acts: bool) -> dict[s
     }
 
 
-def _code_row(code: views.CodeView, acts: bool) -> dict[str, Any]:
+def _code_row(code: views.CodeView) -> dict[str, Any]:
     return {
         "id": code.id,
         "name": f"code of {code.author}",
@@ -307,7 +306,7 @@ def _code_row(code: views.CodeView, acts: bool) -> dict[str, Any]:
         "labels": [f"{name}={value}" for name, value in sorted(code.labels.items())],
         "author": code.author,
         "expires": code.expires_at,
-        "does": [{"action": "delete", "label": "Delete", "tone": "danger"}] if acts else [],
+        "does": [{"action": "delete", "label": "Delete", "tone": "danger"}],
     }
 
 
