@@ -18,6 +18,7 @@ from edgewise.edge.agent.reserve import Reserve
 from edgewise.edge.agent.schema import open_agent
 from edgewise.edge.agent.uplink.budget import Budget
 from edgewise.edge.agent.uplink.rows import CLASSES, MAX_THINNED, RowClass, Rows
+from edgewise.wire.envelope import encode
 from edgewise.wire.fleet import Ack, Event, HostLive, Sample, Sync, Telemetry
 from tests.e2e.broker import BrokerProcess
 from tests.edge.agent.device import Device, DeviceFactory
@@ -123,8 +124,6 @@ async def test_a_late_will_of_the_fleet_does_not_count(fleet: FleetDouble, devic
         await fleet.send("f/1/host/live", HostLive(state="online"), retain=True)
         await until(lambda: sender.host is not None)
         old = fleet.link.sealer.seal(HostLive(state="offline")).model_copy(update={"ep": 0})
-        from edgewise.wire.envelope import encode
-
         await fleet.link.publish("f/1/host/live", encode(old))
         await fleet.does("ping")  # behind it
         assert not sender.host_away

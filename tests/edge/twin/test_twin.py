@@ -45,7 +45,8 @@ async def test_a_policy_is_applied_reported_and_there_after_a_start(
     await device.stop()
     device = await new_device(broker)
     await until(lambda: device.agent._telemetry.period_s == 1800, "it is in force again")
-    await until(lambda: fleet.of("sync")[-1].read(Sync).gens == {"policy": 3}, "the generation in a sync")
+    gens = [{"policy": 3}]
+    await until(lambda: [one.read(Sync).gens for one in fleet.of("sync")][-1:] == gens, "the generation in a sync")
 
 
 @pytest.mark.parametrize(
@@ -189,9 +190,9 @@ async def test_a_setting_that_needs_a_start_is_pending_until_it_answered(
 ) -> None:
     device = await new_device(broker)
     await fleet.desire("config", 1, {"limits.keepalive_s": 33.0})
-    told = await stands(fleet, "config", 1, "pending")
-    assert "limits.keepalive_s: they take effect at the next start" in told.reason
-    assert (told.applied, device.ended) == (0, [])
+    why = "limits.keepalive_s: they take effect at the next start"
+    told = await until(lambda: (found := fleet.reported("config")) and found.reason == why and found, "why it waits")
+    assert (told.state, told.applied, device.ended) == ("pending", 0, [])
     await device.stop()
     device = await new_device(broker)
     assert device.loaded.settings.limits.keepalive_s == 33.0
@@ -204,7 +205,7 @@ async def test_the_service_restarts_by_itself_only_if_the_policy_says_so(fleet: 
     await stands(fleet, "policy", 1, "applied")
     await fleet.desire("config", 1, {"limits.keepalive_s": 33.0})
     await stands(fleet, "config", 1, "pending")
-    assert device.ended == [75]
+    await until(lambda: device.ended == [75], "the service ends")
 
 
 async def test_local_edits_of_a_file_are_told_with_author_and_age(

@@ -141,6 +141,7 @@ class Agent:
         self._spawn(self._pass_events_on(), "agent-events")
 
     async def stop(self) -> None:
+        self._presence.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -46,6 +46,7 @@ class Presence:
         self._reason = ""
         self._expected_s: float | None = None
         self._ending = "stopped"
+        self._over = False
 
     def __repr__(self) -> str:
         return f"Presence({self._link.uid}, {self._state})"
@@ -57,6 +58,8 @@ class Presence:
         Raises:
             LinkLost: It broke.
         """
+        if self._over:
+            return
         try:
             await self._say(topics.live(self._link.uid), self._live(), retain=True)
             await self.tell_birth()
@@ -82,6 +85,10 @@ class Presence:
     def ends(self, reason: str, expected_s: float | None = None) -> None:
         """What the goodbye will say, and for how long the device will be away."""
         self._ending, self._expected_s = reason, expected_s
+
+    def close(self) -> None:
+        """Those who know what to say have ended: a connection that is made meanwhile only says goodbye."""
+        self._over = True
 
     def farewell(self) -> tuple[str, bytes]:
         """The last message of a clean stop."""
