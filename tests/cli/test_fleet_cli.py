@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,9 @@ from edgewise.cli.exit_codes import ExitCode
 from edgewise.cli.main import main
 from edgewise.core.settings import load_settings
 from edgewise.security.tls import check_tls
+from edgewise.wire.fleet import Command
 from scripts.service import free_port
+from tests.fakes.fleet_device import FleetDevice
 
 PASSWORD = "correct-horse"
 _START_S = 120.0
@@ -29,6 +34,7 @@ _START_S = 120.0
 class Service:
     url: str
     home: Path
+    broker_port: int
 
 
 @dataclass
@@ -54,8 +60,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """With one admin, who was added before the first start."""
     home = tmp_path_factory.mktemp("fleet")
     (home / "password").write_text(PASSWORD)
-    port = free_port()
-    environment = {**os.environ, "EDGEWISE_HOME": str(home / "state"), "EDGEWISE_MQTT__PORT": str(free_port())}
+    port, broker_port = free_port(), free_port()
+    environment = {**os.environ, "EDGEWISE_HOME": str(home / "state"), "EDGEWISE_MQTT__PORT": str(broker_port)}
     command = [sys.executable, "-m", "edgewise.cli.main", "fleet"]
     added = [*command, "users", "add", "ada", "--role", "admin", "--local", "--password-file", str(home / "password")]
     subprocess.run(added, env=environment, check=True, timeout=_START_S)
@@ -68,7 +74,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             assert process.poll() is None, (home / "log").read_text()[-3000:]
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        yield Service(url, home)
+        yield Service(url, home, broker_port)
     finally:
         process.terminate()
         process.wait(60)
@@ -161,6 +167,65 @@ def test_desired_state_and_commands(cli: Cli, service: Service, tmp_path: Path) 
     cli("fleet", "send", "ping", code=ExitCode.USAGE)
     cli("fleet", "send", "ping", "--query", "site:nowhere", code=ExitCode.NOT_FOUND)
     cli("fleet", "desire", uid, "config", str(tmp_path / "none"), code=ExitCode.USAGE)
+
+
+def test_commands_to_a_device_that_is_there(cli: Cli, service: Service, tmp_path: Path) -> None:
+    """Its answers are streamed, waited for and turned into exit codes."""
+    uid = enrolled(cli, service)
+    with device_there(uid, service.broker_port, tmp_path):
+        deadline = time.monotonic() + 60
+        while cli.json("fleet", "device", uid)["state"] != "online":
+            assert time.monotonic() < deadline
+        (done,) = cli.json("fleet", "send", "ping", "--to", uid, "--wait")
+        assert (done["state"], done["result"]) == ("succeeded", {"op": "ping"})
+        assert cli("fleet", "send", "infer", "--to", uid, "--arg", "prompt=Hi", "--wait").startswith("Hello\n")
+        failed = cli("fleet", "send", "drain", "--to", uid, "--wait", code=ExitCode.FAILURE)
+        assert "out of breath" in failed
+        assert cli("fleet", "logs", uid, "--lines", "2") == "one\ntwo\n"
+        document = tmp_path / "config.json"
+        document.write_text('{"log.level": "debug"}')
+        cli("fleet", "desire", uid, "config", str(document))
+        while "applied 1" not in cli("fleet", "device", uid):
+            assert time.monotonic() < deadline
+
+
+@contextmanager
+def device_there(uid: str, port: int, folder: Path) -> Iterator[None]:
+    """A scripted device in a thread with an event loop of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> FleetDevice:
+        device = FleetDevice(uid, port, folder, acts={"infer": _says_hello, "drain": _fails, "logs": _two_lines})
+        return await device.start()
+
+    device = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+    try:
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(device.stop(), loop).result(60)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _says_hello(device: FleetDevice, id: str, command: Command) -> None:
+    await device.ack(id, "accepted")
+    for offset, text in enumerate(("Hel", "lo")):
+        await device.piece(id, offset, text)
+    await device.ack(id, "succeeded", result={"choices": [{"text": "Hello"}]})
+
+
+async def _fails(device: FleetDevice, id: str, command: Command) -> None:
+    await device.ack(id, "accepted")
+    await device.ack(id, "failed", code="engine_error", reason="out of breath")
+
+
+async def _two_lines(device: FleetDevice, id: str, command: Command) -> None:
+    await device.ack(id, "accepted")
+    await device.log_part(id, 0, ("one", "two"), last=True)
+    await device.ack(id, "succeeded", result={"lines": command.args["lines"], "parts": 1})
 
 
 def test_groups_events_rollouts_alerts(cli: Cli, service: Service, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from edgewise.cli.exit_codes import ExitCode
 from edgewise.cli.fleet_client import FleetClient, FleetToken, FleetUrl, connect
 from edgewise.cli.fleet_devices import Limit, Shadow, Uid, read_document
 from edgewise.cli.fleet_login import seconds_of
+from edgewise.cli.jobs import text_of_answer
 from edgewise.cli.options import AsJson
 from edgewise.cli.output import date_text, print_json, print_table, say
 from edgewise.core.errors import InvalidRequest, NotFound
@@ -161,17 +162,22 @@ def _arguments(given: list[str] | None) -> dict[str, Any]:
 
 
 def _follow(client: FleetClient, id: str, *, show: bool = False) -> Any:
-    """Wait for the end of a command; its answer's text is shown as it comes."""
-    written = False
+    """Wait for the end of a command. With `show` an answer's text is printed as it comes, as far as none of it was missed; the
+    rest comes from the result."""
+    pieces, said = 0, ""
     for _, ack in client.events("commands", id, "stream"):
-        if show and ack.get("text"):
+        if show and ack.get("text") and ack.get("offset") == pieces:
             typer.echo(ack["text"], nl=False)
-            written = True
+            pieces, said = pieces + 1, said + ack["text"]
         if ack["state"] in ENDED:
             break
-    if written:
+    command = client.get("commands", id)
+    whole = text_of_answer(command["result"] or {}) if show else None
+    if whole is not None and whole.startswith(said):
+        typer.echo(whole[len(said) :])
+    elif said:
         typer.echo()
-    return client.get("commands", id)
+    return command
 
 
 def _print_commands(found: list[dict[str, Any]]) -> None:

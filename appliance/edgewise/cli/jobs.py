@@ -78,7 +78,11 @@ def row(job: Mapping[str, Any]) -> tuple[object, ...]:
 
 def text_of(job: Mapping[str, Any]) -> str | None:
     """The text of the only answer of a job that succeeded; None where there is no such thing."""
-    body = (job["response"] or {}).get("body") or {}
+    return text_of_answer((job["response"] or {}).get("body") or {})
+
+
+def text_of_answer(body: Mapping[str, Any]) -> str | None:
+    """The same of a body as the routes of `/v1` answer it."""
     choices = body.get("choices") or []
     if len(choices) != 1:
         return None
