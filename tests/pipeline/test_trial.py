@@ -61,6 +61,14 @@ async def test_one_difference_does_not_make_all_that_follows_differ() -> None:
     assert (scores.agreement, scores.prompts, scores.own) == (0.9, 1, True)
 
 
+async def test_what_no_tokenizer_would_write_is_compared_as_it_was_written() -> None:
+    def half_characters(request: GenerateRequest) -> Sequence[int]:
+        return [0xC3] * request.sampling.max_tokens
+
+    models, *_ = two(half_characters, half_characters)
+    assert (await run_trial(models, ARGS, RecentInputs())).agreement == 1.0
+
+
 async def test_recent_inputs_are_run_newest_first_and_none_is_in_the_scores() -> None:
     models, old, _ = two(steps_of(1), steps_of(1))
     recent = RecentInputs(keep=4)

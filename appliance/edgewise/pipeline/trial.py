@@ -1,8 +1,8 @@
 """A model on trial: it reads what the model in use wrote to recent inputs, and is timed beside it. Only scores come out.
 
 Agreement is teacher-forced: for each position of the text that the model in use made greedily, would the candidate have put the
-same token next? So one early difference does not make all that follows differ. With another vocabulary the text is read in the
-candidate's own tokens. Speeds are those of one stream each, measured one after the other on the same machine.
+same token next? So one early difference does not make all that follows differ. Where the two models have other tokens the text is
+read in the candidate's own. Speeds are those of one stream each, measured one after the other on the same machine.
 """
 
 from __future__ import annotations
@@ -73,26 +73,27 @@ async def run_trial(
     own = recent.newest(args.prompts)
     inputs = own or [TextInput((text,)) for text in BUILT_IN[: args.prompts]]
     baseline_name = args.baseline or next((model.name for model in models.pinned()), None)
-    texts: list[tuple[ChatInput | TextInput, str | None]] = []
+    texts: list[tuple[ChatInput | TextInput, list[int] | None]] = []
     old = _Pace()
+    baseline: ServedModel | None = None
     if baseline_name is None or baseline_name == args.candidate:
         texts = [(given, None) for given in inputs]
     else:
         baseline = await models.open(baseline_name)
         for index, given in enumerate(inputs):
             await _tell(progress, "reading what the model in use writes", 50 * index / len(inputs))
-            text = await _write(baseline, given, args.tokens, old, meter)
-            if text is not None:
-                texts.append((given, text))
+            written = await _write(baseline, given, args.tokens, old, meter)
+            if written is not None:
+                texts.append((given, written))
     candidate = await models.open(args.candidate)
     new, same, positions, ran = _Pace(), 0, 0, 0
-    for index, (given, text) in enumerate(texts):
+    for index, (given, theirs) in enumerate(texts):
         await _tell(progress, "trying the candidate", 50 + 50 * index / len(texts))
         if await _write(candidate, given, args.tokens, new, meter) is None:
             continue
         ran += 1
-        if text is not None:
-            agreed = await _agreement(candidate, given, text, args.tokens)
+        if theirs is not None and baseline is not None:
+            agreed = await _agreement(candidate, given, _in_tokens_of(candidate, baseline, theirs), args.tokens)
             same, positions = same + sum(agreed), positions + len(agreed)
     if not ran:
         raise InvalidRequest("No input could be read by both models: they have no room for it, or no chat template.")
@@ -125,7 +126,7 @@ async def _prompt(model: ServedModel, given: ChatInput | TextInput, room: int) -
 
 async def _write(
     model: ServedModel, given: ChatInput | TextInput, tokens: int, pace: _Pace, meter: Meter
-) -> str | None:
+) -> list[int] | None:
     """The greedy continuation, its time added to `pace`; None if the model cannot take the input."""
     prompt = await _prompt(model, given, tokens)
     if prompt is None:
@@ -138,15 +139,24 @@ async def _write(
         pace.seconds += seconds
         if before is not None and after is not None:
             pace.joules = (pace.joules or 0.0) + after - before
-    return model.tokenizer.decode([token for token in written if token not in model.tokenizer.eos_ids])
+    return [token for token in written if token not in model.tokenizer.eos_ids]
 
 
-async def _agreement(model: ServedModel, given: ChatInput | TextInput, text: str, tokens: int) -> list[bool]:
-    """For each token of `text` as this model writes it: whether it would have come next."""
+def _in_tokens_of(model: ServedModel, writer: ServedModel, written: Sequence[int]) -> list[int]:
+    """What `writer` wrote, as it is where this model has the same tokens: a text can be cut into tokens in several ways, and a
+    model does not always choose that of the tokenizer."""
+    reads, wrote = model.tokenizer, writer.tokenizer
+    if all(id < reads.vocab_size and reads.token_bytes(id) == wrote.token_bytes(id) for id in written):
+        return list(written)
+    return reads.encode(wrote.decode(written), parse_special=False)
+
+
+async def _agreement(model: ServedModel, given: ChatInput | TextInput, text: Sequence[int], tokens: int) -> list[bool]:
+    """For each token of `text`: whether it would have come next."""
     prompt = await _prompt(model, given, 2 * tokens)
     if prompt is None:
         return []
-    wanted = model.tokenizer.encode(text, parse_special=False)[:tokens]
+    wanted = text[:tokens]
     agreed: list[bool] = []
     for begin in range(0, len(wanted), _TOGETHER):
         places = range(begin, min(begin + _TOGETHER, len(wanted)))
