@@ -118,8 +118,7 @@ async def device(broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.Monk
     for part in parts:
         part.start()
     app = create_app(deps, [router for part in parts for router in part.routers])
-    link = parts[0]
-    assert isinstance(link, BrokerLink)
+    link = next(part for part in parts if isinstance(part, BrokerLink))
     try:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=LOOPBACK) as client:
             yield Device(client, link, deps)
