@@ -121,7 +121,7 @@ async def test_a_device_from_birth_to_farewell(broker: BrokerProcess, tmp_path: 
         detail = await service.fleet.registry.device(VIEWER, "d1")
         assert (detail.version, detail.gauges) == ("1.0.0", {"temperature_c": 50.0})
         assert one.retained == []  # F27
-        assert service.metrics.linked._value.get() == 1
+        await holds(lambda: service.registry_of_metrics.value("edgewise_fleet_broker_connected") == 1)
         await one.stop("restart", expected_s=1e6)
         await state_is(service, "d1", "offline-expected")
 
@@ -152,12 +152,12 @@ async def test_the_fleet_says_that_it_is_there_and_its_will_that_it_is_not(
         async with running(settings(tmp_path, broker), "d1") as service:
             await holds(lambda: early.hosts[-1:] == ["online"])
             async with device("d2", broker, tmp_path) as late:
-                await holds(lambda: late.hosts == ["online"])
+                await holds(lambda: late.hosts[-1:] == ["online"])
             service.link.connection.end("killed (test)")
-            await holds(lambda: early.hosts == ["online", "offline", "online"])
+            await holds(lambda: "offline" in early.hosts and early.hosts[-1] == "online")
         await holds(lambda: early.hosts[-1] == "offline")
         async with device("d3", broker, tmp_path) as later:
-            await holds(lambda: later.hosts == ["offline"])
+            await holds(lambda: later.hosts[-1:] == ["offline"])
 
 
 async def test_a_fleet_with_its_own_broker_needs_nothing_else(tmp_path: Path) -> None:
