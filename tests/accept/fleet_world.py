@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,33 +159,25 @@ class World:
             device.start()
         return self.devices[first:]
 
-    async def real(self, home: Path, **settings: str) -> RealDevice:
-        """A device service of a state directory that has a model `tiny`, enrolled and ready; `ended` with the block."""
-        code = await self.code()
-        command = [
-            "device",
-            "enroll",
-            "--fleet",
-            self.server.url,
-            "--code",
-            code,
-            "--name",
-            "real",
-            "--ca",
-            str(self.ca),
-        ]
-        await asyncio.to_thread(edgewise, home, *command)
+    async def real(self, home: Path, **environment: str) -> RealDevice:
+        """A device service of a state directory that has a model `tiny`, enrolled; not running yet.
+
+        Args:
+            environment: Further variables, for its enrolment too.
+        """
+        command = ["device", "enroll", "--fleet", self.server.url, "--code", await self.code(), "--ca", str(self.ca)]
+        await asyncio.to_thread(partial(edgewise, home, *command, environment=environment))
         membership = EnrolmentFolder(home).read()
         assert membership is not None
-        return RealDevice(membership.uid, home, settings)
+        return RealDevice(membership.uid, home, environment)
 
 
 class RealDevice:
     """A device service that can be killed and started again at the same address. `kill` takes its engine too, as a power cut."""
 
-    def __init__(self, uid: str, home: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, uid: str, home: Path, environment: Mapping[str, str]) -> None:
         self.uid = uid
-        chosen = {**thread_limit(), "EDGEWISE_DRAIN_S": "2", **settings}
+        chosen = {**thread_limit(), "EDGEWISE_DRAIN_S": "2", **environment}
         self.service = DeviceService(home, ["--model", "tiny"], environment=chosen, port=free_port())
 
     def __repr__(self) -> str:
@@ -216,7 +209,7 @@ class RealDevice:
 
 
 @contextmanager
-def device_home(*models: str) -> Iterator[Path]:
+def device_home() -> Iterator[Path]:
     """A state directory with the tiny model `tiny`."""
     with new_home(starter=False) as home:
         import_tiny(home)

@@ -28,15 +28,20 @@ def cache_dir() -> Path:
     return Path(os.environ.get("EDGEWISE_TEST_HOME") or Path.home() / ".cache" / "edgewise-tests")
 
 
-def edgewise(home: Path, *args: str, timeout_s: float = 120) -> str:
-    """Run one `edgewise` command in a state directory; returns its standard output.
+def edgewise(home: Path, *args: str, timeout_s: float = 120, environment: Mapping[str, str] | None = None) -> str:
+    """Run one `edgewise` command in a state directory, with further variables; returns its standard output.
 
     Raises:
         RuntimeError: It failed; the message carries its output.
     """
     command = edgewise_command(*args)
     done = subprocess.run(
-        command, env=edgewise_environment(home), check=False, capture_output=True, text=True, timeout=timeout_s
+        command,
+        env=edgewise_environment(home, environment),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
     )
     if done.returncode != 0:
         raise RuntimeError(f"edgewise {' '.join(args)}: code {done.returncode}\n{done.stdout}{done.stderr}")

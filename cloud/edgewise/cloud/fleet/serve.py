@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 
 from edgewise.cloud.console.app import mount_console
 from edgewise.cloud.fleet.api.app import add_api
-from edgewise.cloud.fleet.api.auth import caller
+from edgewise.cloud.fleet.api.auth import Caller, caller
 from edgewise.cloud.fleet.app import FleetService
 from edgewise.core.addresses import is_loopback
 from edgewise.core.files import alone
@@ -53,7 +53,7 @@ def create_app(service: FleetService) -> FastAPI:
         finally:
             await service.stop()
 
-    app = FastAPI(title="Edgewise fleet", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Edgewise fleet", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
@@ -66,6 +66,10 @@ def create_app(service: FleetService) -> FastAPI:
             {"status": "ready"} if trouble is None else {"status": "not ready", "reason": trouble},
             status_code=200 if trouble is None else 503,
         )
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi(_: Caller) -> Response:
+        return JSONResponse(app.openapi())
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics(request: Request) -> Response:
