@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements.lock"
 TORCH = "2.13.0"
 GROUPS = ("test", "lint", "build")
-CUDA_ONLY = re.compile(r"^(nvidia-|cuda-|triton(?![a-z]))")
+CUDA_ONLY = re.compile(r"^(nvidia-(?!ml-py)|cuda-|triton(?![a-z]))")
 HEADER = """\
 # Locked versions for `make install`: Python 3.10 to 3.13, x86-64 and aarch64. Made by `make lock`; do not edit.
 # The CUDA libraries of torch's default build are not listed: torch pins them itself, and its CPU build needs none.

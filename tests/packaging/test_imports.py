@@ -16,9 +16,16 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = ("appliance", "edge", "cloud", "models", "kernels")
 toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-BROUGHT = {"pydantic_core": "pydantic", "triton": "torch", "paho": "paho-mqtt", "PIL": "pillow"}
+BROUGHT = {
+    "pydantic_core": "pydantic",
+    "triton": "torch",
+    "paho": "paho-mqtt",
+    "PIL": "pillow",
+    "argon2": "argon2-cffi",
+    "pynvml": "nvidia-ml-py",
+}
 """Modules that come with a distribution of another name, of the one version that fits it."""
-RUN_OR_FOUND = {"iotcore", "pip", "python-multipart", "tomli"}
+RUN_OR_FOUND = {"iotcore", "jetson-stats", "pip", "psycopg", "python-multipart", "tomli"}
 """Dependencies that no import statement names: imported by name where they are there, run as a program, used by starlette."""
 
 PLANTED = [

@@ -20,7 +20,7 @@ from pathlib import Path
 names = [found.name for found in pkgutil.walk_packages(edgewise.__path__, "edgewise.")]
 no_triton = importlib.util.find_spec("triton") is None  # it comes with torch for CUDA
 for name in names:
-    if not name.endswith("__main__") and not (no_triton and name.startswith("edgewise.kernels.triton.")):
+    if not name.endswith(("__main__", ".migrations.env")) and not (no_triton and name.startswith("edgewise.kernels.triton.")):
         importlib.import_module(name)
 print(*sorted({str(Path(path)) for path in edgewise.__path__}))
 print(*sorted({name.split(".")[1] for name in names}))
