@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import httpx
-from fastapi import FastAPI
+import asyncio
+import time
 
+import httpx
+import pytest
+from fastapi import FastAPI
+from nicegui import Client
+
+from edgewise.cloud.console import visit
 from edgewise.cloud.console.app import mount_console
 from edgewise.cloud.fleet.actor import Actor
 from edgewise.cloud.fleet.api.app import add_api
@@ -35,6 +41,29 @@ async def test_a_second_service_in_one_process_has_a_console_of_its_own() -> Non
             assert f"{count} device" in page.text
             assert (await client.get("/fleet/v1/whoami")).json()["name"] == "ada"
             assert (await client.get("/no-such-page", headers={"accept": "text/html"})).status_code == 404
+
+
+async def test_a_page_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visit, "_SESSION_CHECK_S", 0.05)
+    monkeypatch.setattr(visit, "_LEAVE_S", 0.05)
+    fake = FakeFleet(1)
+    app = make_app(fake)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://fleet") as client,
+    ):
+        token = await fake.people.login("ada", PASSWORD, "")
+        client.cookies.set("edgewise_session", token)
+        before = set(Client.instances)
+        await client.get("/", headers={"accept": "text/html"})
+        page = Client.instances[(set(Client.instances) - before).pop()]
+        await asyncio.sleep(0.3)
+        assert not page.is_deleted
+        await fake.people.logout(token)
+        deadline = time.monotonic() + 30
+        while not page.is_deleted:
+            assert time.monotonic() < deadline, "the page outlived its session"
+            await asyncio.sleep(0.02)
 
 
 async def test_an_action_is_written_down_with_where_it_came_from() -> None:

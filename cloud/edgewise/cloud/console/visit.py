@@ -23,6 +23,7 @@ Result = TypeVar("Result")
 Refresh = Callable[["set[str] | None"], Awaitable[None]]
 log = get_logger(__name__)
 _SESSION_CHECK_S = 20.0
+_LEAVE_S = 2.0  # for the browser to go to the login by itself
 _AT_ONCE = 40  # a query has at most 100 terms and 2000 characters
 
 
@@ -149,12 +150,18 @@ class Visit:
                 self.complain("This page cannot be kept current. Load it again; the service's log says why.")
 
     async def _guard_session(self) -> None:
+        """Ends the page with its session, whatever the browser does: nothing more is sent to it."""
         while True:
             await asyncio.sleep(_SESSION_CHECK_S)
             try:
                 await self.me()
             except NotAuthenticated:
+                await asyncio.sleep(_LEAVE_S)
+                if not self.client.is_deleted:
+                    self.client.delete()
                 return
+            except EdgewiseError as error:
+                log.error("session_unchecked", reason=error.message)  # the database refuses; the next look may succeed
 
 
 def uid_query(uids: Sequence[str]) -> str:
