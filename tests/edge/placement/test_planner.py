@@ -58,9 +58,14 @@ def peer() -> FakeCloud:
     return FakeCloud(info=CloudInfo(name="p", tenant="t", site=True, models=(free,)))
 
 
-class NoPower:
+class SetPower:
+    """What a test says of the device."""
+
+    def __init__(self) -> None:
+        self.state = PowerState()
+
     def read(self) -> PowerState:
-        return PowerState()
+        return self.state
 
 
 @dataclass
@@ -70,6 +75,7 @@ class Device:
     cloud: FakeCloud = field(default_factory=FakeCloud)
     peer: FakeCloud | None = None
     here: FakeEngine = field(default_factory=FakeEngine)
+    power: SetPower = field(default_factory=SetPower)
     stores: list[ReceiptStore] = field(default_factory=list)
     numbers: int = 0
 
@@ -83,7 +89,7 @@ class Device:
             PlacementSettings(**settings),
             self.far(),
             self.stores[-1],
-            power=NoPower(),
+            power=self.power,
             clock=self.clock,
         )
 
@@ -288,6 +294,22 @@ async def test_it_learns_both_sides_and_takes_the_faster_one(device: Device) -> 
     assert decision.where == "cloud"
     assert decision.reason == "Policy 'balanced': expected 0.80 s in the cloud against 4.00 s here."
     assert here.why == "It costs more."
+
+
+async def test_a_device_that_holds_back_sends_away_what_may_go_and_keeps_the_rest(device: Device) -> None:
+    planner = device.planner(policy="fastest")
+    for policy, total_s in (("local-only", 1.0), ("prefer-cloud", 3.0)):
+        for _ in range(6):
+            await run(device, planner, total_s=total_s, policy=policy)
+    device.clock.advance(60)
+    assert (await device.decide(planner)).where == "local"
+    device.power.state = PowerState(cost=8.0)
+    device.clock.advance(60)
+    assert (await device.decide(planner)).where == "cloud"
+    assert (await device.decide(planner, privacy=Privacy.PRIVATE)).where == "local"
+    device.power.state = PowerState()
+    device.clock.advance(60)
+    assert (await device.decide(planner)).where == "local"
 
 
 async def test_answers_of_several_places_or_that_broke_teach_nothing_of_pace(device: Device) -> None:

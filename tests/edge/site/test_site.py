@@ -61,6 +61,9 @@ class Device:
         told = {"telemetry_s": 0.1} | agent
         overrides = {"home": home, "mqtt.host": broker.host, "mqtt.port": broker.port, "mqtt.uid": UID}
         overrides |= {f"agent.{name}": value for name, value in told.items()}
+        if UID in broker.passwords:
+            (home / "password").write_text(broker.passwords[UID])
+            overrides["mqtt.password_file"] = home / "password"
         return load_settings(overrides=overrides, environ={}, default_file=home / "none.toml")
 
     async def __aenter__(self) -> Device:
@@ -178,6 +181,16 @@ async def test_of_a_device_that_died_no_value_is_left(broker: BrokerProcess, tmp
 
         while not await gone():  # bounded by the test's own time limit
             pass
+
+
+async def test_a_broker_that_forbids_it_is_told_of_once_and_costs_nothing_else(tmp_path: Path) -> None:
+    with mosquitto_broker(users=(UID,)) as strict:  # our access list, which has nothing of sites
+        async with Device(strict, tmp_path / "home", home_assistant=True) as device:
+            await until(lambda: "site_not_permitted" in device.told)
+            await until(lambda: device.broker.link.connects == 1 and device.broker.link.connected)
+            turns = device.hardware.asked
+            await until(lambda: device.hardware.asked > turns + 1)
+            assert [event.kind for event in device.deps.events.since()].count("site_not_permitted") == 1
 
 
 def test_a_list_that_is_damaged_names_nothing(tmp_path: Path) -> None:
