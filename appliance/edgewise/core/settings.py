@@ -6,12 +6,12 @@ default in force.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-import dataclasses
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_origin

@@ -28,7 +28,7 @@ from edgewise.pipeline.run import explain
 from edgewise.pipeline.state import open_state
 from edgewise.pipeline.task import Task
 from edgewise.wire.messages import CloudInfo
-from tests.edge.placement.test_planner import TINY, FakeCloud, NoPower
+from tests.edge.placement.test_planner import TINY, FakeCloud, SetPower
 from tests.fakes.engine import FakeEngine
 from tests.fakes.serving import fake_model
 
@@ -68,7 +68,10 @@ class Desk:
         cloud = CloudInfo(name="c", tenant="t", models=(TINY.model_copy(update={"digest": model.digest}),))
         store = ReceiptStore(open_state(self.path))
         planner = PlacementPlanner(
-            PlacementSettings(policy=policy), {"cloud": Far(FakeCloud(info=cloud), LinkMeter())}, store, power=NoPower()
+            PlacementSettings(policy=policy),
+            {"cloud": Far(FakeCloud(info=cloud), LinkMeter())},
+            store,
+            power=SetPower(),
         )
 
         async def texts(task: Task, missing: int) -> Plan:
