@@ -110,6 +110,10 @@ class FleetDouble:
     def of(self, kind: str) -> list[Envelope]:
         return [envelope for topic, envelope in self.said if topic == kind or topic.startswith(f"{kind}/")]
 
+    def each(self, kind: str) -> list[Envelope]:
+        """As `of`, with what came more than once only once."""
+        return [*{envelope.id: envelope for envelope in self.of(kind)}.values()]
+
     def acks(self, id: str) -> list[Ack]:
         """Changes of a command's state, each once, without the pieces of its answer."""
         found: list[Ack] = []

@@ -95,7 +95,7 @@ async def test_a_dead_link_task_is_noticed_and_begun_again(
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await until(lambda: len(fleet.of("sync")) >= 2, "a sync after the revival")
-    await until(lambda: [one.read(Event).kind for one in fleet.of("evt")] == ["link_task_died"], "an event")
+    await until(lambda: [one.read(Event).kind for one in fleet.each("evt")] == ["link_task_died"], "an event")
 
 
 async def test_without_a_broker_it_waits_and_stops_at_once(
@@ -115,13 +115,13 @@ async def test_events_of_the_service_reach_the_fleet(fleet: FleetDouble, device:
     device.deps.events.emit("engine_crashed", "The engine was ended by signal 9.", model="tiny")
     device.deps.events.emit("draining", "nobody needs to hear of this")
     device.deps.events.emit("mqtt_clone", "Another client uses the name.")
-    await until(lambda: len(fleet.of("evt")) == 2)
-    told = [(topic, one.read(Event)) for topic, one in fleet.said if topic.startswith("evt/")]
-    assert [(topic, event.kind) for topic, event in told] == [
-        ("evt/warning", "engine_crashed"),
-        ("evt/critical", "mqtt_clone"),
-    ]
-    assert told[0][1].facts == {"model": "tiny"}
+    await until(lambda: len(fleet.each("evt")) == 2)
+    told = {topic: one.read(Event) for topic, one in fleet.said if topic.startswith("evt/")}
+    assert {topic: event.kind for topic, event in told.items()} == {
+        "evt/warning": "engine_crashed",
+        "evt/critical": "mqtt_clone",
+    }
+    assert told["evt/warning"].facts == {"model": "tiny"}
 
 
 async def test_the_birth_says_how_long_the_certificate_lasts(

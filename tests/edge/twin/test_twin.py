@@ -27,7 +27,9 @@ async def stands(fleet: FleetDouble, shadow: str, seen: int, state: str) -> Repo
 
 
 def alarms(fleet: FleetDouble) -> list[str]:
-    return [event.message for one in fleet.of("evt") for event in [one.read(Event)] if event.kind == "desired_refused"]
+    return [
+        event.message for one in fleet.each("evt") for event in [one.read(Event)] if event.kind == "desired_refused"
+    ]
 
 
 POLICY = {"telemetry": {"period_s": 1800}, "budgets": {"daily_bytes": 1000000}, "labels": {"site": "lyon"}, "later": 1}
