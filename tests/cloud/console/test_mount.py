@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 import httpx
 import pytest
@@ -41,6 +42,33 @@ async def test_a_second_service_in_one_process_has_a_console_of_its_own() -> Non
             assert f"{count} device" in page.text
             assert (await client.get("/fleet/v1/whoami")).json()["name"] == "ada"
             assert (await client.get("/no-such-page", headers={"accept": "text/html"})).status_code == 404
+
+
+async def test_what_changes_while_a_page_is_built_is_seen() -> None:
+    fake = FakeFleet(1)
+    uid = next(iter(fake.devices.devices))
+    counts, asked = fake.devices.counts, []
+
+    async def changed_meanwhile(actor: Actor, query: str = "") -> Mapping[str, int]:
+        found = await counts(actor, query)
+        asked.append(found)
+        if len(asked) == 1:
+            fake.devices.set_state(uid, "draining")
+        return found
+
+    fake.devices.counts = changed_meanwhile  # type: ignore[method-assign]
+    app = make_app(fake)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://fleet") as client,
+    ):
+        client.cookies.set("edgewise_session", await fake.people.login("ada", PASSWORD, ""))
+        await client.get("/", headers={"accept": "text/html"})
+        deadline = time.monotonic() + 30
+        while len(asked) < 2:
+            assert time.monotonic() < deadline, "the page missed the change"
+            await asyncio.sleep(0.02)
+    assert asked[-1] == {"draining": 1}
 
 
 async def test_a_page_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:

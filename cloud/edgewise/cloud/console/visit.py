@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -45,6 +46,9 @@ class Visit:
         self.token: str = request.scope[SESSION]
         self.actor = self._here(request.scope[ACTOR])
         self._watches: list[_Watch] = []
+        self._live = ExitStack()  # from before anything is read: what changes while the page is built is not missed
+        self._changes = self._live.enter_context(console.fleet.changes.subscribe(self.actor.tenant))
+        client.on_delete(self._live.close)
 
     @property
     def fleet(self) -> Fleet:
@@ -125,15 +129,15 @@ class Visit:
 
     async def _follow(self) -> None:
         if not self._watches:
+            self._live.close()
             return
-        with self.fleet.changes.subscribe(self.actor.tenant) as subscription:
-            while True:
-                changes = await subscription.next()
-                lost, subscription.lost = subscription.lost, False
-                for watch in self._watches:
-                    _note(watch, changes, lost)
-                await self._refresh()
-                await asyncio.sleep(1.0)
+        while True:
+            changes = await self._changes.next()
+            lost, self._changes.lost = self._changes.lost, False
+            for watch in self._watches:
+                _note(watch, changes, lost)
+            await self._refresh()
+            await asyncio.sleep(1.0)
 
     async def _refresh(self) -> None:
         for watch in self._watches:
