@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -94,6 +93,8 @@ def _admin(home: Path) -> str:
 
 
 def _login(url: str, password: str) -> str:
+    import httpx
+
     body = {"name": "bench", "password": password, "cookie": False}
     answer = httpx.post(f"{url}/fleet/v1/login", json=body, timeout=60, trust_env=False)
     if answer.is_error:
