@@ -123,3 +123,23 @@ def test_what_is_remembered() -> None:
     assert len(recent) == 1
     assert len(BUILT_IN) == len(set(BUILT_IN)) == TrialArgs.model_fields["prompts"].default
     assert EOS not in model.tokenizer.encode("a")
+
+
+async def test_what_loading_a_model_takes_is_no_energy_of_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    models, _, new = two(steps_of(1), steps_of(1))
+    drawn, submit = [0.0], new.submit
+
+    async def slow(request: GenerateRequest) -> object:
+        drawn[0] += 1000.0
+        return await submit(request)
+
+    monkeypatch.setattr(new, "submit", slow)
+    scores = await run_trial(models, ARGS, RecentInputs(), meter=lambda: drawn[0])
+    assert scores.joules_per_token == 0.0
+
+
+async def test_tokens_whose_energy_is_unknown_do_not_count_for_it() -> None:
+    models, *_ = two(steps_of(1), steps_of(1))
+    readings = iter([0.0, 9.0, None, None, 9.0, 18.0] * 100)
+    scores = await run_trial(models, ARGS, RecentInputs(), meter=lambda: next(readings))
+    assert scores.joules_per_token == pytest.approx(1.0)

@@ -42,10 +42,33 @@ Progress = Callable[[str, float], Awaitable[None]]
 
 
 @dataclass(slots=True)
+class _Answer:
+    """What a model wrote. `seconds` and `joules` (None where unknown) are from its first token to the last: neither reading the
+    prompt nor loading the model is among them."""
+
+    written: list[int]
+    seconds: float
+    joules: float | None
+
+
+@dataclass(slots=True)
 class _Pace:
+    """Sums over answers; `measured` counts the tokens whose energy is known."""
+
     tokens: int = 0
     seconds: float = 0.0
-    joules: float | None = None
+    joules: float = 0.0
+    measured: int = 0
+
+    def add(self, answer: _Answer) -> None:
+        after_first = len(answer.written) - 1
+        if after_first < 1:
+            return
+        self.tokens += after_first
+        self.seconds += answer.seconds
+        if answer.joules is not None:
+            self.joules += answer.joules
+            self.measured += after_first
 
     @property
     def tokens_per_s(self) -> float:
@@ -53,7 +76,7 @@ class _Pace:
 
     @property
     def joules_per_token(self) -> float | None:
-        return None if self.joules is None or not self.tokens else self.joules / self.tokens
+        return self.joules / self.measured if self.measured else None
 
 
 async def run_trial(
@@ -131,15 +154,9 @@ async def _write(
     prompt = await _prompt(model, given, tokens)
     if prompt is None:
         return None
-    before = meter()
-    written, seconds = await _generate(model, prompt, tokens)
-    after = meter()
-    if len(written) > 1:
-        pace.tokens += len(written) - 1
-        pace.seconds += seconds
-        if before is not None and after is not None:
-            pace.joules = (pace.joules or 0.0) + after - before
-    return [token for token in written if token not in model.tokenizer.eos_ids]
+    answer = await _generate(model, prompt, tokens, meter)
+    pace.add(answer)
+    return [token for token in answer.written if token not in model.tokenizer.eos_ids]
 
 
 def _in_tokens_of(model: ServedModel, writer: ServedModel, written: Sequence[int]) -> list[int]:
@@ -161,12 +178,12 @@ async def _agreement(model: ServedModel, given: ChatInput | TextInput, text: Seq
     for begin in range(0, len(wanted), _TOGETHER):
         places = range(begin, min(begin + _TOGETHER, len(wanted)))
         nexts = await asyncio.gather(*(_generate(model, (*prompt, *wanted[:place]), 1) for place in places))
-        agreed += [tuple(drawn) == (wanted[place],) for place, (drawn, _) in zip(places, nexts, strict=True)]
+        agreed += [answer.written == [wanted[place]] for place, answer in zip(places, nexts, strict=True)]
     return agreed
 
 
-async def _generate(model: ServedModel, prompt: Sequence[int], tokens: int) -> tuple[list[int], float]:
-    """Greedy tokens, and the seconds from the first to the last."""
+async def _generate(model: ServedModel, prompt: Sequence[int], tokens: int, meter: Meter = lambda: None) -> _Answer:
+    """Greedy tokens."""
     request = GenerateRequest(
         id=f"trial-{uuid4().hex}",
         prompt=tuple(prompt),
@@ -180,16 +197,20 @@ async def _generate(model: ServedModel, prompt: Sequence[int], tokens: int) -> t
     stream = await model.engine.submit(request)
     written: list[int] = []
     first = last = time.monotonic()
+    before: float | None = None
     try:
         async for chunk in stream:
             last = time.monotonic()
-            first = first if written else last
+            if not written and chunk.tokens:
+                first, before = last, meter()
             written += chunk.tokens
             if chunk.finish in ("error", "cancelled"):
                 raise _error(chunk.error_code, chunk.error_message)
     finally:
         await stream.aclose()
-    return written, last - first
+    after = meter()
+    joules = None if before is None or after is None else after - before
+    return _Answer(written, last - first if written else 0.0, joules)
 
 
 def _error(code: str | None, message: str | None) -> EdgewiseError:
