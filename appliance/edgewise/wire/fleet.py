@@ -124,6 +124,7 @@ class Desired(Message):
 
     gen: PositiveInt
     document: dict[str, Any]
+    clear: bool = False  # an empty document is meant; without it, one after another is taken for a fault of the fleet
     author: str = Field(default="", max_length=128)
 
 

@@ -57,6 +57,15 @@ async def test_a_new_broker_gets_what_devices_have_not_seen(bench: Bench) -> Non
     assert [uid for uid, _, _ in bench.down.documents] == ["d2"]
 
 
+async def test_what_is_desired_empty_is_meant_so(bench: Bench) -> None:
+    await bench.device()
+    for document in (DOCUMENT, {}):
+        await bench.shadows.desire(OPERATOR, "d1", "config", document)
+    await report(bench, seen=1, applied=1)
+    await bench.shadows.linked()
+    assert [one.clear for _, _, one in bench.down.documents] == [False, True, True]
+
+
 async def test_an_older_generation_never_follows_a_newer_one(bench: Bench) -> None:
     """The broker keeps the last that it gets."""
     await bench.device()

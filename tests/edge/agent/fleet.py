@@ -96,8 +96,9 @@ class FleetDouble:
     async def control(self, id: str, do: Any, **fields: Any) -> None:
         await self.send(topics.control(self.uid, id), Control(do=do, **fields))
 
-    async def desire(self, shadow: str, gen: int, document: dict[str, Any]) -> None:
-        await self.send(topics.desired(self.uid, shadow), Desired(gen=gen, document=document), retain=True)
+    async def desire(self, shadow: str, gen: int, document: dict[str, Any], *, clear: bool = False) -> None:
+        desired = Desired(gen=gen, document=document, clear=clear)
+        await self.send(topics.desired(self.uid, shadow), desired, retain=True)
 
     async def forget_host(self) -> None:
         await self.link.publish(topics.HOST_LIVE, b"", retain=True)

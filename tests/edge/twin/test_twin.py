@@ -94,6 +94,8 @@ async def test_what_was_good_stays_under_a_bad_one_and_under_an_empty_one(fleet:
     assert len(await until(lambda: len(alarms(fleet)) == 2 and alarms(fleet))) == 2
     await fleet.desire("policy", 4, {"labels": {}})
     assert (await stands(fleet, "policy", 4, "applied")).applied == 4
+    await fleet.desire("policy", 5, {}, clear=True)
+    assert (await stands(fleet, "policy", 5, "applied")).document == {}
 
 
 async def test_an_older_document_and_the_same_again_change_nothing(fleet: FleetDouble, device: Device) -> None:

@@ -82,7 +82,7 @@ class ShadowService:
         self._changes.publish(*(Change(actor.tenant, "shadow", uid) for uid in gens))
         for uid, gen in gens.items():
             try:
-                await self._send(uid, shadow, Desired(gen=gen, document=dict(document), author=actor.name))
+                await self._send(uid, shadow, _message_of(gen, document, actor.name))
             except EdgewiseError as error:
                 log.info(
                     "fleet_desired_waits", uid=uid, shadow=shadow, reason=error.message
@@ -208,7 +208,12 @@ def _unseen(session: Session) -> list[ShadowRow]:
 
 
 def _message(row: ShadowRow) -> Desired:
-    return Desired(gen=row.gen, document=row.desired or {}, author=row.author)
+    return _message_of(row.gen, row.desired, row.author)
+
+
+def _message_of(gen: int, document: Mapping[str, Any] | None, author: str) -> Desired:
+    """A document that somebody desired empty is meant so; one that is not there is not."""
+    return Desired(gen=gen, document=dict(document or {}), clear=document is not None and not document, author=author)
 
 
 def _overtake(session: Session, ahead: Iterable[ShadowRow], batch: Mapping[str, Synced], now: float) -> None:

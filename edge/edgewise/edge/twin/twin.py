@@ -158,7 +158,7 @@ class _Keeper:
             return
         standing = self.standing.arrived(message.gen, message.document)
         try:
-            if not message.document and self.standing.document:
+            if not message.document and self.standing.document and not message.clear:
                 raise BadMessage(EMPTY)
             self._part.check(message.document)
         except EdgewiseError as error:
