@@ -14,6 +14,7 @@ from edgewise.edge.agent.telemetry.meter import Meter, quantile
 from edgewise.edge.hardware.protocol import Readings
 from edgewise.pipeline.model import Models
 from edgewise.wire.fleet import Ack
+from tests.fakes.engine import FakeEngine
 from tests.fakes.serving import fake_model
 
 BOUNDS = (0.1, 0.5, 1.0, math.inf)
@@ -105,3 +106,11 @@ async def test_the_level_of_the_governor_is_told() -> None:
     assert "governor_level" not in await meter.sample()
     deps.metrics.registry.gauge("governor_level", "of a governor").set(2)
     assert (await meter.sample())["governor_level"] == 2.0
+
+
+async def test_it_is_ready_while_the_engine_of_every_pinned_model_runs() -> None:
+    engine = FakeEngine()
+    meter = Meter(ApiDependencies(models=Models([fake_model(), fake_model(engine, name="other")])), Bench())
+    assert (await meter.sample())["ready"] == 1.0
+    engine.state = "restarting"
+    assert (await meter.sample())["ready"] == 0.0

@@ -140,7 +140,6 @@ DEFAULTS: tuple[Rule, ...] = (
     Rule(name="offline", condition=Offline(for_s=60), severity="critical"),
     Rule(name="memory 80 %", condition=Gauge(value="memory_used", of="memory_total", above=0.8)),
     Rule(name="memory 90 %", condition=Gauge(value="memory_used", of="memory_total", above=0.9), severity="critical"),
-    Rule(name="fragmentation 15 %", condition=Gauge(value="fragmentation", above=0.15, for_s=600)),
     Rule(name="slower than usual", condition=Rise(value="ttft_p95_ms", above=1.2, for_s=600)),
     Rule(
         name="fewer than 99 % succeed",
@@ -152,7 +151,7 @@ DEFAULTS: tuple[Rule, ...] = (
     ),
     Rule(name="hot", condition=Gauge(value="temperature_c", above=80, clear=75)),
     Rule(name="throttled", condition=Gauge(value="throttled", above=0.5, for_s=30), severity="critical"),
-    Rule(name="disk almost full", condition=Gauge(value="disk_free", of="disk_total", below=0.1, clear=0.12)),
+    Rule(name="disk almost full", condition=Gauge(value="disk_free", below=2.0 * 2**30, clear=3.0 * 2**30)),
     Rule(name="certificate", condition=Certificate(below_days=14)),
     Rule(name="not as desired", condition=OutOfSync(for_s=3600)),
 )

@@ -50,6 +50,7 @@ class Meter:
         grown = {series: _growth(value, self._before.get(series, 0.0)) for series, value in now.items()}
         self._before, self._at = now, self._deps.clock.monotonic()
         values = {**_gauges(now), **await self._machine(), "uptime_s": round(self._at - self._began, 1)}
+        values["ready"] = float(all(model.engine.state == "ready" for model in self._deps.models.pinned()))
         if seconds:  # the first sample only begins the counting
             values |= _rates(grown, seconds) | self._requests(grown) | self._energy(grown)
         self._drawn = self._joules()
