@@ -200,8 +200,9 @@ class SimulatedDevice:
         return Birth(version="0.1.0", boot=self._boot, started=self._started, ops=OPS, hardware=hardware, models=models)
 
     def _sync(self) -> Sync:
-        open_ids = tuple(id for id in self._running)
-        return Sync(gens=dict(self._gens), open=open_ids, outbox={"all": len(self._outbox)})  # type: ignore[arg-type]
+        results = sum(re is not None for _, _, re, _ in self._outbox.values())
+        outbox = {"result": results, "telemetry": len(self._outbox) - results}
+        return Sync(gens=dict(self._gens), open=tuple(self._running), outbox=outbox)  # type: ignore[arg-type]
 
     # --- up --------------------------------------------------------------------------------------------------------------
 
