@@ -58,7 +58,7 @@ def paged_logits(files: ModelFiles, tokens: list[int], cut: int) -> torch.Tensor
 
 
 def engine_of(files: ModelFiles, **changes: Any) -> Engine:
-    options: dict[str, Any] = {"kv_memory_bytes": 1 << 24, "max_step_tokens": STEP_TOKENS, "threads": 1, **changes}
+    options: dict[str, Any] = {"kv_memory_bytes": 1 << 24, "max_step_tokens": STEP_TOKENS, **changes}
     config = EngineConfig(model=files, device="cpu", threads=1, dtype="float32", kv_dtype="float32", **options)
     return build(config, lambda _phase, _done: None)
 
