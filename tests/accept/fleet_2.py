@@ -14,7 +14,7 @@ import random
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from tests.e2e.postgres import PostgresServer, postgres_server
 SIMULATED = 6
 SMALL = 6
 """Up to so many rounds run on one database: PostgreSQL, or SQLite where it is not installed."""
+OPEN = ("queued", "sent", "accepted", "running")
 PEOPLE = 4  # who send commands at once
 PERIOD_S = 0.5
 PAUSE_S = (0.05, 1.0)
@@ -172,8 +173,13 @@ class Drill:
         await self.device.ready()
         await asyncio.to_thread(self.fleet.server.wait_ready)
         await self.fleet.online(len(self.uids))
-        for id in self.sent.commands:
-            await self.fleet.ended(id)
+
+        async def commands() -> bool:
+            counts = [
+                (await self.fleet.call("GET", "commands", params={"state": state, "limit": 1}))["total"]
+                for state in OPEN
+            ]
+            return not any(counts)
 
         async def outboxes() -> bool:
             return not any(device.waiting for device in self.fleet.devices)
@@ -182,8 +188,10 @@ class Drill:
             shown = [await self.fleet.call("GET", f"devices/{uid}/shadows/config") for uid in self.sent.gens]
             return all(one["applied"] == one["gen"] == self.sent.gens[one["uid"]] for one in shown)
 
-        await until(outboxes, "the outboxes of the simulated devices are empty")
-        await until(settings, "the latest settings are in force")
+        with suppress(TimeoutError):  # `faults` names what is not as it should be
+            await until(commands, "all commands have ended")
+            await until(outboxes, "the outboxes of the simulated devices are empty")
+            await until(settings, "the latest settings are in force")
         await asyncio.to_thread(self.device.service.stop)
 
 
@@ -238,6 +246,10 @@ async def faults(state: Drill, home: Path, url: str) -> list[str]:
         )
         if shown["state"] != "succeeded" and not interrupted:
             wrong.append(f"{op}: {shown['state']} {shown['code']} {shown['reason']}")
+    for uid, gen in state.sent.gens.items():
+        shown = await state.fleet.call("GET", f"devices/{uid}/shadows/config")
+        if shown["applied"] != gen:
+            wrong.append(f"{uid}: settings {shown['applied']} instead of {gen}")
     engine = create_engine(url)
     with engine.connect() as connection:
         counted = connection.execute(text("SELECT uid, count(*) FROM samples GROUP BY uid"))
