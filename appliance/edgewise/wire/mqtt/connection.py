@@ -48,7 +48,8 @@ class Broker:
     """Where a broker is and as whom to connect; user name and client id are one name.
 
     `cert_file` and `key_file` (PEM) prove who connects, where the broker asks for a certificate. `floor` is
-    what its certificate's dates are checked against. `silence_s`: see `SILENCE_S`.
+    what its certificate's dates are checked against. `silence_s`: see `SILENCE_S`. `keep_session`: whether the broker is to keep
+    what comes while this client is away; who has everything sent again anyway is better off without a queue that fills or jams.
     """
 
     host: str
@@ -61,6 +62,7 @@ class Broker:
     floor: TimeFloor = field(default_factory=TimeFloor, repr=False, compare=False)
     keepalive_s: int = 30
     silence_s: float = SILENCE_S
+    keep_session: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class Connection:
         """
         broker = self._broker
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = SESSION_EXPIRY_S
+        properties.SessionExpiryInterval = SESSION_EXPIRY_S if broker.keep_session else 0
         properties.ReceiveMaximum = RECEIVE_MAXIMUM
         properties.MaximumPacketSize = MAX_PACKET
         try:
@@ -135,7 +137,7 @@ class Connection:
                 broker.host,
                 broker.port,
                 broker.keepalive_s,
-                clean_start=False,
+                clean_start=not broker.keep_session,
                 properties=properties,
             )
         except (OSError, ValueError) as error:

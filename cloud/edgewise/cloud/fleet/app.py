@@ -183,7 +183,7 @@ class FleetService:
         else:
             broker = replace(broker_of(mqtt, USER), uid=USER)
         link = Link(
-            broker,
+            replace(broker, keep_session=False),  # devices send again what was not acknowledged by the service itself
             SessionCounter(self.settings.home / "fleet-session"),
             will=lambda ep: host_will(ep, self.name),
             birth=self._birth,
