@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from edgewise.core.settings_schema import Settings
 from scripts.service import DeviceService
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
@@ -38,4 +39,5 @@ def test_the_openai_python_example(service: DeviceService) -> None:
 
 
 def test_the_examples_use_the_default_port() -> None:
-    assert set(re.findall(r"127\.0\.0\.1:(\d+)", README)) == {"8400"}
+    defaults = {str(Settings().port), str(Settings().fleet.port)}
+    assert set(re.findall(r"127\.0\.0\.1:(\d+)", README)) == defaults

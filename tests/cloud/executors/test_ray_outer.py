@@ -48,33 +48,40 @@ def head() -> Iterator[Head]:
     """One with one place for a replica."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("ray is not installed here")
-    port = free_port()
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
-        command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"]
-        command += ["--node-ip-address=127.0.0.1", "--include-dashboard=false", "--num-cpus=1", "--num-gpus=0"]
-        command += ["--object-store-memory=83886080", f"--temp-dir={folder}", "--disable-usage-stats"]
-        command += [f'--resources={{"{RESOURCE}": 1}}']
-        process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        started = _start(Path(folder))
         try:
-            yield Head(f"127.0.0.1:{port}", process)
-            assert process.poll() is None  # it is not ours to end
+            yield started
+            assert started.process.poll() is None  # it is not ours to end
         finally:
-            family = _family(process) if process.poll() is None else []
-            process.terminate()  # it ends what it started
-            _, alive = psutil.wait_procs(family, timeout=5)
-            for one in alive:
-                one.kill()
-            process.wait()
+            _end(started.process)
 
 
-def listening(address: str) -> None:
-    """Bounded by the test's own time limit."""
-    host, _, port = address.rpartition(":")
-    while True:
+def _start(folder: Path, tries: int = 3) -> Head:
+    """Listening. Ray takes further ports of its own choice: where another program was quicker, it ends and is started again."""
+    port = free_port()
+    command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"]
+    command += ["--node-ip-address=127.0.0.1", "--include-dashboard=false", "--num-cpus=1", "--num-gpus=0"]
+    command += ["--object-store-memory=83886080", f"--temp-dir={folder / str(tries)}", "--disable-usage-stats"]
+    command += [f'--resources={{"{RESOURCE}": 1}}']
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None:
         with socket.socket() as probe:
-            if probe.connect_ex((host, int(port))) == 0:
-                return
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return Head(f"127.0.0.1:{port}", process)
         time.sleep(0.1)
+    _end(process)
+    assert tries > 1, f"ray start ends with code {process.returncode}"
+    return _start(folder, tries - 1)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    family = _family(process) if process.poll() is None else []
+    process.terminate()  # it ends what it started
+    _, alive = psutil.wait_procs(family, timeout=5)
+    for one in alive:
+        one.kill()
+    process.wait()
 
 
 DRIVER = """
@@ -108,7 +115,6 @@ asyncio.run(main())
 
 def test_a_cluster_that_is_there_is_joined_used_and_left(head: Head) -> None:
     """In a process of its own: a process has one token for all clusters of its life."""
-    listening(head.address)
     pipe = subprocess.PIPE
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, head.address], env=ENVIRONMENT, stdin=pipe, stdout=pipe, text=True
@@ -124,8 +130,7 @@ def test_a_cluster_that_is_there_is_joined_used_and_left(head: Head) -> None:
         driver.kill()
         driver.wait()
     psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=30)
-    assert not psutil.pid_exists(pid)  # its actors end with it, ...
-    listening(head.address)  # ... the cluster does not
+    assert not psutil.pid_exists(pid)  # its actors end with it; the fixture looks at the cluster
 
 
 async def test_one_that_does_not_answer_is_named() -> None:
