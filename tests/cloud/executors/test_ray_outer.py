@@ -57,9 +57,16 @@ def head() -> Iterator[Head]:
             _end(started.process)
 
 
+def _port() -> int:
+    """A free one that is none of those that Ray keeps for its workers, 10002 to 19999: with such a one it does not start."""
+    while (port := free_port()) < 20_000:
+        pass
+    return port
+
+
 def _start(folder: Path, tries: int = 3) -> Head:
     """Listening. Ray takes further ports of its own choice: where another program was quicker, it ends and is started again."""
-    port = free_port()
+    port = _port()
     command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"]
     command += ["--node-ip-address=127.0.0.1", "--include-dashboard=false", "--num-cpus=1", "--num-gpus=0"]
     command += ["--object-store-memory=83886080", f"--temp-dir={folder / str(tries)}", "--disable-usage-stats"]
