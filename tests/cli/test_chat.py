@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 from edgewise.cli.chat_client import Answer, AnswerBroken, ChatClient, NoService, ServiceRefusedError
 from edgewise.core.errors import EngineUnavailable, NotFound
+from tests.cli.terminal import drain, read_until
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
@@ -227,25 +227,7 @@ def converse(url: str, lines: list[str]) -> str:
         for line in lines:
             shown += read_until(master, b"> ")
             os.write(master, line.encode() + b"\n")
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
         shown += drain(master)
     os.close(master)
     return shown.decode()
-
-
-def read_until(descriptor: int, mark: bytes) -> bytes:
-    shown, deadline = b"", time.monotonic() + 120
-    while not shown.endswith(mark):
-        assert time.monotonic() < deadline, shown
-        shown += os.read(descriptor, 1024)
-    return shown
-
-
-def drain(descriptor: int) -> bytes:
-    shown = b""
-    while True:
-        try:
-            piece = os.read(descriptor, 1024)
-        except OSError:  # the other side is closed
-            return shown
-        shown += piece

@@ -14,6 +14,7 @@ import pytest
 
 from edgewise.cli.models_gate import _progress
 from edgewise.models.tiny import make_tiny_model
+from tests.cli.terminal import read_until
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 FEW = ("--tokens", "64", "--needle", "64")
@@ -65,10 +66,13 @@ def test_a_bar_keeps_to_the_width_of_a_narrow_terminal(monkeypatch: pytest.Monke
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("TERM", "xterm")
     ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w") as out, _progress(show=True, out=out) as tell:
-        assert tell is not None
-        tell("a step with a name that is longer than the whole terminal is wide", 0.5)
-    seen = os.read(ours, 65536).decode()
+    with os.fdopen(theirs, "w") as out:
+        with _progress(show=True, out=out) as tell:
+            assert tell is not None
+            tell("a step with a name that is longer than the whole terminal is wide", 0.5)
+        out.write("END")
+        out.flush()
+        seen = read_until(ours, b"END").decode()
     os.close(ours)
     assert "50%" in seen
     assert seen.count("\n") <= 3

@@ -54,15 +54,16 @@ class Running:
 def running(tmp_path: Path) -> Iterator[Running]:
     it = Running(tmp_path)
     yield it
-    it.worker.close(10)
+    it.worker.close(120)
 
 
-def test_pages_put_are_read_after_a_restart(tmp_path: Path) -> None:
+def test_pages_put_are_read_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "_LINGER_S", 120)  # until the close: however far apart the pages come
     first = Running(tmp_path)
     for index in range(5):
         assert first.worker.put(name(index), content(index))
     assert first.worker.holds(name(4))
-    first.worker.close(10)
+    first.worker.close(120)
     assert len(folder.all_files(tmp_path)) == 1  # what comes together lies together
     second = Running(tmp_path)
     chain = [name(index) for index in range(7)]
@@ -71,7 +72,7 @@ def test_pages_put_are_read_after_a_restart(tmp_path: Path) -> None:
     assert second.got == {name(index): content(index) for index in range(5)}
     assert not second.worker.fetch([name(9)])
     assert not second.worker.pending([name(9)])
-    second.worker.close(10)
+    second.worker.close(120)
 
 
 def test_a_full_queue_drops_and_counts(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,14 +156,15 @@ def test_a_tier_whose_thread_has_failed_says_so_and_asks_for_no_more_pages(
         until(lambda: running.stored(0))
         assert running.worker.fetch([name(0)])
     until(lambda: not store.accepts())
-    until(lambda: not running.worker.pending([name(0)]))
-    assert store.off
     assert not running.worker.put(name(2), content(2))
+    running.worker.close(120)  # the thread has ended: what it told is all
+    assert store.off
+    assert not running.worker.pending([name(0)])
     assert told == ["disk_cache_off"]
 
 
 def test_closing_twice_and_before_the_start_of_work_is_harmless(tmp_path: Path) -> None:
     it = Running(tmp_path)
-    it.worker.close(10)
-    it.worker.close(10)
+    it.worker.close(120)
+    it.worker.close(120)
     assert not it.worker.put(name(0), content(0))
