@@ -144,6 +144,24 @@ def test_aborts_at_any_time_free_every_page(engine: Engine) -> None:
     assert not engine.has_work
 
 
+def test_the_room_behind_the_last_token_is_told_while_it_is_held(engine: Engine) -> None:
+    size = engine.info.page_tokens
+    length = 64 + size + 1  # more than a step computes: what is promised to the prompt is no loss
+    for name in ("a", "b"):
+        engine.add(
+            make(name, prompt_of(length + ord(name), length, engine.info.vocab_size), max_tokens=4, min_tokens=4)
+        )
+    engine.step()
+    tokens = sum(len(one.tokens) for one in engine._scheduler.running)
+    pages = sum(len(one.pages) for one in engine._scheduler.running)
+    assert pages > 0
+    assert engine.stats().pages_unfilled == pytest.approx(pages - tokens / size)
+    while engine.has_work:
+        engine.step()
+        assert 0 <= engine.stats().pages_unfilled <= 2
+    assert engine.stats().pages_unfilled == 0
+
+
 def test_stop_tokens_lengths_and_min_tokens(engine: Engine) -> None:
     prompt = prompt_of(9, 12, engine.info.vocab_size)
     free = run(engine, make("free", prompt, max_tokens=12))["free"][0]

@@ -42,6 +42,7 @@ class FakeEngine:
     vocab_size: int = 512
     max_context: int = 4096
     num_pages: int = 1024
+    pages_unfilled: float = 0.0
     chunk_tokens: int = 1
     delay_s: float = 0.0
     script: Script | None = None
@@ -99,6 +100,7 @@ class FakeEngine:
             running=len(self.open),
             pages_total=self.num_pages,
             pages_free=self.num_pages - self.pages_used,
+            pages_unfilled=self.pages_unfilled,
             aborted=self.aborted,
         )
 

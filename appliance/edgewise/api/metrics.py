@@ -21,6 +21,7 @@ _GAUGES = {
     "pages_total": "Pages of the KV cache",
     "pages_free": "Pages of the KV cache that are free",
     "pages_cached": "Pages of the KV cache kept for their prefix",
+    "pages_unfilled": "Room behind the last token of running sequences, in pages of the KV cache",
     "spill_bytes": "Bytes of host memory promised to KV pages of preempted sequences",
     "spill_limit_bytes": "Bytes of host memory that KV pages of preempted sequences may have",
     "host_pages": "KV pages in host memory",

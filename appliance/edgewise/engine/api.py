@@ -50,7 +50,8 @@ class EngineStats:
     Those of the tiers count pages: what they hold now, and since the engine's start how many were found (`hits`), not found,
     refused because a file did not pass its checks (files), and not written (`dropped`). `disk_off` is 1 while the disk takes
     no writes. `spill_bytes` are promised to pages of preempted requests, of at most `spill_limit_bytes`; `spilled_pages` and
-    `unspilled_pages` count what has moved out and back.
+    `unspilled_pages` count what has moved out and back. `pages_unfilled` is the room behind the last token of running
+    sequences, in pages: others cannot use it, and at most the last page of each sequence has any.
     """
 
     running: int = 0
@@ -58,6 +59,7 @@ class EngineStats:
     pages_total: int = 0
     pages_free: int = 0
     pages_cached: int = 0
+    pages_unfilled: float = 0.0
     steps: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0

@@ -220,6 +220,7 @@ class Engine:
             pages_total=pages.num_pages,
             pages_free=pages.free,
             pages_cached=pages.cached,
+            pages_unfilled=self._scheduler.unfilled,
             preemptions=self._scheduler.preemptions,
             spill_bytes=spill.reserved_bytes,
             spill_limit_bytes=spill.limit_bytes,

@@ -104,6 +104,10 @@ class Residency:
         """Pages that suspending all of `sequences` makes available, at least."""
         return sum(1 for sequence in sequences for page in sequence.pages if self.pages.users(page) == 1)
 
+    def unfilled(self, sequence: Sequence) -> float:
+        """Room behind the last token of a running sequence, in pages: less than one; none where its next token needs a page."""
+        return max(0.0, len(sequence.pages) - len(sequence.tokens) / self._page_tokens)
+
     # --- parts -----------------------------------------------------------------------------------------------------------
 
     def _begin(self, sequence: Sequence, spare: int) -> bool:

@@ -127,6 +127,11 @@ class Scheduler:
     def __repr__(self) -> str:
         return f"Scheduler(running={len(self.running)}, waiting={len(self.waiting)}, {self.pages!r})"
 
+    @property
+    def unfilled(self) -> float:
+        """Room that running sequences hold behind their last token, in pages; what is promised to a prompt counts as filled."""
+        return sum(self._residency.unfilled(sequence) for sequence in self.running)
+
     # --- requests come and go --------------------------------------------------------------------------------------------
 
     def add(self, request: GenerateRequest) -> Sequence:

@@ -67,9 +67,18 @@ async def test_counts_are_those_since_the_sample_before() -> None:
     names = ("requests_ok", "requests_failed", "requests_timed_out")
     assert [second[name] for name in names] == [2, 1, 1]
     assert second["ttft_p50_ms"] == pytest.approx(17.5, abs=8)
+    assert second["ttft_p99_ms"] > second["ttft_p95_ms"] > second["ttft_p50_ms"]
     third = await meter.sample()
     assert [third[name] for name in names] == [0, 0, 0]
     assert "ttft_p50_ms" not in third
+
+
+async def test_fragmentation_is_a_share_of_the_pools_of_all_models() -> None:
+    one, other = FakeEngine(), FakeEngine()
+    meter = Meter(ApiDependencies(models=Models([fake_model(one), fake_model(other, name="other")])), Bench())
+    assert (await meter.sample())["kv_fragmentation"] == 0.0
+    one.pages_unfilled = 0.25 * (one.num_pages + other.num_pages)
+    assert (await meter.sample())["kv_fragmentation"] == 0.25
 
 
 async def test_the_accelerator_is_told_and_energy_is_of_the_tokens_since() -> None:

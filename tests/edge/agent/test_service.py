@@ -166,10 +166,13 @@ async def test_telemetry_has_figures_of_what_happened(fleet: FleetDouble, servic
     assert {
         "ttft_p50_ms",
         "ttft_p95_ms",
+        "ttft_p99_ms",
         "itl_p95_ms",
+        "itl_p99_ms",
         "queue",
         "running",
         "kv_used",
+        "kv_fragmentation",
         "memory_used",
         "disk_free",
     } <= set(seen)

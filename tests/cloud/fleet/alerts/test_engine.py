@@ -254,6 +254,28 @@ async def test_readings_of_every_kind(fleet: Fleet) -> None:
     ]
 
 
+async def test_the_defaults_tell_of_fragmentation_and_of_a_slower_99th_percentile(fleet: Fleet) -> None:
+    await fleet.service.add_defaults(ME)
+    await fleet.device("d", gauges={"kv_fragmentation": 0.16})
+
+    def fill(session: Session) -> None:
+        began, hour = int(fleet.clock.time()) // 60 * 60, int(fleet.clock.time()) // 3600 * 3600
+        minutes = [(60, began + 60 * n, 121.0) for n in range(-2, 10)]
+        hours = [(3600, hour - 3600 * n, 100.0) for n in range(2, 40)]
+        for name in ("ttft_p99_ms", "itl_p99_ms"):
+            for span, at, total in (*minutes, *hours):
+                session.add(RollupRow(uid="d", name=name, span_s=span, at=at, count=1, total=total, least=0, most=1))
+
+    await fleet.db.write(fill)
+    assert await fleet.look() == []
+    assert await fleet.look(300) == ["d: kv_fragmentation is 0.16 (above 0.15)"]
+    assert sorted(await fleet.look(300)) == [
+        "d: itl_p99_ms is 1.21 times its usual value (above 1.2)",
+        "d: kv_fragmentation is 0.16 (above 0.15)",
+        "d: ttft_p99_ms is 1.21 times its usual value (above 1.2)",
+    ]
+
+
 async def test_people_and_rules(fleet: Fleet) -> None:
     viewer = Actor(tenant=FIRST_TENANT, name="v")
     assert await fleet.service.add_defaults(ME) == len(DEFAULTS)

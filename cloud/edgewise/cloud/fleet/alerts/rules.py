@@ -140,7 +140,9 @@ DEFAULTS: tuple[Rule, ...] = (
     Rule(name="offline", condition=Offline(for_s=60), severity="critical"),
     Rule(name="memory 80 %", condition=Gauge(value="memory_used", of="memory_total", above=0.8)),
     Rule(name="memory 90 %", condition=Gauge(value="memory_used", of="memory_total", above=0.9), severity="critical"),
-    Rule(name="slower than usual", condition=Rise(value="ttft_p95_ms", above=1.2, for_s=600)),
+    Rule(name="fragmentation 15 %", condition=Gauge(value="kv_fragmentation", above=0.15, for_s=300)),
+    Rule(name="first token later than usual", condition=Rise(value="ttft_p99_ms", above=1.2, for_s=600)),
+    Rule(name="tokens slower than usual", condition=Rise(value="itl_p99_ms", above=1.2, for_s=600)),
     Rule(
         name="fewer than 99 % succeed",
         condition=Share(value="requests_failed", among=("requests_ok", "requests_failed"), above=0.01),

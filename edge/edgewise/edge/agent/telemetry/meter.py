@@ -113,6 +113,7 @@ def _gauges(now: Mapping[Series, float]) -> dict[str, float]:
             pages[name.rpartition("_")[2]] += value
     if pages["total"]:
         values["kv_used"] = round(1.0 - (pages["free"] + pages["cached"]) / pages["total"], 4)
+        values["kv_fragmentation"] = round(pages["unfilled"] / pages["total"], 4)
     return values
 
 
@@ -126,7 +127,9 @@ def _rates(grown: Mapping[Series, float], seconds: float) -> dict[str, float]:
     for name, metric, share in (
         ("ttft_p50_ms", "edgewise_ttft_seconds_bucket", 0.5),
         ("ttft_p95_ms", "edgewise_ttft_seconds_bucket", 0.95),
+        ("ttft_p99_ms", "edgewise_ttft_seconds_bucket", 0.99),
         ("itl_p95_ms", "edgewise_itl_seconds_bucket", 0.95),
+        ("itl_p99_ms", "edgewise_itl_seconds_bucket", 0.99),
     ):
         seconds_at = quantile(_buckets(grown, metric), share)
         if seconds_at is not None:
