@@ -25,6 +25,7 @@ from edgewise.wire.fleet import (
     Control,
     Desired,
     Event,
+    HostLive,
     Live,
     ModelState,
     Received,
@@ -38,6 +39,8 @@ from edgewise.wire.fleet import (
 from edgewise.wire.mqtt.connection import Broker, Connection, Incoming, Subscription, Will
 
 OPS = ("ping", "infer", "restart", "drain", "model.trial", "model.load", "model.unload", "logs", "diagnose")
+WINDOW = 32
+"""Rows that may be unacknowledged; the others wait for their turn, so that a slow fleet is not sent ever more."""
 _RESEND_S = 10.0
 _RECONNECT_S = 0.5
 
@@ -105,6 +108,7 @@ class SimulatedDevice:
         self._ep = ep
         self._boot, self._started = f"boot-{self.uid}", new_ulid()
         self._outbox: dict[str, tuple[str, Callable[[float], BaseModel], str | None, float]] = {}
+        self._sent: dict[str, float] = {}  # when each row was sent that is unacknowledged
         self._inbox: dict[str, Ack] = {}
         self._gens: dict[str, int] = {}
         self._documents: dict[str, dict[str, Any]] = {}
@@ -176,12 +180,15 @@ class SimulatedDevice:
         connection = Connection(self._broker, self._arrived, will=will)
         try:
             await connection.open()
-            await connection.subscribe([Subscription(topics.down(self.uid))])
+            await connection.subscribe([Subscription(topics.down(self.uid)), Subscription(topics.HOST_LIVE)])
             self._connection = connection
+            self._sent.clear()  # what was on its way may be lost
             self.tally.connects += 1
             await connection.publish(topics.birth(self.uid), encode(self._seal(self._birth())), retain=True)
             await connection.publish(topics.live(self.uid), encode(self._seal(Live(state="online"))), retain=True)
             await connection.publish(topics.sync(self.uid), encode(self._seal(self._sync())))
+            for shadow in self._gens:
+                self._report(shadow)
             while not connection.ended.done():
                 self._resend()
                 await asyncio.wait({connection.ended}, timeout=_RESEND_S)
@@ -209,16 +216,28 @@ class SimulatedDevice:
     def _put(self, topic: str, make: Callable[[float], BaseModel], *, re: str | None = None) -> None:
         """Into the outbox and on its way; `make` says it with its age in milliseconds."""
         self._outbox[new_ulid()] = (topic, make, re, self._loop.time())
-        self._send(next(reversed(self._outbox)))
+        self._fill()
 
     def _resend(self) -> None:
-        for id in list(self._outbox):
+        """What has been unacknowledged for long, and what had to wait."""
+        late = self._loop.time() - _RESEND_S
+        for id in [id for id, at in self._sent.items() if at <= late]:
             self._send(id)
+        self._fill()
+
+    def _fill(self) -> None:
+        """The oldest rows, as far as the window has room."""
+        for id in list(self._outbox) if len(self._sent) < WINDOW else ():
+            if len(self._sent) >= WINDOW:
+                return
+            if id not in self._sent:
+                self._send(id)
 
     def _send(self, id: str) -> None:
         if not self.connected or self._connection is None:
             return
         topic, make, re, made_at = self._outbox[id]
+        self._sent[id] = self._loop.time()
         envelope = self._seal(make(1000 * (self._loop.time() - made_at)), re=re).model_copy(update={"id": id})
         for _ in range(2 if self._behaviour.duplicates else 1):
             try:
@@ -227,9 +246,13 @@ class SimulatedDevice:
                 return  # the link is over: it stays in the outbox
 
     def _say(self, topic: str, body: BaseModel, *, re: str | None = None) -> None:
-        """Once, without the outbox: pieces of an answer, which its result has all of."""
-        if self.connected and self._connection is not None:
+        """Once, without the outbox: pieces of an answer, which its result has all of, and what is said anew at each connect."""
+        if not self.connected or self._connection is None:
+            return
+        try:
             self._connection.publish(topic, encode(self._seal(body, re=re)))
+        except EdgewiseError:
+            return  # the link is over
 
     async def _measure(self) -> None:
         await asyncio.sleep(self._rng.uniform(0, self._period_s or 1.0))
@@ -271,6 +294,9 @@ class SimulatedDevice:
     # --- down ------------------------------------------------------------------------------------------------------------
 
     def _arrived(self, incoming: Incoming) -> None:
+        if incoming.topic == topics.HOST_LIVE:
+            self._host(incoming)
+            return
         try:
             kind, *rest = topics.parse(incoming.topic).rest
             envelope = decode(incoming.payload)
@@ -281,10 +307,22 @@ class SimulatedDevice:
             elif kind == "ctl" and rest[0] == "outbox":
                 for id in envelope.read(Received).ids:
                     self._outbox.pop(id, None)
+                    self._sent.pop(id, None)
+                self._fill()
             elif kind == "ctl":
                 self._control(rest[0], envelope.read(Control))
         except BadMessage:
             self.happened("bad_message", incoming.topic)
+
+    def _host(self, incoming: Incoming) -> None:
+        """A fleet that comes may have missed what was said while it was away. One that was there already (the broker's retained
+        word says so) has not."""
+        if not incoming.retain and decode(incoming.payload).read(HostLive).state == "online":
+            self._say(topics.sync(self.uid), self._sync())
+            for shadow in self._gens:
+                self._report(shadow)
+            self._sent.clear()
+            self._fill()
 
     def _desired(self, shadow: str, desired: Desired) -> None:
         if desired.gen > self._gens.get(shadow, 0):
@@ -296,11 +334,15 @@ class SimulatedDevice:
                     self._models[model["name"]] = model.get("digest") or "sha256:" + "1" * 64
                 else:
                     self._models.pop(model["name"], None)
+        self._report(shadow)
+
+    def _report(self, shadow: str) -> None:
+        """What is in force now. No outbox keeps it: an old report that came after a newer one would be believed."""
         gen, document = self._gens[shadow], self._documents[shadow]
         if shadow == "models":
             document = {"models": [{"name": name, "digest": digest} for name, digest in self._models.items()]}
         reported = Reported(seen=gen, applied=gen, state="applied", document=document)
-        self._put(topics.reported(self.uid, shadow), lambda _: reported)
+        self._say(topics.reported(self.uid, shadow), reported)
 
     def _command(self, envelope: Envelope, command: Command) -> None:
         id = envelope.id
