@@ -84,6 +84,26 @@ async def test_a_restart_says_for_how_long(fleet: FleetDouble, device: Device) -
     assert (told.reason, told.expected_s) == ("maintenance", 30.0)
 
 
+async def test_a_fleet_that_comes_back_is_told_again_what_it_may_have_missed(
+    fleet: FleetDouble, device: Device
+) -> None:
+    """It keeps no session at its broker: what was said while it was away is lost. Two that come one after the other, as when the
+    will of the first was lost with its broker, are told twice."""
+    try:
+        await until(lambda: fleet.of("sync"), "the sync of the connect")
+        fleet.receive = False
+        await device.agent._uplink.event("test", "info", "a row that waits")
+        await until(lambda: fleet.of("evt"))
+        for _ in range(2):
+            fleet.said.clear()
+            await fleet.host("online")
+            await until(lambda: fleet.of("sync") and fleet.reported("policy"), "sync and reports")
+            await until(lambda: fleet.of("evt"), "what waits")
+        assert device.link.connects == 1
+    finally:
+        await fleet.forget_host()
+
+
 async def test_a_dead_link_task_is_noticed_and_begun_again(
     monkeypatch: pytest.MonkeyPatch, broker: BrokerProcess, fleet: FleetDouble, new_device: DeviceFactory
 ) -> None:

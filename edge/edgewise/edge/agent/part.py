@@ -231,15 +231,23 @@ class Agent:
     # --- what arrives ----------------------------------------------------------------------------------------------------
 
     async def _host(self, letter: Letter) -> None:
-        """The fleet comes or goes. The will of its last session may arrive after it has come again."""
+        """The fleet comes or goes. The will of its last session may arrive after it has come again.
+
+        One that comes may have missed all that was said while it was away, so it is said again. One that was there already,
+        which the broker's retained word says, has not."""
         envelope = decode(letter.payload)
         host = envelope.read(HostLive)
         if host.state == "offline" and envelope.ep < self._host_ep:
             return
         self._host_ep = envelope.ep
         self._uplink.sender.host_said(host)
-        if host.state == "online":
-            self._telemetry.soon()
+        if host.state != "online":
+            return
+        self._telemetry.soon()
+        if not letter.retained:
+            self._uplink.sender.link_up()
+            await self._presence.tell_sync()
+            await self._desired.twin.report_all()
 
     async def _take_desired(self, letter: Letter) -> None:
         try:

@@ -63,7 +63,7 @@ class Presence:
         try:
             await self._say(topics.live(self._link.uid), self._live(), retain=True)
             await self.tell_birth()
-            await self._say(topics.sync(self._link.uid), await self._make_sync())
+            await self.tell_sync()
             await self._on_born()
         except LinkLost:
             raise
@@ -75,6 +75,10 @@ class Presence:
     async def tell_birth(self) -> None:
         """Say again what the device is, after a change."""
         await self._say(topics.birth(self._link.uid), await self._make_birth(), retain=True)
+
+    async def tell_sync(self) -> None:
+        """Say again how far the device is: a fleet that has come may have missed it."""
+        await self._say(topics.sync(self._link.uid), await self._make_sync())
 
     async def draining(self, reason: str) -> None:
         """No new work is taken."""
