@@ -22,7 +22,7 @@ class Open:
     """A command that has not ended.
 
     Attributes:
-        due: When it is to be sent; None when its device syncs.
+        due: When it is to be sent; None once it is accepted, or has ended.
         deadline: When it expires unless it is accepted; once it is, when the device must have ended it. None never.
         place: Of the acknowledgement that counts.
     """
@@ -85,8 +85,7 @@ class Agenda:
         one = self._open.get(id)
         if one is not None and not one.accepted:
             one.tries += 1
-            wait = next_try_s(one.tries)
-            one.due = None if wait is None else now + wait
+            one.due = now + next_try_s(one.tries)
 
     def later(self, ids: Iterable[str], at: float) -> None:
         """Look at them again at `at`."""

@@ -10,7 +10,7 @@ from edgewise.wire.fleet import ENDED, CommandState
 
 RANK: Mapping[str, int] = {"queued": 0, "sent": 1, "accepted": 2, "running": 3}
 RESEND_S = (5.0, 15.0, 60.0)
-"""Seconds after the latest sending at which an unacknowledged command is sent again; after that at each sync."""
+"""Seconds after the latest sending at which an unacknowledged command is sent again; the last one goes on."""
 Verdict = Literal["apply", "old", "late"]
 
 
@@ -36,6 +36,6 @@ def judge(known: Known, state: CommandState, place: tuple[int, int]) -> Verdict:
     return "apply"
 
 
-def next_try_s(tries: int) -> float | None:
-    """Seconds after the sending number `tries` at which it is sent again; None: at the next sync."""
-    return RESEND_S[tries - 1] if 1 <= tries <= len(RESEND_S) else None
+def next_try_s(tries: int) -> float:
+    """Seconds after the sending number `tries`, from 1, at which it is sent again unless the device syncs before."""
+    return RESEND_S[min(tries, len(RESEND_S)) - 1]

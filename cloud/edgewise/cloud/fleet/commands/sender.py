@@ -76,6 +76,7 @@ class Sender:
         self._clock = clock
         self._on_end = on_end
         self._wake = asyncio.Event()
+        self._unsure = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -90,15 +91,28 @@ class Sender:
         """There is something new to do."""
         self._wake.set()
 
+    def unsure(self) -> None:
+        """The database failed while it wrote a command: it may be there all the same."""
+        self._unsure = True
+        self._wake.set()
+
     async def recover(self) -> None:
-        """Take up what an earlier process left open."""
+        """Take up what is open and not known here: left by an earlier process, or by a write of which the end was not heard."""
         query = select(CommandRow).where(CommandRow.state.in_(_OPEN))
         rows = await self._db.read(lambda session: list(session.scalars(query)))
         for row in rows:
-            self._agenda.add(row, self._clock.monotonic(), self._clock.time())
+            if row.id not in self._agenda:
+                self._agenda.add(row, self._clock.monotonic(), self._clock.time())
 
     async def step(self) -> None:
         """Do what is due now."""
+        if self._unsure:
+            self._unsure = False
+            try:
+                await self.recover()
+            except StorageError:
+                self._unsure = True
+                raise
         now = self._clock.monotonic()
         await self.end(self._agenda.late(now, accepted=False), EXPIRED)
         if silent := self._agenda.late(now, accepted=True):

@@ -28,7 +28,7 @@ from edgewise.cloud.fleet.pages import check_limit
 from edgewise.cloud.fleet.syncs import Syncs
 from edgewise.cloud.fleet.uplink import Uplink
 from edgewise.core.clock import Clock, SystemClock
-from edgewise.core.errors import EdgewiseError, InvalidRequest, KeyReused, NotFound
+from edgewise.core.errors import EdgewiseError, InvalidRequest, KeyReused, NotFound, StorageError
 from edgewise.core.log import get_logger
 from edgewise.wire.envelope import new_ulid
 from edgewise.wire.fleet import ENDED, Ack, Control
@@ -137,7 +137,11 @@ class CommandService:
             rows = there | {row.uid: row for row in fresh}
             return [rows[uid] for uid in wanted], fresh
 
-        rows, fresh = await self._db.write(work)
+        try:
+            rows, fresh = await self._db.write(work)
+        except StorageError:
+            self._sender.unsure()
+            raise
         for row in fresh:
             self._agenda.add(row, self._clock.monotonic(), now)
         self._changes.publish(*(Change(actor.tenant, "command", row.id) for row in fresh))
