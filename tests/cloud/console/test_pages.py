@@ -165,16 +165,21 @@ async def test_a_rollout_from_the_form_to_its_end(ada: Visitor) -> None:
     await ada.page.get_by_label("Name", exact=True).fill("batch 4")
     await ada.page.get_by_label("Of", exact=True).select_option("config")
     await ada.page.wait_for_function("document.querySelector('textarea.code').value.includes('placement.policy')")
-    await ada.page.get_by_label("Query").fill("site:turku")
+    await ada.page.get_by_label("Query", exact=True).fill("site:turku")
     await ada.see("40 devices now")
-    await ada.page.get_by_label("Stages").fill("ten")
-    await ada.press("Review and start")
-    await ada.see("Percents with commas between: 5, 25, 100")
-    await ada.page.get_by_label("Stages").fill("10, 100")
+    await stages_by_share_and_by_query(ada)
     await ada.press("Review and start")
     await ada.see("40 devices will be touched", "[role=dialog]")
-    await ada.page.get_by_role("dialog").get_by_role("button", name="Start").click()
+    ring = sorted(d.name for d in DEVICES.values() if d.labels["site"] == "turku" and d.labels["ring"] == "canary")
+    named = ada.page.get_by_role("list", name="Devices of Stage 1: ring:canary").locator("li span:nth-child(2)")
+    await named.nth(len(ring) - 1).wait_for()
+    assert sorted(await named.all_text_contents()) == ring, "just those of the stage's query"
+    assert await ada.violations() == []
+    await ada.press("Keep as draft")
     await ada.page.wait_for_url("**/rollouts/r0*")
+    await ada.page.get_by_text("Draft", exact=True).wait_for()
+    await ada.press("Start")
+    await ada.page.get_by_role("dialog").get_by_role("button", name="Start").click()
     await ada.see("agreement 0.41 is below 0.90")
     assert await ada.violations() == []
     await ada.shot("rollout")
@@ -183,6 +188,23 @@ async def test_a_rollout_from_the_form_to_its_end(ada: Visitor) -> None:
     await ada.press("Roll back")
     await ada.page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
     await ada.see("Rolling back")
+
+
+async def stages_by_share_and_by_query(ada: Visitor) -> None:
+    """From the default of three shares to: a query after an approval, then everybody."""
+    percent = ada.page.get_by_label("Percent", exact=True)
+    await ada.see("8 devices now", ".stage-row:nth-child(2)")  # 25 % less the 5 % before
+    await percent.nth(1).fill("3")
+    await ada.press("Review and start")
+    await ada.see("More than 5: shares count from the first device, so they rise.")
+    await ada.page.get_by_role("button", name="Remove the stage").nth(1).click()
+    await ada.page.get_by_label("Devices", exact=True).first.select_option("query")
+    await ada.page.get_by_label("Stage query").first.fill("ring:canary")
+    await ada.page.get_by_label("Deadline (min)").first.fill("")
+    await ada.press("Review and start")
+    await ada.see("A number of minutes.")
+    await ada.page.get_by_label("Deadline (min)").first.fill("30")
+    await ada.page.get_by_label("Wait for an approval before this stage").first.check()
 
 
 async def test_alerts_are_seen_silenced_and_written(ada: Visitor) -> None:

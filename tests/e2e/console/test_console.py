@@ -205,9 +205,10 @@ async def roll_out_what_is_refused(ada: Visitor, uid: str) -> None:
     await ada.page.get_by_label("Of", exact=True).select_option("config")
     await ada.page.wait_for_function("document.querySelector('textarea.code').value.includes('placement.policy')")
     await ada.page.get_by_label("Document").fill('{"engine.max_batch": 64}')
-    await ada.page.get_by_label("Query").fill(f"uid:{uid}")
+    await ada.page.get_by_label("Query", exact=True).fill(f"uid:{uid}")
     await ada.see("1 device now")
-    await ada.page.get_by_label("Stages").fill("100")
+    for _ in range(2):  # 5, 25 and 100 % become everybody at once
+        await ada.page.get_by_role("button", name="Remove the stage").first.click()
     await ada.press("Review and start")
     await ada.see("press-4", ".touched")
     await ada.page.get_by_role("dialog").get_by_role("button", name="Start").click()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgewise.cloud.console.design import DEVICE_STATES, word_of
-from edgewise.cloud.console.parts import Field, Tag, button, dialog, icon
+from edgewise.cloud.console.parts import Field, Tag, button, dialog, icon, redraw
 from edgewise.cloud.console.visit import Visit
 from edgewise.cloud.console.words import number, plural
 from edgewise.cloud.fleet.actor import Actor
@@ -36,34 +36,58 @@ ACTIONS = (
 )  # fmt: skip
 
 
+Section = tuple[str, Sequence[str]]
+"""A heading, and the devices under it."""
+
+
 async def confirm_devices(visit: Visit, title: str, text: str, uids: Sequence[str], yes: str, *, danger: bool) -> bool:
     """Asks, with every device that would be touched by name; those away are marked, since they act when they are back."""
-    with dialog(title) as (box, foot):
+    return await confirm_sections(visit, title, text, [("", uids)], yes, danger=danger)
+
+
+async def confirm_sections(
+    visit: Visit, title: str, text: str, sections: Sequence[Section], yes: str, *, no: str = "Cancel", danger: bool
+) -> bool:
+    """The same with devices under several headings."""
+    total = sum(len(uids) for _, uids in sections)
+    with dialog(title, wide=len(sections) > 1) as (box, foot):
         Tag("p", text)
-        Tag("h3", f"{plural(len(uids), 'device')} will be touched")
-        with Tag("ul", cls="touched", tabindex="0", aria_label="Devices that will be touched") as list_:
-            pass
-        more = Tag("div", cls="line")
+        Tag("h3", f"{plural(total, 'device')} will be touched")
+        lists = [_Touched(visit, heading, uids) for heading, uids in sections]
         with foot:
-            button("Cancel", lambda: box.submit(False))
+            button(no, lambda: box.submit(False))
             button(yes, lambda: box.submit(True), tone="danger" if danger else "primary")
-    shown = 0
-
-    async def show_more() -> None:
-        nonlocal shown
-        part = uids[shown : shown + _SHOWN]
-        shown += len(part)
-        await _list(visit, list_, part)
-        more.clear()
-        if shown < len(uids):
-            with more:
-                Tag("span", f"{number(shown)} of {number(len(uids))} shown", "muted")
-                button(f"Show {min(_SHOWN, len(uids) - shown)} more", show_more, little=True)
-
-    await show_more()
+    for touched in lists:
+        await touched.show_more()
     answer = bool(await box)
     box.delete()
     return answer
+
+
+class _Touched:
+    """Devices by name, so many at a time."""
+
+    def __init__(self, visit: Visit, heading: str, uids: Sequence[str]) -> None:
+        self._visit, self._uids, self._shown = visit, uids, 0
+        if heading:
+            with Tag("div", cls="line"):
+                Tag("strong", heading)
+                Tag("span", plural(len(uids), "device"), "muted")
+        name = f"Devices of {heading}" if heading else "Devices that will be touched"
+        self._list = Tag("ul", cls=f"touched {'whole' if heading else ''}", tabindex="0", aria_label=name)
+        self._list.visible = bool(uids)
+        self._more = Tag("div", cls="line")
+
+    async def show_more(self) -> None:
+        part = self._uids[self._shown : self._shown + _SHOWN]
+        self._shown += len(part)
+        await _list(self._visit, self._list, part)
+        left = len(self._uids) - self._shown
+        redraw(self._more, lambda: self._rest(left) if left else None)
+
+    def _rest(self, left: int) -> None:
+        Tag("span", f"{number(self._shown)} of {number(len(self._uids))} shown", "muted")
+        button(f"Show {min(_SHOWN, left)} more", self.show_more, little=True)
 
 
 async def _list(visit: Visit, list_: Tag, uids: Sequence[str]) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgewise.cloud.console.design import ROLLOUT_STATES, Word, word_of
-from edgewise.cloud.console.pages.rollout_form import RolloutForm
+from edgewise.cloud.console.pages.rollout_form import RolloutForm, approve_rollout, start_rollout
+from edgewise.cloud.console.pages.rollout_stages import stage_text
 from edgewise.cloud.console.parts import (
     Column,
     Table,
@@ -25,7 +26,7 @@ from edgewise.cloud.console.parts import (
 )
 from edgewise.cloud.console.shell import page
 from edgewise.cloud.console.visit import Visit
-from edgewise.cloud.console.words import number, plural, pretty, span
+from edgewise.cloud.console.words import GAUGES, number, plural, pretty, span
 from edgewise.cloud.fleet import views
 from edgewise.cloud.fleet.rollouts.plan import RolloutPlan, Stage, read_plan
 from edgewise.cloud.fleet.rollouts.service import ACTS
@@ -142,6 +143,7 @@ async def rollout_page(visit: Visit, rollout_id: str) -> None:
             stages = Tag("div", cls="stack")
         with panel("Devices", body=False):
             table = Table("Devices of this rollout", DEVICE_COLUMNS)
+            nothing = Tag("div")
             foot = Tag("div", cls="table-foot")
         with Tag("div", cls="halves"):
             with panel("Document"):
@@ -168,6 +170,12 @@ async def rollout_page(visit: Visit, rollout_id: str) -> None:
         shown = devices[start : start + PAGE]
         names = await visit.names([device.uid for device in shown])
         table.show([_device_row(device, names) for device in shown])
+        table.visible = foot.visible = bool(devices)
+        redraw(
+            nothing,
+            lambda: None if devices else empty("memory", "No device yet", _before(now.state)),
+            key=(now.state, bool(devices)),
+        )
         redraw(foot, lambda: paging(len(devices)), key=(start, len(devices)))
 
     def paging(total: int) -> None:
@@ -186,6 +194,15 @@ async def rollout_page(visit: Visit, rollout_id: str) -> None:
 
     await refresh(None)
     visit.watch(("rollout",), refresh)
+
+
+def _before(state: str) -> str:
+    """Why a rollout has no device, and what to do about it."""
+    if state == "draft":
+        return "This is a draft: nothing has been sent. Start shows which devices each stage takes, then begins."
+    if state == "waiting-approval":
+        return "It waits for an approval. Approve shows which devices the stage takes."
+    return "Devices appear here when a stage takes them."
 
 
 def _under(rollout: views.RolloutView) -> None:
@@ -211,18 +228,21 @@ def _actions(visit: Visit, rollout: views.RolloutView) -> None:
                 else ""
             )
             button(text, _actor(visit, rollout, what), tone=tone)
+    link_button("Copy", f"/rollouts/new?from={rollout.id}", icon_name="content_copy")
 
 
 def _actor(visit: Visit, rollout: views.RolloutView, what: str) -> Any:
     questions = {
         "roll-back": f"Every device that {rollout.name} has changed gets back what it had before.",
         "cancel": f"{rollout.name} ends; devices that it has changed stay as they are.",
-        "start": f"{rollout.name} begins with stage 1 of devices that match {rollout.query or 'anything'}.",
     }
 
     async def act() -> None:
+        if what in ("start", "approve"):
+            await (start_rollout if what == "start" else approve_rollout)(visit, rollout)
+            return
         text = questions.get(what)
-        if text and not await ask(f"{_ACTS[what]}?", text, _ACTS[what], danger=what != "start"):
+        if text and not await ask(f"{_ACTS[what]}?", text, _ACTS[what]):
             return
         await visit.act(lambda me: visit.fleet.rollouts.act(me, rollout.id, what))
 
@@ -246,7 +266,7 @@ def _stage(rollout: views.RolloutView, stage: Stage, index: int) -> None:
     counts = {name: sum(device.state == name for device in own) for name in _FIRST}
     current = rollout.state in ("running", "paused", "waiting-approval", "rolling-back") and rollout.stage == index
     with Tag("li", cls=f"stage {'current' if current else ''}", aria_current="step" if current else None):
-        Tag("h3", f"Stage {index + 1}: " + (f"{stage.percent:g} %" if stage.percent is not None else str(stage.query)))
+        Tag("h3", f"Stage {index + 1}: {stage_text(stage)}")
         Tag("div", f"{plural(len(own), 'device')}, watched for {span(stage.bake_s)}, within {span(stage.deadline_s)}"
             + (", after an approval" if stage.approval else ""), "small muted")  # fmt: skip
         if own:
@@ -262,10 +282,7 @@ def _said(counts: Mapping[str, int]) -> str:
 
 
 def _device_row(device: views.RolloutDeviceView, names: Mapping[str, str]) -> dict[str, Any]:
-    checks = "; ".join(
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in device.checks.items()
-    )
+    checks = "; ".join(_measured(name, value) for name, value in device.checks.items())
     return {
         "id": device.uid,
         "name": names.get(device.uid, device.uid),
@@ -278,6 +295,16 @@ def _device_row(device: views.RolloutDeviceView, names: Mapping[str, str]) -> di
     }
 
 
+def _measured(name: str, value: Any) -> str:
+    """A check of a device in words: shares in percent, the rest with its unit."""
+    if name == "agreement" and isinstance(value, (int, float)):
+        return f"agreement {value:.0%}"
+    if name in GAUGES and isinstance(value, (int, float)):
+        gauge = GAUGES[name]
+        return f"{gauge.label.lower()} {gauge.text(value)}"
+    return f"{name.replace('_', ' ')} {value:.3g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
+
+
 def _plan_facts(plan: RolloutPlan, query: str) -> Sequence[tuple[str, str]]:
     behaviour = plan.behaviour
     trial = "none" if behaviour is None else (
@@ -286,7 +313,7 @@ def _plan_facts(plan: RolloutPlan, query: str) -> Sequence[tuple[str, str]]:
     )  # fmt: skip
     return [
         ("Devices", query or "all"),
-        ("Document", "laid over what a device has" if plan.mode == "merge" else "replaces what a device has"),
+        ("How", "laid over what a device has" if plan.mode == "merge" else "replaces what a device has"),
         ("May fail", f"{plan.max_failed:.0%} of a stage"),
         ("May be away", f"{plan.max_missing:.0%} of a stage"),
         ("Trial of a model", trial),
