@@ -1,6 +1,7 @@
 """Serves the console over the double of the fleet's services: `python -m tests.fakes.fleet_console PORT COUNT`.
 
-It says its port on standard output; lines on its standard input turn the double: `state UID STATE`, `apply UID`, `end-sessions`.
+It says its port on standard output; lines on its standard input turn the double: `state UID STATE`, `apply UID`,
+`heat UID REASON`, `end-sessions`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def turn(fake: FakeFleet, words: list[str]) -> None:
             fake.devices.set_state(uid, state)  # type: ignore[arg-type]
         case ["apply", uid]:
             fake.devices.apply(uid, "config")
+        case ["heat", uid, *reason]:
+            fake.devices.heat(uid, " ".join(reason))
         case ["end-sessions"]:
             fake.people.sessions.clear()
         case []:  # whoever started this has gone

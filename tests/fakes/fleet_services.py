@@ -28,7 +28,7 @@ SHARES: dict[views.DeviceState, int] = {
     "online": 82, "degraded": 5, "draining": 2, "offline-expected": 3, "offline": 6, "never-seen": 2,
 }  # fmt: skip
 HAPPENED: tuple[tuple[str, Severity, str], ...] = (
-    ("governor", "warning", "temperature 84 C: batch cut from 8 to 4"),
+    ("model", "info", "loaded qwen3-0.6b in 3.4 s"),
     ("presence", "info", "came online after 42 s"),
     ("model", "info", "loaded smollm2-135m in 2.1 s"),
     ("clone", "critical", "another client used this device's name"),
@@ -53,6 +53,7 @@ GAUGES = {
     "kv_used": (0.4, 0.1),
     "temperature_c": (61.0, 5.0),
     "power_w": (14.0, 2.0),
+    "governor_level": (0.0, 0.0),
 }
 
 
@@ -236,6 +237,15 @@ class FakeDevices:
 
     def set_state(self, uid: str, state: views.DeviceState, reason: str = "") -> None:
         self.put(self.devices[uid].model_copy(update={"state": state, "state_reason": reason, "state_at": time.time()}))
+
+    def heat(self, uid: str, reason: str) -> None:
+        """Its governor goes from normal to hot, and says why."""
+        device = self.devices[uid]
+        facts = {"level": "hot", "before": "normal", "reason": reason}
+        event = views.EventView(id=f"e-hot-{uid}", uid=uid, kind="governor_slows", severity="warning",
+                                message=f"The device is hot, was normal: {reason}.", facts=facts, at=time.time())  # fmt: skip
+        self.events_.insert(0, event)
+        self.put(device.model_copy(update={"gauges": {**device.gauges, "governor_level": 2.0}}))
 
     def drift(self, share: float = 0.1) -> None:
         """A tick of telemetry of some devices."""

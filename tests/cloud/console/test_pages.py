@@ -70,6 +70,18 @@ async def test_a_device_goes_offline_before_ones_eyes(ada: Visitor, console: Chi
     await ada.see("No device matches")
 
 
+async def test_a_device_says_how_far_its_governor_goes_and_why(ada: Visitor, console: Child) -> None:
+    uid = ONLINE[5].uid
+    await ada.go(f"/devices/{uid}")
+    now = ada.page.get_by_role("region", name="Now")
+    await now.get_by_text("holds nothing back").wait_for()
+    console.tell(f"heat {uid} 2 C are left to the limit of 85 C")
+    await now.get_by_text("Hot", exact=True).wait_for()
+    await now.get_by_text("Reason: 2 C are left to the limit of 85 C. A quarter of the places").wait_for()
+    assert await ada.violations() == []
+    await ada.shot("governor")
+
+
 async def test_filter_sort_and_pages_are_the_servers(ada: Visitor) -> None:
     await ada.go("/devices")
     rows = ada.page.locator("table.data tbody tr")

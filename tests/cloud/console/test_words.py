@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from edgewise.cloud.console.pages.alerts import condition_text
-from edgewise.cloud.console.words import differences, gauge_of, memory_share, size, span
+from edgewise.cloud.console.pages.device_now import governor_of
+from edgewise.cloud.console.words import GAUGES, differences, gauge_of, memory_share, size, span
 from edgewise.cloud.fleet.alerts.rules import DEFAULTS
+from edgewise.cloud.fleet.views import EventView
 
 
 def test_what_differs_comes_first_and_by_path() -> None:
@@ -36,6 +41,31 @@ def test_an_unknown_value_of_telemetry_has_its_own_name() -> None:
     assert gauge_of("memory_used").text(5.0 * 1024**3) == "5.0\u00a0GiB"
     assert memory_share({"memory_used": 2.0, "memory_total": 8.0}) == 0.25
     assert memory_share({"memory_used": 2.0}) is None
+
+
+def test_the_reason_of_a_level_is_that_of_an_event_with_just_this_level() -> None:
+    def event(kind: str, level: str, reason: str) -> EventView:
+        facts = {"level": level, "reason": reason}
+        return EventView(id=reason, uid="d1", kind=kind, severity="info", message="", facts=facts, at=5.0)
+
+    hot, warm = event("governor_slows", "hot", "84 C"), event("governor_eases", "warm", "80 C")
+    other = event("presence", "hot", "no governor")
+    word, why, at = governor_of({"governor_level": 1.0}, [other, warm, hot])
+    assert (word and word.word, why, at) == ("Warm", "Reason: 80 C.", 5.0)
+    assert "is not here" in governor_of({"governor_level": 2.0}, [warm, hot])[1], "telemetry came before its event"
+    assert governor_of({}, [hot])[0] is None
+
+
+def test_every_value_of_telemetry_that_is_documented_has_a_name() -> None:
+    table = (Path(__file__).parents[3] / "docs/telemetry.md").read_text("utf-8").partition("\n\nPercentiles")[0]
+    named = {
+        name
+        for line in table.splitlines()
+        if line.startswith("| `")
+        for name in re.findall("`(\\w+)`", line.split("|")[1])
+    }
+    assert len(named) > 20
+    assert named - GAUGES.keys() == set()
 
 
 def test_every_default_rule_reads_as_a_sentence() -> None:

@@ -117,6 +117,13 @@ SEVERITIES: Mapping[str, Word] = {
     "warning": Word("Warning", "warning", "warn"),
     "info": Word("Info", "info", "info"),
 }
+GOVERNOR_LEVELS: Mapping[int, Word] = {
+    0: Word("Normal", "check_circle", "ok"),
+    1: Word("Warm", "thermostat", "warn"),
+    2: Word("Hot", "local_fire_department", "bad"),
+    3: Word("Critical", "error", "bad"),
+}
+"""Of `governor_level` in telemetry; the words are those of the device."""
 KEY_STATES: Mapping[str, Word] = {
     "pending": Word("Waits for you", "how_to_reg", "warn"),
     "active": Word("Active", "check_circle", "ok"),

@@ -26,9 +26,9 @@ class Gauge:
         return f"{shown}\u00a0{self.unit}" if self.unit else shown
 
 
-_GIB = 1 / 1024**3
+_MIB, _GIB = 1 / 1024**2, 1 / 1024**3
 GAUGES: Mapping[str, Gauge] = {
-    "tokens_per_s": Gauge("Tokens", "/s"),
+    "tokens_per_s": Gauge("Tokens a second", "/s"),
     "ttft_p50_ms": Gauge("Time to first token, p50", "ms", digits=0),
     "ttft_p95_ms": Gauge("Time to first token, p95", "ms", digits=0),
     "itl_p95_ms": Gauge("Between tokens, p95", "ms"),
@@ -40,7 +40,25 @@ GAUGES: Mapping[str, Gauge] = {
     "temperature_c": Gauge("Temperature", "\u00b0C", digits=0, floor=None),
     "power_w": Gauge("Power", "W"),
     "disk_free": Gauge("Disk free", "GiB", scale=_GIB, digits=0),
+    "gpu_utilization": Gauge("Accelerator in use", "%", scale=100.0, digits=0),
+    "governor_level": Gauge("Governor: 0 normal to 3 critical", digits=0),
+    "ttft_p99_ms": Gauge("Time to first token, p99", "ms", digits=0),
+    "itl_p99_ms": Gauge("Between tokens, p99", "ms"),
+    "kv_fragmentation": Gauge("KV room lost inside pages", "%", scale=100.0, digits=0),
+    "memory_total": Gauge("Memory of the machine", "GiB", scale=_GIB),
+    "gpu_memory_used": Gauge("Accelerator's memory used", "MiB", scale=_MIB, digits=0),
+    "gpu_memory_total": Gauge("Accelerator's memory", "MiB", scale=_MIB, digits=0),
+    "gpu_clock_mhz": Gauge("Accelerator's clock", "MHz", digits=0),
+    "joules_per_token": Gauge("Energy a token", "J", digits=2),
+    "throttled": Gauge("Hardware throttles: 1 yes", digits=0),
+    "ready": Gauge("Ready: 1 yes", digits=0),
+    "uptime_s": Gauge("Service up for", "h", scale=1 / 3600),
+    "requests_ok": Gauge("Requests that ended well", digits=0),
+    "requests_failed": Gauge("Requests that failed", digits=0),
+    "requests_timed_out": Gauge("Requests that timed out", digits=0),
 }
+PLAIN = tuple(GAUGES)[:14]
+"""Those whose charts a device's page shows without being asked."""
 
 
 def gauge_of(name: str) -> Gauge:

@@ -9,6 +9,7 @@ from typing import Any
 from edgewise.cloud.console import bulk
 from edgewise.cloud.console.design import DEVICE_STATES, KEY_STATES, word_of
 from edgewise.cloud.console.pages.device_chat import build_chat
+from edgewise.cloud.console.pages.device_now import build_now
 from edgewise.cloud.console.pages.device_shadows import build_shadows
 from edgewise.cloud.console.pages.device_work import build_commands, build_logs, build_receipts
 from edgewise.cloud.console.pages.overview import event_list
@@ -32,7 +33,7 @@ from edgewise.cloud.console.parts import (
 )
 from edgewise.cloud.console.shell import page
 from edgewise.cloud.console.visit import Visit
-from edgewise.cloud.console.words import GAUGES, gauge_of, pretty, size, span
+from edgewise.cloud.console.words import PLAIN, gauge_of, size, span
 from edgewise.cloud.fleet import views
 from edgewise.core.errors import NotFound
 
@@ -52,6 +53,7 @@ async def build_overview(visit: Visit, device: views.DeviceDetail) -> None:
     with Tag("div", cls="stack"):
         if device.state != "online" and device.state_reason:
             notice(word_of(DEVICE_STATES, device.state).tone, device.state_reason)
+        await build_now(visit, device)
         await _charts(visit, device)
         with Tag("div", cls="columns"):
             with panel("Recent events", body=False):
@@ -83,7 +85,7 @@ async def _charts(visit: Visit, device: views.DeviceDetail) -> None:
                 "Charts appear with the first samples, some seconds after the device is online.",
             )
         return
-    shown = [name for name in GAUGES if name in names] or list(names)[:8]
+    shown = [name for name in PLAIN if name in names] or list(names)[:8]
     options = [(str(seconds), text) for seconds, text in SPANS]
     with Tag("div", cls="line"):
         Tag("h2", "Telemetry", "grow")
@@ -316,10 +318,3 @@ async def _retire(visit: Visit, device: views.DeviceDetail) -> None:
 
     if await visit.act(retire):
         visit.client.open("/devices")
-
-
-def raw(title: str, document: Any) -> None:
-    """A document as it is, folded."""
-    with Tag("details"):
-        Tag("summary", title)
-        Tag("pre", pretty(document), "log")
