@@ -76,6 +76,9 @@ class FleetSettings(Section):
     raw_hours: float = Field(default=24.0, gt=0, description="Hours for which single samples are kept.")
     minute_days: float = Field(default=7.0, gt=0, description="Days for which figures of a minute are kept.")
     hour_days: float = Field(default=366.0, gt=0, description="Days for which figures of an hour are kept.")
+    command_days: float = Field(
+        default=90.0, ge=15, description="Days for which commands that have ended are kept, with their logs."
+    )
     webhook_hosts: tuple[str, ...] = Field(
         default=(),
         description="Hosts of webhooks for alerts that may lie at private addresses, as `chat.local`; as `http://chat.local` "

@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from edgewise.cloud.fleet import views
 from edgewise.cloud.fleet.audit_log import AuditService
 from edgewise.cloud.fleet.commands.life import Known, judge
 from edgewise.cloud.fleet.db.database import FleetDatabase
+from edgewise.cloud.fleet.db.tables import FIRST_TENANT, CommandLog, CommandRow, CommandStep, Rollout
+from edgewise.cloud.fleet.rollouts.facts import PROBE, command_key
 from edgewise.core.errors import InvalidRequest, KeyReused, NotFound, NotPermitted, StorageError
 from edgewise.wire import topics
 from edgewise.wire.envelope import new_ulid
-from edgewise.wire.fleet import ENDED, Ack, CommandState, Live
+from edgewise.wire.fleet import ENDED, Ack, CommandState, Live, LogPart
 from tests.cloud.fleet.bench import ADMIN, OPERATOR, STRANGER, VIEWER, Bench, until
 
 
@@ -451,3 +455,38 @@ def test_views_of_commands_have_every_state_that_the_wire_has() -> None:
             "changed_at": 0,
         }
         assert views.CommandView.model_validate(view).state == one
+
+
+async def test_ended_commands_are_kept_for_their_days_and_open_ones_for_ever(bench: Bench) -> None:
+    await bench.device()
+    keys = {name: command_key(name[0] * 26, PROBE) for name in ("going", "over")}
+
+    def plan(session: Session) -> None:
+        for name, state in (("going", "paused"), ("over", "succeeded")):
+            facts: dict[str, Any] = {"tenant_id": FIRST_TENANT, "name": name, "shadow": "models", "document": {}}
+            facts |= {"query": "", "plan": {}, "created_at": 0.0, "changed_at": 0.0}
+            session.add(Rollout(id=name[0] * 26, state=state, **facts))
+
+    await bench.db.write(plan)
+    ids = {name: await send(bench, key=key) for name, key in {"plain": None, **keys}.items()}
+    many = [await send(bench) for _ in range(120)]  # more than one transaction deletes
+    for id in (*ids.values(), *many):
+        await bench.ack("d1", id, "succeeded")
+    await bench.say(topics.log_part("d1", ids["plain"]), LogPart(index=0, last=True, lines=("a",)))
+    bench.clock.advance(89 * 86_400)
+    still = await send(bench, ttl_s=30 * 86_400)
+    late = await send(bench)
+    await bench.ack("d1", late, "succeeded")
+    await bench.keeper.delete()
+    assert (await state(bench, ids["plain"]), await left(bench, CommandRow)) == ("succeeded", 125)
+    bench.clock.advance(2 * 86_400)
+    await bench.keeper.delete()
+    rows = await bench.db.read(lambda session: set(session.scalars(select(CommandRow.id))))
+    assert rows == {still, late, ids["going"]}
+    assert await left(bench, CommandLog) == 0
+    steps = await bench.db.read(lambda session: set(session.scalars(select(CommandStep.command_id))))
+    assert steps == rows
+
+
+async def left(bench: Bench, table: Any) -> int:
+    return await bench.db.read(lambda session: session.scalar(select(func.count()).select_from(table)) or 0)

@@ -154,7 +154,11 @@ class CommandRow(Base):
     sent_at: Mapped[float | None]
     cancel_at: Mapped[float | None]  # somebody asked for its end
     changed_at: Mapped[float]
-    __table_args__ = (UniqueConstraint("uid", "key"), Index("commands_by_tenant", "tenant_id", "id"))
+    __table_args__ = (
+        UniqueConstraint("uid", "key"),
+        Index("commands_by_tenant", "tenant_id", "id"),
+        Index("commands_by_time", "changed_at"),
+    )
 
 
 class CommandLog(Base):

@@ -1,4 +1,5 @@
-"""Computes figures of telemetry now and then, and deletes what is no longer kept: in small transactions, others write between."""
+"""Computes figures of telemetry now and then, and deletes what is no longer kept, ended commands too. Transactions are small:
+others write between."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from sqlalchemy import Delete, and_, delete, select
 from sqlalchemy.orm import Session
 
+from edgewise.cloud.fleet.commands.retention import delete_ended
 from edgewise.cloud.fleet.db.database import FleetDatabase
 from edgewise.cloud.fleet.db.tables import Arrival, EventRow, RollupRow, SampleRow
 from edgewise.cloud.fleet.telemetry.rollups import BATCH, HOUR, MINUTE, mark, roll_up
@@ -31,6 +33,7 @@ class TelemetryKeeper:
         self._raw_s = settings.raw_hours * HOUR
         self._minute_s = settings.minute_days * _DAY_S
         self._hour_s = settings.hour_days * _DAY_S
+        self._command_s = settings.command_days * _DAY_S
         self._clock = clock or SystemClock()
         self._task: asyncio.Task[None] | None = None
 
@@ -52,16 +55,15 @@ class TelemetryKeeper:
         """Delete all that is too old; a sample only once it is counted."""
         now = self._clock.time()
         raw, minute, hour = now - self._raw_s, now - self._minute_s, now - self._hour_s
-        await self._delete_all(lambda session: _samples(session, raw))
-        await self._delete_all(lambda _: _rollups(MINUTE, minute))
-        await self._delete_all(lambda _: _rollups(HOUR, hour))
-        await self._delete_all(lambda _: _few(Arrival, Arrival.id, Arrival.until < now))
-        await self._delete_all(lambda _: _few(EventRow, EventRow.id, EventRow.at < hour))
+        await self._delete_all(lambda session: _run(session, _samples(session, raw)))
+        await self._delete_all(lambda session: _run(session, _rollups(MINUTE, minute)))
+        await self._delete_all(lambda session: _run(session, _rollups(HOUR, hour)))
+        await self._delete_all(lambda session: _run(session, _few(Arrival, Arrival.id, Arrival.until < now)))
+        await self._delete_all(lambda session: _run(session, _few(EventRow, EventRow.id, EventRow.at < hour)))
+        await self._delete_all(lambda session: delete_ended(session, now - self._command_s))
 
-    async def _delete_all(self, statement: Callable[[Session], Delete]) -> None:
-        def work(session: Session) -> int:
-            return session.connection().execute(statement(session)).rowcount
-
+    async def _delete_all(self, work: Callable[[Session], int]) -> None:
+        """`work` deletes a few rows and says how many."""
         count = 1
         while count:
             count = await self._db.write(work)
@@ -79,6 +81,10 @@ class TelemetryKeeper:
             except Exception:  # a fault must not let the tables grow for ever
                 log.exception("fleet_telemetry_failed")
             await self._clock.sleep(ROLL_UP_S)
+
+
+def _run(session: Session, statement: Delete) -> int:
+    return session.connection().execute(statement).rowcount
 
 
 def _samples(session: Session, before: float) -> Delete:
