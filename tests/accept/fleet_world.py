@@ -180,7 +180,7 @@ class RealDevice:
     def __init__(self, uid: str, home: Path, environment: Mapping[str, str]) -> None:
         self.uid = uid
         chosen = {**thread_limit(), "EDGEWISE_DRAIN_S": "2", **environment}
-        self.service = DeviceService(home, ["--model", "tiny"], environment=chosen, port=free_port())
+        self.service = DeviceService(home, ["--model", "tiny"], environment=chosen, port=free_port(), ready_s=LATE_S)
 
     def __repr__(self) -> str:
         return f"RealDevice({self.uid}, {self.service!r})"
