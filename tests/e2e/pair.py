@@ -73,6 +73,7 @@ def paired(
     pictures: bool = False,
     make_pictures: Callable[[Path], Path] = make_tiny_pictures,
     broker: BrokerProcess | None = None,
+    tiny: Mapping[str, Any] | None = None,
     **settings: str,
 ) -> Iterator[Pair]:
     """Both on the tiny model; `settings` are environment settings of the device without their prefix.
@@ -82,10 +83,11 @@ def paired(
         pictures: Both also have a tiny model "pictures" that draws.
         make_pictures: Makes that one, and returns its folder.
         broker: Both are clients of it, and the link is the device's to the broker; there is none to the cloud itself.
+        tiny: Sizes of the tiny model, see `edgewise.models.tiny.TinyModel`.
     """
     with ExitStack() as stack:
         cloud_home, device_home = (stack.enter_context(new_home(starter=False)) for _ in range(2))
-        import_tiny(cloud_home)
+        import_tiny(cloud_home, **(tiny or {}))
         if pictures:
             import_pictures(cloud_home, "pictures", make_pictures)
         shutil.copytree(cloud_home / "models", device_home / "models")

@@ -6,9 +6,12 @@ The taking one computes in small steps, which makes its prompts slow and so the 
 from __future__ import annotations
 
 import http.server
+import itertools
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,10 @@ from tests.e2e.service import edgewise, import_tiny, new_home, running
 
 COMMON = {"EDGEWISE_ENGINE__THREADS": "1", "EDGEWISE_ENGINE__KV_MEMORY_BYTES": "16 MiB"}
 SLOW = {"EDGEWISE_ENGINE__MAX_STEP_TOKENS": "8", "EDGEWISE_PEERS__MIN_TOKENS": "256"}
+PATIENCE_S = 240.0
 WORDS = "the harbour master counts ships and writes their names into a long book before the tide turns "
+
+pytestmark = pytest.mark.timeout(900)  # some patiences, which idle machines need none of
 
 
 def ask(service: DeviceService, text: str, key: str | None = None, **headers: str) -> tuple[str, dict[str, Any]]:
@@ -70,10 +76,15 @@ def taking(home: Path, *urls: str, **settings: str) -> Iterator[DeviceService]:
 
 
 class Meddler(http.server.ThreadingHTTPServer):
-    """A test double of a bad peer: passes everything on to a real one, and changes the answers that carry pages."""
+    """A test double of a bad peer: passes everything on to a real one, and changes the answers that carry pages.
+
+    Attributes:
+        changed: How many it has changed.
+    """
 
     def __init__(self, giver: DeviceService, change: Callable[[bytes, bytes], bytes]) -> None:
         """`change` takes the query and the answer."""
+        meddler = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
@@ -81,7 +92,10 @@ class Meddler(http.server.ThreadingHTTPServer):
                 headers = {"content-type": self.headers["content-type"]}
                 url = giver.url + self.path
                 answer = httpx.post(url, content=query, headers=headers, timeout=30, trust_env=False)
-                body = change(query, answer.content) if self.path == PAGES else answer.content
+                body = answer.content
+                if self.path == PAGES:
+                    body = change(query, body)
+                    meddler.changed += 1
                 self.send_response(answer.status_code)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
@@ -90,6 +104,7 @@ class Meddler(http.server.ThreadingHTTPServer):
             def log_message(self, *_: object) -> None:
                 return
 
+        self.changed = 0
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -142,44 +157,75 @@ def new_key(home: Path, name: str) -> str:
     return str(json.loads(edgewise(home, "keys", "new", name, "--json"))["key"])
 
 
+def doubts(stage: Mapping[str, Any]) -> list[str]:
+    """Warnings that tell of a hand-over in vain; a random model's answer may also end inside a character."""
+    return [warning for warning in stage["warnings"] if "Another appliance" in warning]
+
+
+def new_part(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """What was added to `outcomes`, but for peers that were found slow and so not asked."""
+    grown = {word: after[word] - before.get(word, 0) for word in after if word != "slow"}
+    return {word: count for word, count in grown.items() if count}
+
+
+def handed(
+    giver: DeviceService, taker: DeviceService, about: str, theirs: str | None = None, ours: str | None = None
+) -> str:
+    """Ask both for new prompts until pages of one were handed over; that prompt.
+
+    A peer that is late, as any may be on a busy machine, is left alone for a while: then the next one is asked.
+    """
+    limit = time.monotonic() + PATIENCE_S
+    for number in itertools.count():
+        prompt = f"{about} {number} "
+        expected, first = ask(giver, prompt, theirs)
+        text, stage = ask(taker, prompt, ours)
+        assert (text, first["cached_tokens"]) == (expected, 0)
+        if stage["handed_tokens"] > 500:
+            assert stage["handed_tokens"] == stage["restored_tokens"] == stage["cached_tokens"]
+            assert doubts(stage) == []
+            return prompt
+        assert time.monotonic() < limit, (stage, outcomes(taker))
+        time.sleep(1)
+    raise AssertionError
+
+
 def test_an_appliance_goes_on_where_another_one_was_asked(home: Path, giver: DeviceService) -> None:
     theirs = new_key(home, "alice")
     (home / "alice").write_text(theirs)
-    with sharing(home) as own, Link(giver.host, giver.port) as link:
+    with sharing(home) as own, ExitStack() as stack:
+        links = [stack.enter_context(Link(giver.host, giver.port)) for _ in range(3)]
         ours, stranger = new_key(own, "alice"), new_key(own, "bob")
         settings = {
             **COMMON,
             **SLOW,
-            "EDGEWISE_PEERS__URLS": link.url,
+            "EDGEWISE_PEERS__URLS": ",".join(link.url for link in links),
             "EDGEWISE_PEERS__KEYS": f"{ours.split('_')[1]}={home / 'alice'}",
         }
         with running(model="tiny", home=own, environment=settings) as taker:
-            _same_answer_without_a_prefill(giver, taker, link)
+            ask(taker, "a first prompt, by which the pace is measured: ")
+            _same_answer_without_a_prefill(giver, taker, links)
             _labels(giver, taker)
             _tenants(giver, taker, theirs, ours, stranger)
 
 
-def _same_answer_without_a_prefill(giver: DeviceService, taker: DeviceService, link: Link) -> None:
-    ask(taker, "a first prompt, by which the pace is measured: ")
-    expected, first = ask(giver, "once ")
-    assert first["cached_tokens"] == 0
-    text, second = ask(taker, "once ")
-    assert text == expected
-    assert second["handed_tokens"] == second["restored_tokens"] == second["cached_tokens"] > 500
-    assert second["warnings"] == []
-    assert outcomes(taker) == {"used": 1}
-    assert not link.saw(b"harbour")
-    assert ask(taker, "once ")[1]["handed_tokens"] == 0  # its own by now
+def _same_answer_without_a_prefill(giver: DeviceService, taker: DeviceService, links: Sequence[Link]) -> None:
+    prompt = handed(giver, taker, "once")
+    assert outcomes(taker)["used"] == 1
+    assert not any(link.saw(b"harbour") for link in links)
+    assert ask(taker, prompt)[1]["handed_tokens"] == 0  # its own by now
 
 
 def _labels(giver: DeviceService, taker: DeviceService) -> None:
+    before = outcomes(taker)
     private = {"X-Edgewise-Privacy": "private"}
     expected, _ = ask(giver, "twice ", **private)
     text, stage = ask(taker, "twice ")
     assert (text, stage["handed_tokens"]) == (expected, 0)
     ask(giver, "thrice ")
     assert ask(taker, "thrice ", **private)[1]["handed_tokens"] == 0
-    assert outcomes(taker) == {"used": 1}
+    assert outcomes(taker) == before
+    handed(giver, taker, "labelled nothing")  # it could have been
 
 
 def _tenants(giver: DeviceService, taker: DeviceService, theirs: str, ours: str, stranger: str) -> None:
@@ -187,37 +233,45 @@ def _tenants(giver: DeviceService, taker: DeviceService, theirs: str, ours: str,
     for key in (None, stranger):
         text, stage = ask(taker, "of alice ", key)
         assert (text, stage["handed_tokens"]) == (expected, 0)
-    text, stage = ask(taker, "of alice ", ours)
-    assert text == expected
-    assert stage["handed_tokens"] > 500
+    handed(giver, taker, "of alice", theirs, ours)
 
 
 def test_whatever_is_in_doubt_is_computed(home: Path, giver: DeviceService) -> None:
-    """Each fault costs one prompt's time and its peer the trust: the next prompt asks the next one."""
+    """Each fault costs one prompt's time and its peer the trust: a later prompt asks the next one."""
     with ExitStack() as stack:
-        bad = [stack.enter_context(Meddler(giver, change)).url for change in (flip, lie, poison)]
+        bad = [stack.enter_context(Meddler(giver, change)) for change in (flip, lie, poison)]
         broken = stack.enter_context(Link(giver.host, giver.port))
         slow = stack.enter_context(Link(giver.host, giver.port, LinkShape(bits_per_s=300_000)))
         dead = "http://127.0.0.1:9"
-        taker = stack.enter_context(taking(home, dead, *bad, broken.url, slow.url, giver.url))
-        broken.act_after(100_000, "cut")
-        for prompt, outcome in (
-            ("flipped ", {"damaged": 1}),
-            ("lied about ", {"disagreed": 1}),
-            ("poisoned ", {"disagreed": 2}),
-            ("broken off ", {"late": 1}),
-            ("too slow ", {"late": 2}),
-            ("well ", {"used": 1}),
-        ):
-            before = outcomes(taker)
-            expected, _ = ask(giver, prompt)
-            text, stage = ask(taker, prompt)
-            assert text == expected
-            assert bool(stage["handed_tokens"]) is (prompt == "well "), stage
-            assert bool(stage["warnings"]) is (prompt != "well "), stage
-            assert outcomes(taker) == {**before, **outcome}
+        urls = [dead, *(one.url for one in bad), broken.url, slow.url, giver.url]
+        taker = stack.enter_context(taking(home, *urls))
+        fired = broken.act_after(100_000, "cut")
+        limit = time.monotonic() + PATIENCE_S
+        seen: Counter[str] = Counter()
+        for number in itertools.count():
+            if seen["damaged"] and seen["disagreed"] >= 2 and seen["late"] and seen["used"] and fired.is_set():
+                break
+            assert time.monotonic() < limit, (seen, [one.changed for one in bad], fired.is_set())
+            if number > 6:  # one was late where it was to be something else, and is left alone for a while
+                time.sleep(1)
+            seen.update(_one_in_doubt(giver, taker, bad, f"prompt {number} "))
         events = httpx.get(f"{taker.url}/edgewise/v1/events", timeout=30, trust_env=False).text
         assert "kv_handover_refused" in events
+
+
+def _one_in_doubt(giver: DeviceService, taker: DeviceService, bad: Sequence[Meddler], prompt: str) -> dict[str, int]:
+    """Ask both; the answer must be right whatever came of it, which is returned."""
+    before, meddled = outcomes(taker), sum(one.changed for one in bad)
+    expected, _ = ask(giver, prompt)
+    text, stage = ask(taker, prompt)
+    came = new_part(before, outcomes(taker))
+    assert text == expected
+    assert sum(came.values()) <= 1
+    assert bool(stage["handed_tokens"]) is ("used" in came), (came, stage)
+    assert bool(doubts(stage)) is (bool(came) and "used" not in came), (came, stage)
+    if sum(one.changed for one in bad) > meddled:
+        assert "used" not in came
+    return came
 
 
 def test_only_well_formed_queries_for_the_same_pages_are_answered(home: Path, giver: DeviceService) -> None:
