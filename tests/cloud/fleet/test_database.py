@@ -12,7 +12,7 @@ from sqlalchemy import inspect, select, text
 from sqlalchemy.orm import Session
 
 from edgewise.cloud.fleet import audit
-from edgewise.cloud.fleet.db.database import FleetDatabase
+from edgewise.cloud.fleet.db.database import DatabaseAway, FleetDatabase
 from edgewise.cloud.fleet.db.migrate import migrate
 from edgewise.cloud.fleet.db.tables import FIRST_TENANT, AuditRow, Base, Device, Tenant
 from edgewise.core.errors import ConfigError, InvalidRequest, StorageError
@@ -106,8 +106,20 @@ def test_another_kind_of_database_is_refused_by_name(url: str) -> None:
 
 async def test_a_database_that_is_not_reached_is_a_storage_error(tmp_path: Path) -> None:
     db = FleetDatabase(f"postgresql+psycopg://nobody@/none?host={tmp_path}")
-    with pytest.raises(StorageError, match="refuses"):
+    with pytest.raises(DatabaseAway, match="not reached"):
         await db.read(lambda session: session.scalar(select(1)))
+    db.close()
+
+
+@pytest.mark.parametrize("state", ["53100", "58030"])
+async def test_a_database_that_refuses_is_not_away(migrated_url: str, state: str) -> None:
+    """A full disk, a disk that fails: as PostgreSQL says it, over a connection that stays."""
+    db = FleetDatabase(migrated_url)
+    block = f"DO $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '{state}'; END $$"
+    with pytest.raises(StorageError, match="refuses: could not extend") as caught:
+        await db.write(lambda session: session.execute(text(block)))
+    assert not isinstance(caught.value, DatabaseAway)
+    assert caught.value.http_status == 507
     db.close()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from argon2.profiles import CHEAPEST
 from fastapi import FastAPI
 
 from edgewise.cloud.fleet.actor import Actor
@@ -21,7 +22,9 @@ from edgewise.core.errors import LinkLost
 from edgewise.core.settings_fleet import FleetSettings
 from edgewise.wire.fleet import Ack
 from tests.api.harness import until
+from tests.cloud.fleet.bench import ADMIN, empty
 from tests.cloud.fleet_trust.doubles import Recorder, StreamingCommands, make_fleet, served
+from tests.e2e.postgres import PostgresServer
 
 PASSWORD = "correct horse"
 OPENID = {"/fleet/v1/openid/login", "/fleet/v1/openid/callback"}
@@ -240,3 +243,31 @@ async def test_every_route_is_described(api: httpx.AsyncClient) -> None:
             contents = answer.get("content", {})
             for kind, content in contents.items():
                 assert kind != "application/json" or content["schema"], path
+
+
+async def test_a_database_that_is_killed_is_503_until_it_is_back(postgres: PostgresServer, migrated_url: str) -> None:
+    db = FleetDatabase(migrated_url)
+    empty(db)
+    people = PeopleService(db, Changes(), FleetSettings(), hashing=CHEAPEST)
+    await people.add_user(ADMIN, "ada", PASSWORD, "admin")
+    login = {"name": "ada", "password": PASSWORD, "cookie": False}
+    try:
+        async with client_of(make_app(make_fleet(people, registry=Recorder(devices=DEVICES)))) as client:
+            token = (await client.post("/fleet/v1/login", json=login)).json()["token"]
+            client.headers["authorization"] = f"Bearer {token}"
+            assert (await client.get("/fleet/v1/devices")).status_code == 200
+            postgres.kill()
+            try:
+                for _ in range(2):  # over a connection that broke, and when none can be made
+                    for response in (
+                        await client.get("/fleet/v1/devices"),
+                        await client.post("/fleet/v1/login", json=login),
+                    ):
+                        assert (response.status_code, code_of(response)) == (503, "database_unavailable")
+                        assert int(response.headers["retry-after"]) >= 1
+            finally:
+                postgres.start()
+            assert (await client.get("/fleet/v1/devices")).status_code == 200
+    finally:
+        people.close()
+        db.close()

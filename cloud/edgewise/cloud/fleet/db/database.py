@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -28,11 +28,21 @@ _READERS = 4
 _BUSY_S = 10.0
 _TRIES = 4  # of a transaction that PostgreSQL ended because it met another
 _MET_ANOTHER = ("40001", "40P01")  # serialization failure, deadlock
+_AWAY = ("57P01", "57P02", "57P03", "53300")  # shut down, crashed, starting; all connections taken
+_AWAY_S, _CONNECT_S = 5.0, 10
 _WRITES = "fleet_writes"
 
 
 class NotStorable(InvalidRequest):
     """A value that this kind of database has no place for, as a NUL character in a text of PostgreSQL."""
+
+
+class DatabaseAway(StorageError):
+    """The database cannot be reached now. A write that was under way may have taken effect, or not."""
+
+    code = "database_unavailable"
+    http_status = 503
+    retryable = True
 
 
 class FleetDatabase:
@@ -54,9 +64,7 @@ class FleetDatabase:
         if kind not in ("sqlite", "postgresql"):
             raise ConfigError(f"fleet.database: {kind} is not supported; use SQLite or postgresql+psycopg://")
         self.sqlite = kind == "sqlite"
-        self.engine = create_engine(
-            parsed, **({} if self.sqlite else {"pool_size": 2 * _READERS, "pool_pre_ping": True})
-        )
+        self.engine = create_engine(parsed, **({} if self.sqlite else _postgresql(parsed)))
         if self.sqlite:
             event.listen(self.engine, "connect", _set_up_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
@@ -74,7 +82,8 @@ class FleetDatabase:
         """What `work` returns of a consistent view; it must not write. Return plain values: objects of the session are detached.
 
         Raises:
-            StorageError: The database refuses or is not reached.
+            DatabaseAway: It is not reached.
+            StorageError: It refuses: its disk is full, for instance.
         """
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._transact, work, False)
 
@@ -84,7 +93,7 @@ class FleetDatabase:
 
         Raises:
             NotStorable: A value cannot be stored.
-            StorageError: As above; `EdgewiseError`s of `work` itself pass through and undo it.
+            DatabaseAway, StorageError: As above; `EdgewiseError`s of `work` itself pass through and undo it.
         """
         return await asyncio.get_running_loop().run_in_executor(self._writers, self._transact, work, True)
 
@@ -107,6 +116,10 @@ class FleetDatabase:
             except DBAPIError as error:
                 if left and getattr(error.orig, "sqlstate", None) in _MET_ANOTHER:
                     continue
+                if not self.sqlite and _is_away(error):
+                    raise DatabaseAway(
+                        f"The fleet's database is not reached: {error.orig}", retry_after_s=_AWAY_S
+                    ) from error
                 if isinstance(error, OperationalError | InterfaceError):
                     raise StorageError(f"The fleet's database refuses: {error.orig}") from error
                 raise
@@ -116,6 +129,22 @@ class FleetDatabase:
 def sqlite_url(path: Path) -> str:
     """The URL of a database file."""
     return f"sqlite:///{path}"
+
+
+def _postgresql(url: URL) -> dict[str, Any]:
+    """How its connections are kept. A host that does not answer is away, unless the URL says how long to wait."""
+    waits = {} if "connect_timeout" in url.query else {"connect_timeout": _CONNECT_S}
+    return {"pool_size": 2 * _READERS, "pool_pre_ping": True, "connect_args": waits}
+
+
+def _is_away(error: DBAPIError) -> bool:
+    """Whether there is no connection, rather than a refusal over one: class 08 of SQLSTATE, or none at all from a connect."""
+    if error.connection_invalidated:
+        return True
+    state = getattr(error.orig, "sqlstate", None)
+    if state is None:
+        return isinstance(error, OperationalError | InterfaceError)
+    return state.startswith("08") or state in _AWAY
 
 
 def _set_up_sqlite(connection: Any, _: Any) -> None:
