@@ -172,6 +172,35 @@ async def test_a_conversation_with_a_device(ada: Visitor) -> None:
     await ada.see("generate: local")
 
 
+async def test_a_conversation_is_there_again_until_it_is_cleared(
+    ada: Visitor, browser: Browser, console: Child
+) -> None:
+    chat = f"/devices/{ONLINE[6].uid}/chat"
+    await ada.go(chat)
+    await ada.page.get_by_label("Message").fill("One")
+    await ada.page.get_by_label("Message").press("Enter")
+    await ada.see("One", ".say.mine")
+    await ada.go("/")  # likely in the middle of the answer
+    await ada.go(chat)
+    await ada.see("You said: One Here all is well.")
+    await ada.page.get_by_label("Message").fill("Two")
+    await ada.page.get_by_label("Message").press("Enter")
+    await ada.see("You said: Two Here all is well.")
+    await ada.go(chat)
+    assert await ada.page.locator(".say").count() == 4
+    await ada.go(f"/devices/{ONLINE[7].uid}/chat")
+    assert await ada.page.locator(".say").count() == 0, "another device's"
+    async with visiting(browser, console.url) as other:
+        await other.log_in("ada", PASSWORD)
+        await other.go(chat)
+        assert await other.page.locator(".say").count() == 0, "another login's"
+    await ada.go(chat)
+    await ada.press("Clear")
+    await ada.see("Ask something.")
+    await ada.go(chat)
+    await ada.see("Ask something.")
+
+
 async def test_a_rollout_from_the_form_to_its_end(ada: Visitor) -> None:
     await ada.go("/rollouts/new")
     await ada.page.get_by_label("Name", exact=True).fill("batch 4")

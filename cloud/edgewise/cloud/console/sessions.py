@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from edgewise.cloud.console.conversations import Conversations
 from edgewise.cloud.fleet.actor import Actor
 from edgewise.cloud.fleet.services import Fleet
 from edgewise.core.settings_fleet import FleetSettings
@@ -27,6 +28,7 @@ class Console:
 
     fleet: Fleet
     settings: FleetSettings
+    conversations: Conversations = field(default_factory=Conversations)
     _known: dict[str, tuple[float, Actor]] = field(default_factory=dict)
 
     async def actor_of(self, token: str | None, *, fresh: bool = False) -> Actor | None:
@@ -39,15 +41,19 @@ class Console:
             return known[1]
         actor = await self.fleet.people.of_session(token)
         if actor is None:
-            self._known.pop(token, None)
+            self._forget(token)
             return None
         if len(self._known) >= _KEPT:
             self._known = {key: value for key, value in self._known.items() if now - value[0] < _FRESH_S}
         self._known[token] = (now, actor)
         return actor
 
-    async def logout(self, token: str) -> None:
+    def _forget(self, token: str) -> None:
         self._known.pop(token, None)
+        self.conversations.forget(token)
+
+    async def logout(self, token: str) -> None:
+        self._forget(token)
         await self.fleet.people.logout(token)
 
     def same_origin(self, headers: Mapping[str, str], *, needed: bool) -> bool:

@@ -84,7 +84,7 @@ def _now(device: views.DeviceDetail, events: Sequence[views.EventView]) -> None:
 
 
 def _said(tone: Tone, text: str, at: float | None) -> None:
-    with Tag("div", style="padding:0 16px 12px"), notice(tone, text, "thermostat"):
+    with Tag("div", style="padding:12px 16px;border-top:1px solid var(--line)"), notice(tone, text, "thermostat"):
         if at is not None:
             TimeAgo(at)
 
