@@ -14,6 +14,7 @@ from edgewise.core.errors import EngineUnavailable, LinkLost, NotAuthenticated, 
 from edgewise.edge.offload.continuation import Begin, Complete, Course, Fail, Side, may_continue
 from edgewise.edge.offload.continuing import ContinuingEngine, Rules
 from edgewise.engine.request import GenerateRequest, TokenChunk
+from tests.api.harness import until
 from tests.edge.offload.double import CLASS, FakeTransport, LocalEngine, ask, expected, remote
 
 DEAD = [0] * 10_000
@@ -148,7 +149,7 @@ def test_an_answer_that_is_being_read_can_be_cancelled_on_both_sides(hedge_s: fl
         engine = both(transport, local, hedge_s=hedge_s)
         stream = await engine.submit(ask())
         reader = asyncio.ensure_future(anext(stream))
-        await asyncio.sleep(0.1)
+        await until(lambda: transport.connections == 1 and len(local.requests) == bool(hedge_s))
         reader.cancel()
         await stream.aclose()
         await asyncio.gather(reader, return_exceptions=True)
@@ -180,7 +181,7 @@ def test_closing_it_cancels_whatever_runs(first: Literal["cloud", "local"]) -> N
         engine = both(transport, local, first=first, hedge_s=0.05)
         stream = await engine.submit(ask())
         reader = asyncio.create_task(stream.__anext__())
-        await asyncio.sleep(0.2)  # both are asked by now
+        await until(lambda: transport.connections == 1 and len(local.requests) == 1)
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
         await stream.aclose()

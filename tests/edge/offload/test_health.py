@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from edgewise.core.errors import LinkLost, NotAuthenticated
 from edgewise.edge.offload.health import Health
+from tests.api.harness import until
 from tests.edge.offload.double import FakeTransport
 
 DOWN = 10**9
@@ -26,14 +26,6 @@ class Meter:
     def received(self, count: int, seconds: float, /) -> None: ...
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came")
-
-
 def watch(*transports: FakeTransport) -> tuple[Health, list[str], Meter]:
     events: list[str] = []
     meter = Meter()
@@ -46,7 +38,7 @@ def test_the_link_is_down_until_the_cloud_answers_and_told_once_each() -> None:
         health, events, _ = watch(cloud)
         assert not health.state.up
         health.start()
-        await health.wait_asked(5.0)
+        await health.wait_asked(60.0)
         await until(lambda: health.state.up)
         assert health.info is not None
         cloud.losses = DOWN
@@ -101,7 +93,7 @@ def test_a_cloud_that_refuses_the_key_is_not_planned_with() -> None:
     async def run() -> tuple[bool, str]:
         health, events, _ = watch(Refusing())
         health.start()
-        await health.wait_asked(5.0)
+        await health.wait_asked(60.0)
         await until(lambda: events == ["cloud_down"])
         await health.stop()
         return health.state.up, health.state.why

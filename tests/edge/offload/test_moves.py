@@ -13,7 +13,7 @@ from edgewise.edge.offload.remote import RemoteEngine
 from edgewise.engine.request import LinkUse, TokenChunk
 from tests.edge.offload.double import CAPABILITY, FakeTransport, ask, expected
 
-QUICK = Patience(submit_s=2.0, stream_s=2.0)
+PATIENCE = Patience(submit_s=60.0, stream_s=60.0)
 
 
 def said(*transports: FakeTransport) -> list[tuple[str, str]]:
@@ -26,7 +26,7 @@ async def moving(both: Sequence[FakeTransport], moves: Sequence[int]) -> list[To
         both[number % 2].cuts.append(after - before)
     current = 0
     road = Road(lambda: both[current], Parting(), device="dev")
-    stream = await RemoteEngine(road, CAPABILITY, vocab_size=300, patience=QUICK).submit(ask())
+    stream = await RemoteEngine(road, CAPABILITY, vocab_size=300, patience=PATIENCE).submit(ask())
     chunks: list[TokenChunk] = []
     async for chunk in stream:
         chunks.append(chunk)
@@ -68,7 +68,7 @@ def test_a_job_whose_acceptance_was_lost_is_wanted_once(one_name: bool) -> None:
         if one_name:
             second.jobs = first.jobs
         road = Road(lambda: second if first.submits else first, Parting())
-        stream = await RemoteEngine(road, CAPABILITY, vocab_size=300, patience=QUICK).submit(ask())
+        stream = await RemoteEngine(road, CAPABILITY, vocab_size=300, patience=PATIENCE).submit(ask())
         assert tokens([chunk async for chunk in stream]) == expected(ask())
         await road.parting.close()
         return first, second
