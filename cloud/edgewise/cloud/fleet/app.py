@@ -21,6 +21,7 @@ from edgewise.cloud.fleet.db.database import FleetDatabase, sqlite_url
 from edgewise.cloud.fleet.db.migrate import migrate
 from edgewise.cloud.fleet.db.tables import FIRST_TENANT, Device
 from edgewise.cloud.fleet.downlink import USER, Downlink, host_will
+from edgewise.cloud.fleet.enrolment.servers import ServerCertificates, server_files
 from edgewise.cloud.fleet.enrolment.service import EnrolmentService
 from edgewise.cloud.fleet.events import receive as receive_event
 from edgewise.cloud.fleet.ingest import Ingest
@@ -116,6 +117,7 @@ class FleetService:
             TelemetryKeeper(self.db, fleet, clock=clock),
             RolloutRunner(self.db, registry, self.shadows, self.commands, self.changes, clock=clock),
             self.enrolment,
+            ServerCertificates(self.enrolment.authority, server_files(settings)),
             make_alert_engine(settings, self.db, registry, self.changes, clock=clock),
         ]
         self.attendance.register(self.ingest)

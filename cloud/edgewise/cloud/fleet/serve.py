@@ -16,6 +16,9 @@ from edgewise.cloud.console.app import mount_console
 from edgewise.cloud.fleet.api.app import add_api
 from edgewise.cloud.fleet.api.auth import Caller, caller
 from edgewise.cloud.fleet.app import FleetService
+from edgewise.cloud.fleet.enrolment.authority import Authority
+from edgewise.cloud.fleet.enrolment.servers import follow_tls, renew_servers
+from edgewise.cloud.fleet.enrolment.service import authority_folder
 from edgewise.core.addresses import is_loopback
 from edgewise.core.files import alone
 from edgewise.core.log import configure_logging, get_logger
@@ -37,8 +40,10 @@ def serve(loaded: LoadedSettings) -> int:
     settings = loaded.settings.model_copy(update={"host": fleet.host, "port": fleet.port})
     configure_logging(level=settings.log.level, format=settings.log.format, prompts=settings.log.prompts)
     notifier = Notifier.from_environ()
-    tls = check_tls(settings.tls.cert, settings.tls.key)
     with alone(settings.home, "fleet.lock", "fleet service"):
+        if settings.tls.cert is not None:  # its end may have come while the service was down
+            renew_servers(Authority(authority_folder(settings.home)), [settings.tls.cert])
+        tls = check_tls(settings.tls.cert, settings.tls.key)
         return asyncio.run(_run(settings, tls, notifier))
 
 
@@ -112,12 +117,16 @@ async def _run(settings: Settings, tls: TlsFiles | None, notifier: Notifier) -> 
         log.warning("plain_http", host=settings.host, risk="passwords and keys cross the network in the clear")
     log.info("ready", url=url)
     notifier.ready(f"fleet at {url}")
-    watchdog = asyncio.create_task(_watchdog(notifier), name="watchdog")
+    beside = [asyncio.create_task(_watchdog(notifier), name="watchdog")]
+    if tls is not None:
+        follow = follow_tls(tls, lambda: getattr(server.config, "ssl", None))
+        beside.append(asyncio.create_task(follow, name="fleet-tls"))
     try:
         await server.serve(sockets=sockets)
     finally:
-        watchdog.cancel()
-        await asyncio.gather(watchdog, return_exceptions=True)
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
     log.info("stopped")
     return 0 if server.started else 1
 

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -95,6 +95,32 @@ class Authority:
         builder = self._builder(names[0], key.public_key(), timedelta(days=days), ExtendedKeyUsageOID.SERVER_AUTH)
         builder = builder.add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), False)
         return self._signed(builder).pem, _key_pem(key)
+
+    def renewed(self, pem: str) -> str | None:
+        """A server's certificate for the same names, key and length of life again, PEM; None if it is not one of this authority,
+        or less than two thirds of its life are over. The same key, so that one file is replaced and never half of a pair.
+
+        Raises:
+            ConfigError: The text is no certificate in PEM.
+        """
+        try:
+            old = x509.load_pem_x509_certificate(pem.encode())
+        except ValueError as error:
+            raise ConfigError("it holds no certificate in PEM") from error
+        try:
+            old.verify_directly_issued_by(self._certificate)
+            names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        except (InvalidSignature, TypeError, ValueError, x509.ExtensionNotFound):
+            return None
+        key = old.public_key()
+        life = old.not_valid_after_utc - old.not_valid_before_utc
+        if not isinstance(key, ec.EllipticCurvePublicKey) or self._now() < old.not_valid_before_utc + life * 2 / 3:
+            return None
+        if old.not_valid_after_utc >= self._certificate.not_valid_after_utc:
+            return None  # the authority itself ends then
+        (name,) = old.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        builder = self._builder(str(name.value), key, life - _EARLIER, ExtendedKeyUsageOID.SERVER_AUTH)
+        return self._signed(builder.add_extension(names.value, critical=False)).pem
 
     def write_crl(self, revoked: Iterable[tuple[str, float]]) -> None:
         """The list of revoked certificates, for the broker: serial in hex and when, seconds since 1970.

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from edgewise.cloud.fleet.enrolment.authority import CERTIFICATE_FILE, Authority
+from edgewise.cloud.fleet.enrolment.authority import CERTIFICATE_FILE as CA_FILE
+from edgewise.cloud.fleet.enrolment.authority import Authority
 from edgewise.core.errors import ConfigError
 from edgewise.core.files import atomic_write, make_folder, own_like_parent, read_secret
 
-FOLDER, ACL_FILE = "broker", "mosquitto.acl"
-"""Where `edgewise fleet broker-config` writes in the state directory, and the access list there."""
+FOLDER, ACL_FILE, CERTIFICATE_FILE = "broker", "mosquitto.acl", "server.crt"
+"""Where `edgewise fleet broker-config` writes in the state directory, and the access list and certificate there."""
 USERS = ("fleet", "edgewise-cloud")
 """Of the services; devices have certificates instead."""
 _ROUNDS = 1000  # mosquitto's default is 101; these passwords are 256 random bits, so it hardly matters
@@ -56,19 +57,19 @@ def write_broker_config(
         make_folder(made, mode=0o750)
         own_like_parent(made)
     certificate, key = authority.server_certificate(hosts, days)
-    atomic_write(folder / "server.crt", certificate)
+    atomic_write(folder / CERTIFICATE_FILE, certificate)
     atomic_write(folder / "server.key", key, mode=0o600)
     atomic_write(folder / ACL_FILE, access_list(), mode=0o600)
     passwords = {user: folder / f"{user}.password" for user in USERS}
     lines = [_entry(user, _password(path)) for user, path in passwords.items()]
     atomic_write(folder / "mosquitto.passwd", "".join(lines), mode=0o600)
-    ca = authority.crl_file.parent / CERTIFICATE_FILE
+    ca = authority.crl_file.parent / CA_FILE
     words: dict[str, object] = {
         "PORT": port,
         "LOCAL_PORT": local_port,
         "CA": ca,
         "CRL": authority.crl_file,
-        "CERTIFICATE": folder / "server.crt",
+        "CERTIFICATE": folder / CERTIFICATE_FILE,
         "KEY": folder / "server.key",
         "PASSWORDS": folder / "mosquitto.passwd",
         "ACL": folder / ACL_FILE,
