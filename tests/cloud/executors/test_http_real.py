@@ -51,15 +51,28 @@ async def read(executor: HttpExecutor, asked: Order) -> list[Produced]:
     return [produced async for produced in executor.run(asked)]
 
 
-async def until_broken(executor: HttpExecutor, asked: Order) -> str:
-    """What comes until the link is lost."""
+async def until_broken(executor: HttpExecutor, asked: Order) -> str | None:
+    """What comes until the link is lost; None if the answer ended before."""
     text = ""
     try:
         async for one in executor.run(asked):
             text += one.text or ""
     except LinkLost:
         return text
-    raise AssertionError("the answer ended unbroken")
+    return None
+
+
+async def broken_off(executor: HttpExecutor, asked: Order, link: Link) -> str:
+    """What came of an answer that the link broke in its middle; where a busy server sends it in few events, the next one's."""
+    fired = None
+    for _ in range(20):
+        if fired is None or fired.is_set():
+            fired = link.act_after(4, "reset", text=b"data: ")
+        text = await until_broken(executor, asked)
+        if text:
+            assert fired.is_set()
+            return text
+    raise AssertionError("no answer of 20 was broken in its middle")
 
 
 async def test_it_brings_what_the_server_says_with_its_digest_and_counts(served: DeviceService) -> None:
@@ -96,10 +109,7 @@ async def test_after_a_broken_link_the_next_attempt_goes_on_behind_the_text(serv
         executor.start()
         try:
             await executor.capabilities()
-            fired = link.act_after(4, "reset", text=b"data: ")
-            text = await until_broken(executor, order())
-            assert fired.is_set()
-            assert text
+            text = await broken_off(executor, order(), link)
             produced = await read(executor, replace(order(), attempt=2, text=text))
         finally:
             await executor.stop()
@@ -128,7 +138,7 @@ def receipt_through_a_cloud(upstream: str) -> dict[str, Any]:
         cloud = stack.enter_context(CloudService(cloud_home, ["--executor", "http", "--upstream", upstream]))
         settings = {"EDGEWISE_CLOUD__URL": cloud.url, "EDGEWISE_PLACEMENT__POLICY": "prefer-cloud"}
         device = stack.enter_context(running(model="m", home=device_home, environment=settings))
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 120
         while True:
             answer = httpx.post(f"{device.url}/v1/completions", json=body, timeout=60)
             answer.raise_for_status()
