@@ -263,6 +263,45 @@ async def test_alerts_are_seen_silenced_and_written(ada: Visitor) -> None:
     await ada.see("Temperature above 85 for 1")
 
 
+async def test_several_alerts_are_seen_at_once_and_counted_on_every_page(ada: Visitor) -> None:
+    total = sum(bool(device.alerts) for device in DEVICES.values())
+    await ada.go("/models")
+    await ada.see(f"{total} open", "nav[aria-label=Main]")
+    await ada.go("/alerts")
+    rows = ada.page.get_by_role("table", name="Alerts").locator("tbody tr")
+    last = rows.filter(has=ada.page.get_by_role("button", name="Mark as seen"))
+    before = await last.count()
+    for n in range(2):
+        await last.nth(n).get_by_role("checkbox").check()
+    await ada.press("Mark these as seen")
+    await ada.page.wait_for_function(
+        "(n) => document.querySelectorAll('table.data button[aria-label^=\"Mark as seen\"]').length === n",
+        arg=before - 2,
+    )
+
+
+async def test_a_filter_becomes_a_group_and_a_stage_can_be_of_it(ada: Visitor) -> None:
+    await ada.go("/devices?query=ring:canary AND site:lyon")
+    await ada.press("Groups")
+    await ada.page.get_by_label("Name of a new group").fill("lyon-first")
+    await ada.press("Save the group")
+    dialog = ada.page.get_by_role("dialog", name="Groups")
+    await dialog.get_by_role("link", name="lyon-first").wait_for()
+    assert await ada.violations() == []
+    await ada.press("Close")
+    await ada.go("/rollouts/new")
+    await ada.page.get_by_label("Devices", exact=True).first.select_option("group:lyon-first")
+    await ada.go("/devices")
+    await ada.page.get_by_label("Group", exact=True).select_option("ring:canary AND site:lyon")
+    count = sum(d.labels["ring"] == "canary" and d.labels["site"] == "lyon" for d in DEVICES.values())
+    await ada.see(f"{count} devices match")
+    await ada.press("Groups")
+    await ada.press("Delete: lyon-first")
+    await ada.page.get_by_role("dialog", name="Delete the group").get_by_role("button", name="Delete").click()
+    await dialog.get_by_role("link", name="lyon-first").wait_for(state="hidden")
+    await ada.press("Close")
+
+
 async def test_a_claim_code_is_shown_once_and_a_key_is_accepted(ada: Visitor) -> None:
     await ada.go("/people")
     await ada.press("Accept: dnew")

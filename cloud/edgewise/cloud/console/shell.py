@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import Request
@@ -12,8 +12,9 @@ from nicegui import ui
 from nicegui.element import Element
 
 from edgewise.cloud.console import sessions
-from edgewise.cloud.console.parts import Tag, button, dialog, empty, icon
+from edgewise.cloud.console.parts import Tag, button, dialog, empty, icon, redraw
 from edgewise.cloud.console.visit import Visit
+from edgewise.cloud.console.words import number
 from edgewise.cloud.fleet.api.auth import csrf_token
 from edgewise.core.errors import EdgewiseError
 
@@ -37,8 +38,10 @@ def page(path: str, title: str, *, section: str = "") -> Callable[[Build], Build
             assert console is not None, "pages are registered by mount_console"
             visit = Visit(console, request, ui.context.client)
             _head()
-            with _frame(visit, section or path):
+            content, links = _frame(visit, section or path)
+            with content:
                 try:
+                    await _count_alerts(visit, links["/alerts"])
                     await build(visit, **parameters)
                 except EdgewiseError as error:
                     visit.client.status_code = error.http_status
@@ -63,18 +66,37 @@ def _head() -> None:
     )
 
 
-def _frame(visit: Visit, section: str) -> Element:
-    """Builds what is around the page, beside Quasar's `main`; what is built inside the element that it returns is the page."""
+def _frame(visit: Visit, section: str) -> tuple[Element, Mapping[str, Tag]]:
+    """Builds what is around the page, beside Quasar's `main`; what is built inside the element that it returns is the page. The
+    entries of the navigation come with it, by path."""
     client = visit.client
     with client.layout:
         with Tag("header", cls="top") as top:
             _top(visit)
         with Tag("nav", cls="side", aria_label="Main", id="side") as side:
-            _side(section)
+            links = _side(section)
     top.move(target_index=0)
     side.move(target_index=1)
     ui.skip_link("Skip to the content", target=client.content)
-    return client.content.classes("main")
+    return client.content.classes("main"), links
+
+
+async def _count_alerts(visit: Visit, link: Tag) -> None:
+    """How many alerts are open, on every page and live: an operator may look at anything else when one is raised."""
+    with link:
+        count = Tag("span", cls="count")
+
+    async def refresh(_: set[str] | None) -> None:
+        total = (await visit.fleet.alerts.alerts(visit.actor, limit=1)).total
+        redraw(count, lambda: _open_alerts(total) if total else None, key=total)
+
+    await refresh(None)
+    visit.watch(("alert",), refresh)
+
+
+def _open_alerts(total: int) -> None:
+    Tag("span", number(total))
+    Tag("span", " open", "visually-hidden")
 
 
 def _top(visit: Visit) -> None:
@@ -113,15 +135,22 @@ def _top(visit: Visit) -> None:
                         Tag("span", "Log out")
 
 
-def _side(section: str) -> None:
+def _side(section: str) -> Mapping[str, Tag]:
+    """The entries of the navigation by path."""
+    links: dict[str, Tag] = {}
     for group, entries in NAVIGATION:
         if group:
             Tag("div", group, "nav-group")
         with Tag("ul"):
             for path, name, picture, key in entries:
-                with Tag("li"), Tag("a", href=path, aria_current="page" if path == section else None, data_go=key):
+                with (
+                    Tag("li"),
+                    Tag("a", href=path, aria_current="page" if path == section else None, data_go=key) as link,
+                ):
                     icon(picture)
                     Tag("span", name)
+                links[path] = link
+    return links
 
 
 async def _show_keys() -> None:

@@ -3,13 +3,13 @@ import { ago, machine, now, whole } from "/console/assets/ago.js";
 export default {
   template: `
     <div class="table-box" tabindex="0" role="group" :aria-label="label">
-      <table class="data">
+      <table class="data" :class="{ sorts: columns.some((c) => c.sort) }">
         <caption class="visually-hidden">{{ label }}</caption>
         <thead><tr>
           <th v-if="selectable" class="check" scope="col">
             <input type="checkbox" :checked="all" :indeterminate.prop="some && !all" aria-label="Select all rows of this page" @change="pickAll">
           </th>
-          <th v-for="c in columns" :key="c.key" scope="col" :class="[c.kind === 'number' || c.kind === 'meter' ? 'num' : '', c.narrow ? '' : 'narrow-hide']"
+          <th v-for="c in columns" :key="c.key" scope="col" :class="[c.kind === 'number' || c.kind === 'meter' ? 'num' : '', c.narrow ? '' : 'narrow-hide', c.sort ? 'sort' : '']"
               :aria-sort="sorted(c)">
             <button v-if="c.sort" type="button" @click="$emit('sort', next(c))">{{ c.label
               }}<span class="icon" aria-hidden="true" v-if="sorted(c)">{{ sorted(c) === 'ascending' ? 'arrow_upward' : 'arrow_downward' }}</span></button>
@@ -20,8 +20,8 @@ export default {
         <tbody>
           <tr v-for="r in rows" :key="r.id" :class="{ picked: picks.has(r.id) }">
             <td v-if="selectable" class="check"><input type="checkbox" :checked="picks.has(r.id)" :aria-label="'Select ' + (r.name || r.id)" @change="pick(r.id)"></td>
-            <td v-for="c in columns" :key="c.key" :class="cellClass(c)" :title="c.clip ? tip(r[c.key]) : undefined">
-              <template v-if="r[c.key] === null || r[c.key] === undefined || r[c.key] === ''"><span class="muted">&ndash;</span></template>
+            <td v-for="c in columns" :key="c.key" :class="cellClass(c, r[c.key])" :data-label="named(c)" :title="c.clip ? tip(r[c.key]) : undefined">
+              <template v-if="none(r[c.key])"><span class="muted">&ndash;</span></template>
               <template v-else-if="c.kind === 'link'"><a :href="r[c.key].href">{{ r[c.key].text }}</a><span v-if="r[c.key].sub" class="sub" :title="r[c.key].sub">{{ r[c.key].sub }}</span></template>
               <template v-else-if="c.kind === 'state'"><span class="state" :class="'tone-' + r[c.key].tone"><span class="icon" aria-hidden="true">{{ r[c.key].icon }}</span>{{ r[c.key].word }}</span><span v-if="r[c.key].note" class="sub" :title="r[c.key].note">{{ r[c.key].note }}</span></template>
               <template v-else-if="c.kind === 'time'"><time :datetime="machine(r[c.key])" :title="whole(r[c.key])">{{ ago(r[c.key], moment) }}</time></template>
@@ -50,8 +50,10 @@ export default {
       return this.sort === "-" + c.sort ? "descending" : undefined;
     },
     next(c) { return this.sort === c.sort ? "-" + c.sort : c.sort; },
-    cellClass(c) {
-      return [c.kind === "number" || c.kind === "meter" ? "num" : "", c.kind === "mono" ? "mono" : "", c.wrap ? "wrap" : "", c.clip ? "clip" : "", c.narrow ? "" : "narrow-hide"];
+    named(c) { return ["link", "state", "actions"].includes(c.kind) ? undefined : c.label; },
+    none: (value) => value === null || value === undefined || value === "" || (Array.isArray(value) && !value.length),
+    cellClass(c, value) {
+      return ["kind-" + c.kind, this.none(value) ? "none" : "", c.kind === "number" || c.kind === "meter" ? "num" : "", c.kind === "mono" ? "mono" : "", c.wrap ? "wrap" : "", c.clip ? "clip" : "", c.narrow ? "" : "narrow-hide"];
     },
     tip(value) { return Array.isArray(value) ? value.join(", ") : value; },
     pick(id) {

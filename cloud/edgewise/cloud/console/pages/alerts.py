@@ -49,13 +49,16 @@ class AlertsPage:
         self.visit = visit
         self.places: list[str | None] = [None]
         self.after: str | None = None
+        self.picked: list[str] = []
 
     async def build(self) -> None:
         with page_head("Alerts") as (self.under, _):
             pass
         with Tag("div", cls="stack"):
             with panel("Alerts", body=False) as end:
-                self.table = Table("Alerts", COLUMNS, on_action=self.acknowledge)
+                self.bar = Tag("div")
+                self.table = Table("Alerts", COLUMNS, on_action=self.acknowledge,
+                                   on_pick=self.pick if self.visit.may("operator") else None)  # fmt: skip
                 self.nothing = Tag("div")
                 self.foot = Tag("div", cls="table-foot")
             with end:
@@ -68,6 +71,25 @@ class AlertsPage:
         await self.refresh(None)
         await self.refresh_rules()
         self.visit.watch(("alert",), self.refresh)
+
+    def pick(self, ids: list[str]) -> None:
+        self.picked = ids
+        self.table.set_picked(ids)
+        redraw(self.bar, self._bar, key=ids)
+
+    def _bar(self) -> None:
+        if self.picked:
+            with Tag("div", cls="picked-bar", role="group", aria_label="Selected alerts"):
+                Tag("strong", f"{plural(len(self.picked), 'alert')} selected")
+                button("Mark these as seen", self.acknowledge_picked, icon_name="visibility", little=True)
+                button("Clear", lambda: self.pick([]), little=True, tone="quiet")
+
+    async def acknowledge_picked(self) -> None:
+        for alert_id in self.picked:
+            if await self.visit.act(lambda me, id_=alert_id: self.visit.fleet.alerts.acknowledge(me, id_)) is None:  # type: ignore[misc]
+                break
+        self.pick([])
+        await self.refresh(None)
 
     async def again(self) -> None:
         self.places = [None]
@@ -145,7 +167,7 @@ def _row(alert: views.AlertView, names: Mapping[str, str], acts: bool) -> dict[s
     can = acts and not alert.acknowledged_by and alert.cleared_at is None
     return {
         "id": alert.id,
-        "name": alert.message,
+        "name": f"{names.get(alert.uid, alert.uid)}: {alert.message}" if alert.uid else alert.message,
         "severity": word_of(SEVERITIES, alert.severity).cell(),
         "device": {"text": names.get(alert.uid, alert.uid), "href": f"/devices/{alert.uid}"} if alert.uid else None,
         "message": alert.message,

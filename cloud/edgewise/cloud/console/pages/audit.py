@@ -44,10 +44,13 @@ async def audit(visit: Visit) -> None:
     after: str | None = None
     with Tag("div", cls="stack"):
         chain = Tag("div")
+        chain.visible = False
         with panel("", body=False):
             with Tag("div", cls="panel-head"):
-                target = Field("Target", kind="search", bare=True, placeholder="Only one target", throttle=0.3,
-                               on_change=lambda: first()).classes("grow")  # fmt: skip
+                target = Field(
+                    "Target", kind="search", bare=True, throttle=0.3, on_change=lambda: first(),
+                    placeholder="Of one target: a device's uid, a rollout's id, a user's name",
+                ).classes("grow")  # fmt: skip
             table = Table("Audit log", COLUMNS)
             nothing = Tag("div")
             foot = Tag("div", cls="table-foot")
@@ -55,6 +58,7 @@ async def audit(visit: Visit) -> None:
     async def verify() -> None:
         wrong = await visit.act(lambda me: _verified(visit, me))
         if wrong is not None:
+            chain.visible = True
             redraw(chain, lambda: notice("ok", "The chain is whole: no line was changed or taken away.", "verified")
                    if not wrong else notice("bad", f"The chain is broken: {wrong}", "gpp_bad"))  # fmt: skip
 

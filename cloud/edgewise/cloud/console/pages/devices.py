@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +14,7 @@ from edgewise.cloud.console.parts import (
     Field,
     Table,
     Tag,
+    ask,
     button,
     dialog,
     empty,
@@ -28,6 +29,7 @@ from edgewise.cloud.console.shell import page
 from edgewise.cloud.console.visit import Visit, uid_query
 from edgewise.cloud.console.words import gauge_of, memory_share, memory_tone, number, plural
 from edgewise.cloud.fleet import views
+from edgewise.cloud.fleet.actor import Actor
 from edgewise.core.errors import EdgewiseError, InvalidRequest
 
 PAGE = 50
@@ -42,6 +44,15 @@ COLUMNS = (
     Column("models", "Models", narrow=False, clip=True),
     Column("version", "Version", "number", sort="version", narrow=False),
     Column("labels", "Labels", "chips", narrow=False, clip=True),
+)
+
+
+GROUP_COLUMNS = (
+    Column("group", "Group", "link"),
+    Column("query", "Filter", "mono", clip=True),
+    Column("count", "Devices now", "number"),
+    Column("author", "By", narrow=False),
+    Column("does", "Actions", "actions"),
 )
 
 
@@ -60,13 +71,14 @@ class DevicesPage:
         self.before: list[str | None] = []  # places of the pages before this one
         self.after: str | None = None
         self.picked: list[str] = []
+        self.saved: Mapping[str, views.GroupView] = {}  # groups by name
         self.shown: views.Page[views.DeviceView] = views.Page(items=(), total=0)
         self._turn = 0  # of the newest question: an answer to an older one is dropped
 
     async def build(self) -> None:
         with page_head("Devices") as (self.under, actions), actions:
             if self.visit.may("operator"):
-                button("Save as group", self.save_group, icon_name="bookmark_add")
+                button("Groups", self.show_groups, icon_name="bookmarks")
             if self.visit.may("admin"):
                 link_button("Add a device", "/people#claim-codes", icon_name="add", tone="primary")
         with Tag("section", cls="panel", aria_label="Devices"):
@@ -76,6 +88,7 @@ class DevicesPage:
                         "Filter devices", self.query, kind="search", bare=True, throttle=0.15, on_change=self.typed,
                         placeholder="Filter: name, state:offline, model:smollm2 AND site:lyon, NOT version:0.1.0",
                     )  # fmt: skip
+                self.groups = Tag("div")
                 self.states = Tag("div", cls="line")
             self.bar = Tag("div")
             self.table = Table("Devices", COLUMNS, sort=self.sort, on_sort=self.sorted,
@@ -224,43 +237,64 @@ class DevicesPage:
             self.pick([])
             await self.load()
 
-    async def save_group(self) -> None:
-        if not self.query:
-            self.visit.complain("Filter the devices first: a group is a saved query.")
-            return
-        with dialog("Save as group") as (box, foot):
-            Tag(
-                "p",
-                f"The group is every device that matches this query, now {number(self.shown.total)}; it follows changes.",
-            )
-            Tag("code", self.query, "secret")
-            name = Field("Name of the group")
+    async def show_groups(self) -> None:
+        """Saved queries: those that there are, and the filter of now as a new one."""
+        with dialog("Groups", wide=True) as (box, foot):
+            Tag("p", "A group is a saved filter; whatever matches it belongs to it. Filters, rollouts and alerts can name it: "
+                "group:NAME", "muted")  # fmt: skip
+            table = Table("Groups", GROUP_COLUMNS, on_action=lambda name, _: self._delete_group(name, show))
+            with Tag("div", cls="fields"):
+                name = Field("Name of a new group", hint="Letters, digits, and . / - _ between.")
+                query = Field("Its filter", self.query, placeholder="site:lyon AND ring:canary")
+
+            async def show() -> None:
+                self.saved = {group.name: group for group in await self.visit.fleet.registry.groups(self.visit.actor)}
+                table.show([_group_row(group) for group in self.saved.values()])
+                table.visible = bool(self.saved)
 
             async def save() -> None:
-                saved = await self.visit.act(lambda me: self.visit.fleet.registry.save_group(me, name.text, self.query),
-                                             f"Group {name.text} saved.")  # fmt: skip
+                name.fault("" if name.text else "Name the group.")
+                query.fault("" if query.text else "Say which devices: an empty filter would be every device.")
+                if not name.text or not query.text:
+                    return
+                done = f"Group {name.text} saved."
+                saved = await self.visit.act(
+                    lambda me: self.visit.fleet.registry.save_group(me, name.text, query.text), done
+                )
                 if saved is not None:
-                    box.submit(True)
+                    await show()
 
             with foot:
-                button("Cancel", lambda: box.submit(False))
-                button("Save", save, tone="primary")
+                button("Close", lambda: box.submit(True))
+                button("Save the group", save, tone="primary")
+        await show()
         await box
         box.delete()
         await self.refresh_groups()
 
+    async def _delete_group(self, name: str, show: Callable[[], Awaitable[None]]) -> None:
+        text = f"Its filter was {self.saved[name].query}. What names the group finds nothing from now on; no device changes."
+
+        async def delete(me: Actor) -> bool:
+            await self.visit.fleet.registry.delete_group(me, self.saved[name].id)
+            return True
+
+        if await ask(f"Delete the group {name}?", text, "Delete") and await self.visit.act(delete):
+            await show()
+
     async def refresh_groups(self) -> None:
         groups = await self.visit.fleet.registry.groups(self.visit.actor)
         options = [("", "All devices"), *((group.query, f"{group.name} ({number(group.count)})") for group in groups)]
-        if not groups:
-            return
-        with self.states.parent_slot.parent if self.states.parent_slot else self.states:
-            picker = Field("Group", "", kind="select", options=options, bare=True)
+        redraw(self.groups, lambda: self._group_picker(options) if groups else None, key=options)
 
-        async def chosen() -> None:
+    def _group_picker(self, options: Sequence[tuple[str, str]]) -> None:
+        chosen = self.query if self.query in dict(options) else ""
+        picker = Field("Group", chosen, kind="select", options=options, bare=True)
+
+        def choose() -> None:
             self.search.value = str(picker.value)
 
-        picker.on_value_change(chosen)
+        picker.on_value_change(choose)
 
     # --- what changes meanwhile ---
 
@@ -290,6 +324,12 @@ def _row(device: views.DeviceView) -> dict[str, Any]:
         "version": device.version,
         "labels": label_texts(device.labels),
     }  # fmt: skip
+
+
+def _group_row(group: views.GroupView) -> dict[str, Any]:
+    return {"id": group.name, "name": group.name, "query": group.query, "count": number(group.count), "author": group.author,
+            "group": {"text": group.name, "href": f"/devices?query={quote(f'group:{group.name}')}"},
+            "does": [{"action": "delete", "label": "Delete", "tone": "danger"}]}  # fmt: skip
 
 
 def _memory(gauges: Mapping[str, float]) -> dict[str, Any] | None:

@@ -45,7 +45,9 @@ async def models(visit: Visit) -> None:
 
 
 def _row(model: views.ModelUseView) -> dict[str, Any]:
-    failed = {"word": number(model.failed), "icon": "error", "tone": "bad", "note": ""} if model.failed else None
+    failed = (
+        {"word": f"{number(model.failed)} failed", "icon": "error", "tone": "bad", "note": ""} if model.failed else None
+    )
     return {
         "id": f"{model.name} {model.digest}",
         "name": model.name,

@@ -7,7 +7,7 @@ from typing import Any
 from edgewise.cloud.console.parts import Column, Field, Table, Tag, button, notice, page_head, panel
 from edgewise.cloud.console.shell import page
 from edgewise.cloud.console.visit import Visit
-from edgewise.cloud.console.words import value_text
+from edgewise.cloud.console.words import size, span, value_text
 from edgewise.core.settings_fleet import FleetSettings
 
 COLUMNS = (
@@ -64,10 +64,31 @@ def _rows(settings_: FleetSettings) -> list[dict[str, Any]]:
     rows = []
     for name, field in FleetSettings.model_fields.items():
         value = getattr(settings_, name)
-        shown = (
-            ""
-            if value is None
-            else value_text(value if isinstance(value, (str, int, float, bool, list)) else str(value))
+        rows.append(
+            {
+                "id": name,
+                "name": name,
+                "key": f"fleet.{name}",
+                "value": setting_text(name, value),
+                "text": field.description or "",
+            }
         )
-        rows.append({"id": name, "name": name, "key": f"fleet.{name}", "value": shown, "text": field.description or ""})
     return rows
+
+
+def setting_text(name: str, value: Any) -> str:
+    """A setting's value with its unit, which is at the end of its name."""
+    if value is None or value in ((), [], ""):
+        return ""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if name.endswith("_s"):
+            return f"{value:g} s" + (f" ({span(value)})" if value >= 120 else "")
+        for unit in ("days", "hours"):
+            if name.endswith(f"_{unit}"):
+                return f"{value:g} {unit}"
+        return f"{value:g} ({size(value)})" if name.endswith("_bytes") else value_text(value)
+    return (
+        ", ".join(map(str, value))
+        if isinstance(value, (tuple, list))
+        else value_text(value if isinstance(value, (str, bool)) else str(value))
+    )
