@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgewise.bench.fleet.device import WINDOW, SimulatedDevice
+from edgewise.wire.envelope import new_ulid
 from edgewise.wire.fleet import Reported
 from edgewise.wire.mqtt.connection import Broker
 from tests.e2e.broker import BrokerProcess, iotcore_broker
@@ -65,3 +66,23 @@ async def test_only_a_window_is_on_its_way(device: SimulatedDevice, fleet: Fleet
     await fleet.acknowledge(*(one.id for one in fleet.each("tel")))
     await until(lambda: device.waiting == 0, "the others have their turn")
     assert len(fleet.each("tel")) == device.tally.samples == 3 * WINDOW
+
+
+async def test_a_command_that_comes_again_is_done_once_and_answered_once_at_a_time(
+    device: SimulatedDevice, fleet: FleetDouble
+) -> None:
+    fleet.receive = False
+    id = await fleet.command("ping")
+    await until(lambda: fleet.ends(id), "its end")
+    waiting = device.waiting
+    for _ in range(3):
+        await fleet.command("ping", id=id)
+    await fleet.command("ping", id=(behind := new_ulid()))
+    await until(lambda: fleet.ends(behind), "one behind it")
+    assert device.waiting == waiting + 2  # accepted and succeeded of the one behind
+    await fleet.acknowledge(*(one.id for one in fleet.each("ack")))
+    await until(lambda: device.waiting == 0)
+    fleet.said.clear()
+    await fleet.command("ping", id=id)
+    await until(lambda: fleet.ends(id), "its end again")
+    assert device.tally.effects == {id: 1, behind: 1}

@@ -347,7 +347,8 @@ class SimulatedDevice:
     def _command(self, envelope: Envelope, command: Command) -> None:
         id = envelope.id
         if id in self._inbox:
-            self._put(topics.ack(self.uid, id), lambda _, ack=self._inbox[id]: ack, re=id)  # type: ignore[misc]
+            if not any(re == id for _, _, re, _ in self._outbox.values()):  # else the answer is on its way
+                self._put(topics.ack(self.uid, id), lambda _, ack=self._inbox[id]: ack, re=id)  # type: ignore[misc]
             return
         if command.op not in OPS:
             self._ack(id, Ack(state="rejected", code="unknown_op", reason=f"no such command: {command.op}"))
