@@ -41,8 +41,10 @@ IN_FLIGHT = 16
 """Commands of each of them that have not ended: a machine that is slow gets no more work than it does."""
 PERIOD_S = 0.5
 PAUSE_S = (0.05, 1.0)
-UNREADY = 0.25  # share of the device's kills for which nobody waits until it is ready
-ROUNDS_S = (240.0, 8.0)  # the rounds on one database may take so long, and so much longer for each
+UNREADY = 0.25
+"""Share of the kills that do not wait for what was killed before: a machine on which parts die faster than they come back would
+only ever start them."""
+ROUNDS_S = (240.0, 9.0)  # the rounds on one database may take so long, and so much longer for each
 SETTLE_S = 600.0
 TOLD = 30  # faults that are told one by one
 TROUBLE = (
@@ -93,6 +95,7 @@ class Drill:
     killed: Counter[str] = field(default_factory=Counter)
 
     on: bool = True
+    succeeded: int = 0  # commands, after the latest kill
 
     def __post_init__(self) -> None:
         self.rng = random.Random(17)
@@ -173,14 +176,25 @@ class Drill:
             *([("database", self._kill_database)] if self.database is not None else []),
         ]
         name, way = ways[self.killed.total() % len(ways)]  # when is chance, what by turns
-        if name == "device" and self.rng.random() >= UNREADY:
-            await self.device.ready()  # on a slow machine it would never be
+        if self.rng.random() >= UNREADY:
+            await until(self._goes_on, "a command succeeds after a kill")
+            if name == "device":
+                await self.device.ready()
         await asyncio.sleep(self.rng.uniform(*PAUSE_S))
         await asyncio.to_thread(way)
         self.killed[name] += 1
         self.rng.choice(self.fleet.devices).cut()
         if name == "fleet":
             await asyncio.to_thread(self.fleet.server.wait_ready)
+        self.succeeded = await self._count("succeeded")
+
+    async def _goes_on(self) -> bool:
+        return await self._count("succeeded") > self.succeeded
+
+    async def _count(self, state: str) -> int:
+        """Commands in a state."""
+        shown = await self.fleet.call("GET", "commands", params={"state": state, "limit": 1})
+        return int(shown["total"])
 
     def _kill_fleet(self) -> None:
         self.fleet.server.kill()
@@ -221,8 +235,7 @@ class Drill:
         """What has not settled, with how much of it there is."""
         counts = {"devices away": len(self.uids) - (await self.fleet.call("GET", "devices/counts")).get("online", 0)}
         for state in OPEN:
-            shown = await self.fleet.call("GET", "commands", params={"state": state, "limit": 1})
-            counts[f"commands {state}"] = shown["total"]
+            counts[f"commands {state}"] = await self._count(state)
         counts["rows of simulated devices"] = sum(device.waiting for device in self.fleet.devices)
         for uid, gen in self.sent.gens.items():
             shown = await self.fleet.call("GET", f"devices/{uid}/shadows/config")
