@@ -390,7 +390,8 @@ async def test_the_stream_is_alive_while_nothing_happens(tmp_path: Path) -> None
     async with cloud_engine(tmp_path, engine) as cloud:
         id = await cloud.submit(body(max_tokens=2))
         stream = asyncio.create_task(cloud.get(f"{JOBS}/{id}/stream"))
-        await asyncio.sleep(2.5)
+        for _ in range(3):  # turns, each later than the next comment is due
+            await asyncio.sleep(1.1)
         engine.hold.set()
         text = (await stream).text
         assert text.count(": keep-alive") >= 2

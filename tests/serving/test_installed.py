@@ -21,6 +21,7 @@ from edgewise.engine.request import GenerateRequest, SamplingParams
 from edgewise.models.store import Store
 from edgewise.models.tiny import make_tiny_model
 from edgewise.serving.installed import InstalledModels
+from tests.api.harness import until
 from tests.fakes.pool import FakeWorks
 
 ROOM = 4 << 30
@@ -112,8 +113,7 @@ async def test_a_removed_model_ends_its_answers_and_is_gone(device: Device) -> N
     with pytest.raises(ModelNotFound):
         await device.models.open("two")
     assert sum([len(chunk.tokens) async for chunk in stream]) == 2
-    await asyncio.sleep(0.01)
-    assert [engine.config.model.name for engine in device.works.running] == ["one"]
+    await until(lambda: [engine.config.model.name for engine in device.works.running] == ["one"])
     assert [model.name for model in device.models.status().models] == ["one"]
 
 
@@ -132,9 +132,11 @@ async def test_a_replaced_model_is_asked_by_its_new_files(device: Device) -> Non
     new = await device.models.open("two")
     assert new.digest != old.digest
     assert await answer(device.models, "two") == 2
-    await asyncio.sleep(0.01)
-    running = [engine.config.model.digest for engine in device.works.running if engine.config.model.name == "two"]
-    assert running == [new.digest]
+
+    def running() -> list[str]:
+        return [engine.config.model.digest for engine in device.works.running if engine.config.model.name == "two"]
+
+    await until(lambda: running() == [new.digest])
     with pytest.raises(ModelNotFound, match="ask again"):
         await old.engine.submit(ASK)
 
@@ -143,10 +145,9 @@ async def test_an_unloaded_model_leaves_no_process_and_no_tokenizer_and_comes_ba
     served = await device.models.open("two", keep_alive_s=0.0)
     pid = served.template.pid  # type: ignore[union-attr]
     assert await answer(device.models, "two", keep_alive_s=0.0) == 2
-    await asyncio.sleep(0.01)
-    assert [model.name for model in device.models.all()] == ["one"]
+    await until(lambda: [model.name for model in device.models.all()] == ["one"])
     assert pid is not None
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     assert await answer(device.models, "two") == 2
 
 
@@ -164,7 +165,7 @@ async def test_loading_and_unloading_by_order(device: Device) -> None:
     await device.models.load("two")
     assert (await device.models.cards())[1].loaded
     await device.models.unload("two")
-    await asyncio.sleep(0.01)
+    await until(lambda: [engine.config.model.name for engine in device.works.running] == ["one"])
     assert not (await device.models.cards())[1].loaded
     with pytest.raises(InvalidRequest, match="'one' is pinned"):
         await device.models.unload("one")

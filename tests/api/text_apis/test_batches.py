@@ -183,10 +183,11 @@ async def test_a_fault_that_passes_is_waited_for(tmp_path: Path) -> None:
         await until(lambda: api.deps.requests.open == 0 and len(clock._sleepers) >= 2)
         engine.refuse = None
         clock.advance(30)
-        for _ in range(100):
+        ending = asyncio.create_task(ended(api, id))
+        while not ending.done():
             await asyncio.sleep(0.005)
             clock.advance(30)
-        assert (await ended(api, id))["request_counts"]["completed"] == 3
+        assert (await ending)["request_counts"]["completed"] == 3
 
 
 @pytest.mark.parametrize("turns", range(5))

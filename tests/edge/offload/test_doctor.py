@@ -34,7 +34,7 @@ def serving(reply: Reply) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(run()))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(120)
     try:
         yield url[0]
     finally:

@@ -191,7 +191,7 @@ async def test_a_load_that_nobody_waits_for_is_ended_for_another_model(one: Pool
 
 
 async def test_a_failed_load_is_told_to_all_and_tried_again_after_a_pause() -> None:
-    one = Pool(retry_s=0.05)
+    one = Pool(retry_s=1.0)
     one.works.refuse = BadModelFile("damaged")
     asked = [asyncio.create_task(whole(one.a, str(number))) for number in range(3)]
     results = await asyncio.gather(*asked, return_exceptions=True)
@@ -201,7 +201,7 @@ async def test_a_failed_load_is_told_to_all_and_tried_again_after_a_pause() -> N
         await whole(one.a)
     assert len(one.works.made) == 1
     one.works.refuse = None
-    await asyncio.sleep(0.06)
+    await asyncio.sleep(1.05)
     assert await whole(one.a) == 3
     await one.pool.close()
 

@@ -314,7 +314,13 @@ async def test_mosquitto_keeps_sessions_and_retained_messages_over_a_kill(new_li
         sender = await started(new_link(broker, "a"))
         await sender.publish("f/1/d/b/dn/job/1", b"queued")
         await sender.publish("f/1/d/a/up/live", b"retained", retain=True)
-        await asyncio.sleep(1.0)  # it saves at the next turn of its loop
+        file = broker.folder / "mosquitto.db"
+
+        def saved() -> bool:
+            content = file.read_bytes() if file.exists() else b""
+            return b"queued" in content and b"retained" in content
+
+        await until(saved, "it has saved both")  # at a turn of its loop
         broker.kill()
         broker.start()
         got: list[bytes] = []
