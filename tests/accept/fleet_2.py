@@ -276,6 +276,7 @@ async def rounds(count: int, database: PostgresServer | None) -> tuple[Counter[s
                     await state.settle()
                 except TROUBLE as error:
                     wrong.append(f"{type(error).__name__}: {error}")
+                    progress(wrong[-1])  # what comes next may fail too
             finally:
                 if device.service.process.poll() is None:
                     device.kill()
