@@ -260,7 +260,7 @@ async def test_alerts_are_seen_silenced_and_written(ada: Visitor) -> None:
     await ada.page.get_by_label("Name", exact=True).fill("too hot")
     await ada.page.get_by_label("Bound").fill("85")
     await ada.press("Save")
-    await ada.see("Temperature above 85 for 1")
+    await ada.see("Temperature above 85\u00a0\u00b0C for 1")
 
 
 async def test_several_alerts_are_seen_at_once_and_counted_on_every_page(ada: Visitor) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from edgewise.cloud.console.pages.alerts import condition_text
 from edgewise.cloud.console.pages.device_now import governor_of
+from edgewise.cloud.console.pages.settings import setting_text
 from edgewise.cloud.console.words import GAUGES, differences, gauge_of, memory_share, size, span
 from edgewise.cloud.fleet.alerts.rules import DEFAULTS
 from edgewise.cloud.fleet.views import EventView
@@ -73,3 +74,20 @@ def test_every_default_rule_reads_as_a_sentence() -> None:
         text = condition_text(rule.condition.model_dump(mode="json"))
         assert len(text) > 15, rule.name
         assert "None" not in text, rule.name
+        assert "e+" not in text, rule.name
+
+
+def test_the_bound_of_a_rule_has_its_unit() -> None:
+    disk = {"kind": "gauge", "value": "disk_free", "below": 2.0 * 1024**3, "for_s": 60}
+    assert condition_text(disk) == "Disk free below 2\u00a0GiB for 1\u00a0min"
+    memory = {"kind": "gauge", "value": "memory_used", "of": "memory_total", "above": 0.8, "for_s": 60}
+    assert condition_text(memory) == "Memory used above 80\u00a0% of memory of the machine for 1\u00a0min"
+    throttled = {"kind": "gauge", "value": "throttled", "above": 0.5, "for_s": 30}
+    assert condition_text(throttled) == "Throttling by the hardware is on for 30\u00a0s"
+
+
+def test_a_setting_has_its_unit() -> None:
+    given = {"session_s": 43200.0, "grace_s": 5.0, "certificate_days": 90.0, "webhook_hosts": (), "port": 8600}
+    assert [setting_text(name, value) for name, value in given.items()] == [
+        "43200 s (12\u00a0h)", "5 s", "90 days", "", "8600",
+    ]  # fmt: skip

@@ -109,25 +109,36 @@ def panel(title: str = "", *, body: bool = True) -> Iterator[Tag]:
             yield end
 
 
-def empty(icon_name: str, title: str, text: str, *, action: tuple[str, str] | None = None, tag: str = "strong") -> None:
-    """Nothing here: what that means and what to do next. `action` is a link's text and where it goes."""
+def empty(
+    icon_name: str,
+    title: str,
+    text: str,
+    *,
+    action: tuple[str, str] | None = None,
+    code: str = "",
+    tag: str = "strong",
+) -> None:
+    """Nothing here: what that means and what to do next. `action` is a link's text and where it goes; `code` is to be run."""
     with Tag("div", cls="empty"):
         icon(icon_name)
         Tag(tag, title)
         Tag("p", text)
+        if code:
+            Tag("code", code, "command")
         if action:
             link_button(action[0], action[1], tone="primary")
 
 
-def no_device(admin: bool) -> None:
-    """For a fleet that nothing has joined yet; only an `admin` can change that."""
+def no_device(admin: bool, address: str) -> None:
+    """For a fleet that nothing has joined yet; only an `admin` can change that. `address` is the fleet's, as devices reach it."""
     if not admin:
         empty("memory", "No device yet", "An admin of this fleet makes a claim code, with which a device joins.")
         return
     empty(
         "memory",
         "No device yet",
-        "Make a claim code, then run on the device: edgewise device enroll --fleet THIS-ADDRESS --code THE-CODE",
+        "Make a claim code, then run this on the device:",
+        code=f"edgewise device enroll --fleet {address} --code THE-CODE",
         action=("Make a claim code", "/people#claim-codes"),
     )
 

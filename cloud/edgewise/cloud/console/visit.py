@@ -54,6 +54,11 @@ class Visit:
     def fleet(self) -> Fleet:
         return self.console.fleet
 
+    @property
+    def address(self) -> str:
+        """Where people and devices reach the fleet: as configured, else as this browser does."""
+        return str(self.console.settings.public_url or self.request.base_url).rstrip("/")
+
     def may(self, role: Role) -> bool:
         """Whether to show what needs `role`; the services check again."""
         return ROLES.index(self.actor.role) >= ROLES.index(role)

@@ -50,13 +50,15 @@ GAUGES: Mapping[str, Gauge] = {
     "gpu_memory_total": Gauge("Accelerator's memory", "MiB", scale=_MIB, digits=0),
     "gpu_clock_mhz": Gauge("Accelerator's clock", "MHz", digits=0),
     "joules_per_token": Gauge("Energy a token", "J", digits=2),
-    "throttled": Gauge("Hardware throttles: 1 yes", digits=0),
-    "ready": Gauge("Ready: 1 yes", digits=0),
+    "throttled": Gauge("Throttling by the hardware", digits=0),
+    "ready": Gauge("Readiness", digits=0),
     "uptime_s": Gauge("Service up for", "h", scale=1 / 3600),
     "requests_ok": Gauge("Requests that ended well", digits=0),
     "requests_failed": Gauge("Requests that failed", digits=0),
     "requests_timed_out": Gauge("Requests that timed out", digits=0),
 }
+SWITCHES = ("throttled", "ready")
+"""Values that are 0 or 1."""
 PLAIN = tuple(GAUGES)[:14]
 """Those whose charts a device's page shows without being asked."""
 

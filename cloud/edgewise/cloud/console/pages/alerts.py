@@ -11,7 +11,7 @@ from edgewise.cloud.console.pages.alert_form import edit_rule
 from edgewise.cloud.console.parts import Column, Field, Table, Tag, ask, button, dialog, empty, page_head, panel, redraw
 from edgewise.cloud.console.shell import page
 from edgewise.cloud.console.visit import Visit
-from edgewise.cloud.console.words import gauge_of, number, plural, span
+from edgewise.cloud.console.words import SWITCHES, gauge_of, number, plural, span
 from edgewise.cloud.fleet import views
 
 PAGE = 50
@@ -211,15 +211,16 @@ def condition_text(condition: Mapping[str, Any]) -> str:
     if kind == "out-of-sync":
         return f"A desired document is refused, or not in force after {held}"
     value = str(condition.get("value", ""))
-    beyond = (
-        f"above {condition['above']:g}"
-        if condition.get("above") is not None
-        else f"below {condition.get('below', 0):g}"
-    )
+    above = condition.get("above") is not None
+    side, bound = ("above", float(condition["above"])) if above else ("below", float(condition.get("below") or 0.0))
     label = gauge_of(value).label
     if kind == "rise":
-        return f"{label} {beyond} times its usual for {held}"
+        return f"{label} {side} {bound:g} times its usual for {held}"
     if kind == "share":
-        return f"Share of {value.replace('_', ' ')} {beyond} in {span(float(condition.get('window_s', 600)))}"
-    of = f" / {gauge_of(str(condition['of'])).label.lower()}" if condition.get("of") else ""
-    return f"{label}{of} {beyond} for {held}"
+        window = span(float(condition.get("window_s", 600)))
+        return f"Share of {value.replace('_', ' ')} {side} {100 * bound:g}\u00a0% in {window}"
+    if condition.get("of"):
+        return f"{label} {side} {100 * bound:g}\u00a0% of {gauge_of(str(condition['of'])).label.lower()} for {held}"
+    if value in SWITCHES and 0 < bound < 1:
+        return f"{label} is {'on' if above else 'off'} for {held}"
+    return f"{label} {side} {gauge_of(value).text(bound)} for {held}"

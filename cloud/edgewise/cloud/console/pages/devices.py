@@ -125,7 +125,7 @@ class DevicesPage:
     def _show_ends(self) -> None:
         total = self.shown.total
         self.under.text = plural(total, "device") + (" match" if self.query and total != 1 else "")
-        self.table.visible = bool(self.shown.items)
+        self.table.visible = self.foot.visible = bool(self.shown.items)
         redraw(
             self.nothing,
             self._nothing if not self.shown.items else lambda: None,
@@ -145,7 +145,7 @@ class DevicesPage:
                 "Check the query, or clear it to see all. Fields: name, uid, state, model, version, and every label.",
             )
         else:
-            no_device(self.visit.may("admin"))
+            no_device(self.visit.may("admin"), self.visit.address)
 
     def _paging(self) -> None:
         first = len(self.before) * PAGE

@@ -44,7 +44,7 @@ async def overview(visit: Visit) -> None:
 
     async def refresh_counts(_: set[str] | None) -> None:
         found = await visit.fleet.registry.counts(visit.actor)
-        redraw(counts, lambda: _counts(found, visit.may("admin")), key=sorted(found.items()))
+        redraw(counts, lambda: _counts(found, visit), key=sorted(found.items()))
         under.text = plural(sum(found.values()), "device")
 
     async def refresh_attention(_: set[str] | None) -> None:
@@ -72,11 +72,11 @@ async def overview(visit: Visit) -> None:
         visit.watch(kinds, refresh)
 
 
-def _counts(counts: Mapping[str, int], admin: bool) -> None:
+def _counts(counts: Mapping[str, int], visit: Visit) -> None:
     total = sum(counts.values())
     if not total:
         with Tag("div", cls="panel"):
-            no_device(admin)
+            no_device(visit.may("admin"), visit.address)
         return
     with Tag("div", cls="tiles"):
         for name, word in DEVICE_STATES.items():

@@ -143,8 +143,8 @@ class PeoplePage:
         self.codes.show([_code_row(code) for code in found])
         self.codes.visible = bool(found)
         redraw(self.no_codes, lambda: None if found else empty(
-            "qr_code", "No claim code", "A claim code lets a device join: make one, then run on the device "
-            "edgewise device enroll --fleet THIS-ADDRESS --code THE-CODE"))  # fmt: skip
+            "qr_code", "No claim code", "A claim code lets a device join: make one, then run this on the device:",
+            code=f"edgewise device enroll --fleet {self.visit.address} --code THE-CODE"))  # fmt: skip
 
     async def new_code(self) -> None:
         with dialog("Make a claim code") as (box, foot):
@@ -168,9 +168,8 @@ class PeoplePage:
             me, ttl_s=seconds, uses=count, auto_accept=accept, labels=given))  # fmt: skip
         await self.refresh_codes()
         if made is not None and made.code:
-            address = str(self.visit.console.settings.public_url or str(self.visit.request.base_url).rstrip("/"))
             await show_secret("The claim code", "It is shown this once. Run on the device:",
-                              f"edgewise device enroll --fleet {address} --code {made.code}")  # fmt: skip
+                              f"edgewise device enroll --fleet {self.visit.address} --code {made.code}")  # fmt: skip
 
     async def on_code(self, code_id: str, _: str) -> None:
         if await ask("Delete this claim code?", "No device can join with it any more.", "Delete"):

@@ -173,6 +173,8 @@ class RolloutForm:
 
     def _counts(self, counts: Mapping[str, int]) -> None:
         Tag("strong", f"{plural(sum(counts.values()), 'device')} now")
+        if not sum(counts.values()):
+            Tag("span", "A rollout needs one: change the query, or add a device to the fleet first.", "muted")
         for name, word in DEVICE_STATES.items():
             if counts.get(name):
                 with Tag("span", cls=f"state tone-{word.tone}"):
