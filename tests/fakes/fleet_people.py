@@ -111,11 +111,12 @@ class FakeEnrolment:
         return [code.model_copy(update={"code": None}) for code in self.codes_.values()]
 
     async def add_code(self, actor: Actor, *, ttl_s: float = 3600.0, uses: int = 1, auto_accept: bool = False,
-                       labels: Mapping[str, Any] | None = None, uid: str | None = None) -> views.CodeView:  # fmt: skip
+                       labels: Mapping[str, Any] | None = None, uid: str | None = None,
+                       cloud: bool = False) -> views.CodeView:  # fmt: skip
         actor.need("admin")
         now = time.time()
         view = views.CodeView(id=f"code{len(self.codes_)}", code="ABCD-EFGH-JKMN", labels=dict(labels or {}), uid=uid,
-                              author=actor.name, auto_accept=auto_accept, uses=uses,
+                              author=actor.name, auto_accept=auto_accept, cloud=cloud, uses=uses,
                               created_at=now, expires_at=now + ttl_s)  # fmt: skip
         self.codes_[view.id] = view
         return view

@@ -54,6 +54,7 @@ def new_code(
     expires_in: Annotated[str, typer.Option(help="Life, e.g. 1h or 7d; at most 30d.")] = "1h",
     uses: Annotated[int, typer.Option(min=1, max=10_000, help="Devices that may enrol with it.")] = 1,
     accept: Annotated[bool, typer.Option("--accept", help="Accept them at once, without an admin's look.")] = False,
+    cloud: Annotated[bool, typer.Option("--cloud", help="Give them a key for the cloud engine too.")] = False,
     label: Label = None,
     device: Annotated[str | None, typer.Option(help="Give this device a new key in place of its lost one.")] = None,
     url: FleetUrl = None,
@@ -67,6 +68,7 @@ def new_code(
         "auto_accept": accept,
         "labels": labels_of(label),
         "uid": device,
+        "cloud": cloud,
     }
     with connect(url, token) as client:
         made = client.post("codes", body=body)

@@ -68,6 +68,11 @@ class FleetSettings(Section):
     cloud_url: str | None = Field(
         default=None, pattern=r"^https?://[^\s?#@]+$", description="Cloud engine that devices are told of at enrolment."
     )
+    cloud_keys: ExpandedPath | None = Field(
+        default=None,
+        description="`keys.db` of that engine, where it runs on this machine: claim codes made with `--cloud` then give devices "
+        "a key for it.",
+    )
     certificate_days: float = Field(default=90.0, gt=0, le=3650, description="Life of a device's certificate in days.")
     session_s: Seconds = Field(default=12 * 3600.0, description="Seconds after which a person must log in again.")
     grace_s: Seconds = Field(

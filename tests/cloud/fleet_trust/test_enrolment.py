@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +25,8 @@ from edgewise.core.clock import FakeClock
 from edgewise.core.errors import ConfigError, InvalidRequest, NotFound, NotPermitted, RateLimited
 from edgewise.core.settings import Settings
 from edgewise.core.settings_fleet import FleetSettings
-from edgewise.wire.fleet import EnrolPoll, EnrolRequest, RenewalQuestion, RenewRequest, renewal_text
+from edgewise.security.keys import KeyStore
+from edgewise.wire.fleet import Enrolled, EnrolPoll, EnrolRequest, RenewalQuestion, RenewRequest, renewal_text
 
 DAY = 86_400.0
 
@@ -349,3 +350,82 @@ def test_the_authority_stays_and_its_key_is_its_owners(tmp_path: Path) -> None:
     path.write_text("damaged")
     with pytest.raises(ConfigError, match="backup"):
         Authority(tmp_path / FOLDER)
+
+
+@pytest.fixture
+def cloud(db: FleetDatabase, clock: FakeClock, tmp_path: Path) -> Iterator[tuple[EnrolmentService, KeyStore]]:
+    """A fleet beside a cloud engine, whose keys it may write."""
+    with KeyStore(tmp_path / "cloud" / "keys.db") as keys:
+        keys.create("somebody")
+        told = FleetSettings(cloud_url="https://cloud.example:8500", cloud_keys=tmp_path / "cloud" / "keys.db")
+        yield EnrolmentService(db, Changes(), Settings(home=tmp_path / "fleet", fleet=told), clock=clock), keys
+
+
+def cloud_key(answer: Enrolled) -> str:
+    assert (answer.state, answer.cloud_url) == ("accepted", "https://cloud.example:8500")
+    assert answer.cloud_key is not None
+    return answer.cloud_key
+
+
+async def test_a_device_gets_a_key_for_the_cloud_that_ends_with_it(
+    cloud: tuple[EnrolmentService, KeyStore], admin: Actor, db: FleetDatabase
+) -> None:
+    enrolment, keys = cloud
+    device, code = Stick(), await code_for(enrolment, admin, cloud=True)
+    lost = cloud_key(await enrolment.enrol(device.request(code), "a"))
+    answer = await enrolment.enrol(device.request(code), "a")  # the answer before was lost
+    token = cloud_key(answer)
+    assert keys.verify(lost) is None
+    record = keys.verify(token)
+    assert record is not None
+    assert (record.device, record.scopes) == (answer.uid, frozenset({"inference"}))
+    assert token not in str(await db.read(lambda s: s.execute(select(EventRow.__table__)).all()))
+    other = await enrolment.enrol(Stick().request(await code_for(enrolment, admin, cloud=True)), "a")
+    (key,) = await enrolment.keys(admin, uid=answer.uid)
+    await enrolment.revoke(admin, key.id)
+    assert keys.verify(token) is None
+    assert keys.verify(cloud_key(other)) is not None
+    assert [one.name for one in keys.list() if one.revoked_at is None] == ["somebody", f"fleet.{other.uid}"]
+
+
+async def test_a_device_that_is_replaced_keeps_no_old_key_for_the_cloud(
+    cloud: tuple[EnrolmentService, KeyStore], admin: Actor
+) -> None:
+    enrolment, keys = cloud
+    first = await enrolment.enrol(Stick().request(await code_for(enrolment, admin, cloud=True)), "a")
+    code, device = await code_for(enrolment, admin, cloud=True, uid=first.uid, auto_accept=False), Stick()
+    waiting = await enrolment.enrol(device.request(code), "a")
+    assert (waiting.state, waiting.cloud_key) == ("pending", None)
+    assert keys.verify(cloud_key(first)) is not None  # nobody has decided
+    (pending,) = await enrolment.keys(admin, uid=first.uid, state="pending")
+    await enrolment.decide(admin, pending.id, True)
+    assert keys.verify(cloud_key(first)) is None
+    second = cloud_key(await enrolment.status(EnrolPoll(ticket=waiting.ticket), "a"))
+    assert keys.verify(second) is not None
+    plain = await enrolment.enrol(Stick().request(await code_for(enrolment, admin, uid=first.uid)), "a")
+    assert (plain.state, plain.cloud_key) == ("accepted", None)
+    assert keys.verify(second) is None
+
+
+async def test_no_key_for_the_cloud_without_a_code_that_says_so_or_a_store(
+    cloud: tuple[EnrolmentService, KeyStore],
+    enrolment: EnrolmentService,
+    admin: Actor,
+    tmp_path: Path,
+    db: FleetDatabase,
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"fleet\.cloud_keys"):
+        await enrolment.add_code(admin, cloud=True)
+    with_cloud, _ = cloud
+    with pytest.raises(NotPermitted):
+        await with_cloud.add_code(Actor(tenant=admin.tenant, name="o", role="operator"), cloud=True)
+    plain = await with_cloud.enrol(Stick().request(await code_for(with_cloud, admin)), "a")
+    assert (plain.state, plain.cloud_key) == ("accepted", None)
+    code = await code_for(with_cloud, admin, cloud=True)
+    for path in (tmp_path / "cloud").iterdir():
+        path.unlink()
+    answer = await with_cloud.enrol(Stick().request(code), "a")
+    assert (answer.state, answer.cloud_key) == ("accepted", None)  # it is of use without
+    kinds = await db.read(lambda s: s.scalars(select(EventRow.kind).where(EventRow.uid == answer.uid)).all())
+    assert "cloud-key.failed" in kinds
+    assert not (tmp_path / "cloud" / "keys.db").exists()

@@ -21,6 +21,7 @@ from edgewise.cloud.fleet.people.service import ensure_tenant
 from edgewise.core.clock import FakeClock
 from edgewise.core.settings import Settings
 from edgewise.core.settings_fleet import FleetSettings
+from edgewise.security.keys import KeyStore
 from tests.cloud.fleet_trust.doubles import make_fleet, served
 
 
@@ -51,7 +52,11 @@ async def fleet(tmp_path: Path) -> AsyncIterator[RunningFleet]:
     db = FleetDatabase(sqlite_url(home / "fleet.db"))
     Base.metadata.create_all(db.engine)
     tenant = await db.write(lambda session: ensure_tenant(session, FIRST_TENANT, now=0.0))
-    settings = Settings(home=home, fleet=FleetSettings(broker_url="mqtts://broker.example"))
+    keys = home / "cloud-keys.db"
+    with KeyStore(keys) as store:
+        store.create("somebody")
+    told = FleetSettings(broker_url="mqtts://broker.example", cloud_url="https://cloud.example:8500", cloud_keys=keys)
+    settings = Settings(home=home, fleet=told)
     enrolment = EnrolmentService(db, Changes(), settings, clock=clock)
     certificate, key = enrolment.authority.server_certificate(["127.0.0.1"], 365)
     pem = home / "server.pem"

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Response
 
 from edgewise.core.clock import EARLIEST_PLAUSIBLE, FakeClock
 from edgewise.core.errors import ConfigError, InvalidRequest, LinkLost, NotPermitted
+from edgewise.core.files import read_secret
 from edgewise.core.settings import LoadedSettings, load_settings
 from edgewise.core.tls_time import TimeFloor
 from edgewise.edge import app
@@ -19,6 +20,7 @@ from edgewise.edge.enrol.client import EnrolmentClient, checked_url, fingerprint
 from edgewise.edge.enrol.enrolment import NotAccepted, StillWaiting, enrol
 from edgewise.edge.enrol.folder import EnrolmentFolder, with_enrolment
 from edgewise.edge.enrol.renewal import LONGEST_S, Renewal
+from edgewise.security.keys import KeyStore
 from edgewise.serving import service
 from tests.api.harness import until
 from tests.cloud.fleet_trust.doubles import served
@@ -43,6 +45,28 @@ async def test_a_device_enrols_and_its_settings_follow(fleet: RunningFleet, tmp_
     assert [path.name for path in folder.path.glob("pending*")] == []
     shown = (await fleet.enrolment.keys(fleet.admin))[0]
     assert (shown.fingerprint, shown.facts["name"]) == (fingerprint_of(key), "Press 4")
+
+
+async def test_a_device_may_offload_to_the_cloud_with_what_enrolment_brought(
+    fleet: RunningFleet, tmp_path: Path
+) -> None:
+    membership = await enrol(tmp_path / "device", fleet.url, await fleet.code(cloud=True), ca_file=fleet.ca_file)
+    loaded = with_enrolment(
+        load_settings(overrides={"home": tmp_path / "device"}, environ={}, default_file=tmp_path / "none")
+    )
+    cloud = loaded.settings.cloud
+    assert (cloud.url, cloud.key) == ("https://cloud.example:8500", None)
+    assert cloud.key_file is not None
+    assert cloud.key_file.stat().st_mode & 0o777 == 0o600
+    token = read_secret(cloud.key_file, "cloud.key_file")
+    assert token not in EnrolmentFolder(tmp_path / "device").file.read_text()
+    with KeyStore(tmp_path / "fleet" / "cloud-keys.db") as keys:
+        record = keys.verify(token)
+        assert record is not None
+        assert record.device == loaded.settings.mqtt.uid == membership.uid
+        (key,) = await fleet.enrolment.keys(fleet.admin)
+        await fleet.enrolment.revoke(fleet.admin, key.id)
+        assert keys.verify(token) is None
 
 
 async def test_the_device_service_starts_with_them(

@@ -214,8 +214,10 @@ class Enrolment(Protocol):
         auto_accept: bool = False,
         labels: Mapping[str, Any] | None = None,
         uid: str | None = None,
+        cloud: bool = False,
     ) -> views.CodeView:
-        """A new code, shown this once; with `uid` it gives that device a new key in place of one that was lost."""
+        """A new code, shown this once; with `uid` it gives that device a new key in place of one that was lost, with `cloud` its
+        devices get a key for the cloud engine too."""
 
     async def delete_code(self, actor: Actor, code_id: str) -> None: ...
 

@@ -234,6 +234,7 @@ class CodeView(View):
     uid: str | None = None
     labels: dict[str, Any]
     auto_accept: bool
+    cloud: bool = False
     uses: int
     author: str
     created_at: float

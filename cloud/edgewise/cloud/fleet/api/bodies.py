@@ -100,6 +100,7 @@ class CodeAdd(Body):
     ttl_s: Seconds = 3600.0
     uses: int = Field(default=1, ge=1, le=10_000)
     auto_accept: bool = False
+    cloud: bool = False
     labels: dict[str, Any] = {}
     uid: str | None = Field(default=None, max_length=64)
 

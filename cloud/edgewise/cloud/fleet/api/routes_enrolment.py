@@ -27,7 +27,13 @@ async def codes(actor: Caller, fleet: Services) -> Sequence[views.CodeView]:
 async def add_code(body: CodeAdd, actor: Caller, fleet: Services) -> views.CodeView:
     """A code with which devices enrol, shown this once; with `uid` it gives that device a new key."""
     return await fleet.enrolment.add_code(
-        actor, ttl_s=body.ttl_s, uses=body.uses, auto_accept=body.auto_accept, labels=body.labels, uid=body.uid
+        actor,
+        ttl_s=body.ttl_s,
+        uses=body.uses,
+        auto_accept=body.auto_accept,
+        labels=body.labels,
+        uid=body.uid,
+        cloud=body.cloud,
     )
 
 

@@ -374,6 +374,7 @@ class ClaimCode(Base):
     digest: Mapped[bytes] = mapped_column(LargeBinary(32), unique=True)
     labels: Mapped[dict[str, Any]] = mapped_column(default=dict)
     auto_accept: Mapped[bool] = mapped_column(default=False)
+    cloud: Mapped[bool] = mapped_column(default=False)  # its devices get a key for the cloud engine too
     uid: Mapped[str | None] = mapped_column(String(64))  # of the device that gets a new key; None enrols a new device
     uses: Mapped[int] = mapped_column(Integer, default=1)
     author: Mapped[str] = mapped_column(Name, default="")

@@ -22,6 +22,7 @@ from edgewise.cloud.fleet.enrolment.addresses import broker_address
 from edgewise.cloud.fleet.enrolment.authority import FOLDER, Authority, Csr, read_csr
 from edgewise.cloud.fleet.enrolment.broker_config import FOLDER as BROKER_FOLDER
 from edgewise.cloud.fleet.enrolment.broker_config import shut_out
+from edgewise.cloud.fleet.enrolment.cloud_keys import CloudKeys
 from edgewise.cloud.fleet.labels import check_labels
 from edgewise.cloud.fleet.owned import find_device
 from edgewise.cloud.fleet.people import secret_tokens
@@ -58,6 +59,8 @@ class EnrolmentService:
         self._days = settings.fleet.certificate_days
         self._broker = broker_address(settings)
         self._cloud_url = settings.fleet.cloud_url
+        keys = settings.fleet.cloud_keys
+        self._cloud_keys = None if keys is None or self._cloud_url is None else CloudKeys(keys)
         self.authority = Authority(authority_folder(settings.home), clock=self._clock)
         self._broker_folder = settings.home / BROKER_FOLDER
         self._nonces = renewal.Nonces(self._clock)
@@ -89,6 +92,7 @@ class EnrolmentService:
         auto_accept: bool = False,
         labels: Mapping[str, Any] | None = None,
         uid: str | None = None,
+        cloud: bool = False,
     ) -> views.CodeView:
         """Raises `InvalidRequest` for limits that are passed, `NotFound` for a device that is not there."""
         actor.need("admin")
@@ -96,6 +100,10 @@ class EnrolmentService:
             raise InvalidRequest("A code lives for 30 days at most.", param="ttl_s")
         if uses < 1 or (uid is not None and uses != 1):
             raise InvalidRequest("A code is used once at least, and once only if it is for one device.", param="uses")
+        if cloud and self._cloud_keys is None:
+            raise InvalidRequest(
+                "Devices get no key for a cloud: set fleet.cloud_url and fleet.cloud_keys.", param="cloud"
+            )
         check_labels(labels or {})
         code, now = codes.new_code(), self._clock.time()
 
@@ -109,6 +117,7 @@ class EnrolmentService:
                 digest=codes.digest(code),
                 labels=dict(labels or {}),
                 auto_accept=auto_accept,
+                cloud=cloud,
                 uid=uid,
                 uses=uses,
                 author=actor.name,
@@ -117,7 +126,7 @@ class EnrolmentService:
             )
             session.add(row)
             after = {"uses": uses, "auto_accept": auto_accept, "ttl_s": ttl_s, "uid": uid, "labels": dict(labels or {})}
-            audit.record(session, actor, "code.add", row.id, after=after)
+            audit.record(session, actor, "code.add", row.id, after=after | {"cloud": cloud})
             return views.CodeView.model_validate(_plain(row)).model_copy(update={"code": code})
 
         view = await self._db.write(work)
@@ -172,7 +181,10 @@ class EnrolmentService:
             audit.record(session, actor, "key.accept" if accept else "key.refuse", key.id, after=_named(key))
             return views.KeyView.model_validate(key)
 
-        return await self._changed(await self._db.write(work), actor.tenant)
+        view = await self._db.write(work)
+        if accept:  # the key that it has for the cloud may be in the hands of whoever has the old disk
+            await self._end_cloud_keys([view.uid])
+        return await self._changed(view, actor.tenant)
 
     async def revoke(self, actor: Actor, key_id: str) -> views.KeyView:
         """End a key; its device cannot connect any more.
@@ -201,12 +213,16 @@ class EnrolmentService:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._cloud_keys is not None:
+            await asyncio.to_thread(self._cloud_keys.close)
 
     async def write_crl(self) -> None:
-        """Write the list of revoked certificates and who is shut out at the broker, where they are not as the database has it."""
+        """Write the list of revoked certificates and who is shut out at the broker, where they are not as the database has it;
+        end the cloud keys of those."""
         async with self._writing:
             now = self._clock.time()
             revoked, gone = await self._db.read(lambda s: (rows.revoked_serials(s, now), rows.shut_out(s)))
+            await self._end_cloud_keys(gone)
             await asyncio.to_thread(shut_out, self._broker_folder, gone)
             if revoked != self._written:
                 await asyncio.to_thread(self.authority.write_crl, revoked)
@@ -255,7 +271,7 @@ class EnrolmentService:
         answer, key = await self._db.write(work)
         self._tries.give_back(place)
         await self._changed(key, key.tenant_id)
-        return answer
+        return await self._with_cloud_key(answer, key)
 
     async def status(self, poll: EnrolPoll, address: str) -> Enrolled:
         """Raises `NotPermitted` for an unknown ticket, `RateLimited` after too many of those."""
@@ -263,15 +279,15 @@ class EnrolmentService:
         self._tries.take(place)
         query = select(DeviceKey).where(DeviceKey.ticket == secret_tokens.digest(poll.ticket))
 
-        def work(session: Session) -> Enrolled:
+        def work(session: Session) -> tuple[Enrolled, DeviceKey]:
             key = session.scalars(query).first()
             if key is None:
                 raise NotPermitted("This ticket is unknown or over: enrol again.", param="ticket")
-            return self._answer(key, poll.ticket)
+            return self._answer(key, poll.ticket), key
 
-        answer = await self._db.read(work)
+        answer, key = await self._db.read(work)
         self._tries.give_back(place)
-        return answer
+        return await self._with_cloud_key(answer, key)
 
     async def challenge(self, question: RenewalQuestion) -> Challenge:
         """Raises `NotPermitted` for a key that may not be renewed."""
@@ -317,6 +333,37 @@ class EnrolmentService:
             renew_s=renewal.renew_in(key, self._clock.time()),
         )
 
+    async def _with_cloud_key(self, answer: Enrolled, key: DeviceKey) -> Enrolled:
+        """With a key for the cloud, if the code says so: a new one each time, since only its hash is kept. A device whose key
+        cannot be made is enrolled all the same, and an event says what is missing."""
+        if answer.state != "accepted" or self._cloud_keys is None:
+            return answer
+        if not key.facts.get("cloud"):
+            await self._end_cloud_keys([key.uid])
+            return answer
+        now = self._clock.time()
+        try:
+            secret = await asyncio.to_thread(self._cloud_keys.issue, key.uid)
+        except EdgewiseError as error:
+            message = f"{key.uid} has no key for the cloud: {error.message}"
+            await self._db.write(lambda session: rows.note(session, key, "cloud-key.failed", "warning", message, now))
+            self._changes.publish(Change(key.tenant_id, "event", key.uid))
+            return answer
+        await self._db.write(
+            lambda session: rows.note(
+                session, key, "cloud-key.issued", "info", f"{key.uid} has a key for the cloud.", now
+            )
+        )
+        return answer.model_copy(update={"cloud_key": secret})
+
+    async def _end_cloud_keys(self, uids: Sequence[str]) -> None:
+        """What fails is logged; for devices that are shut out it is tried again."""
+        if self._cloud_keys is not None:
+            try:
+                await asyncio.to_thread(self._cloud_keys.revoke, uids)
+            except EdgewiseError as error:
+                log.error("cloud_keys_not_revoked", devices=len(uids), reason=error.message)
+
     async def _suspect(self, key: DeviceKey | None, address: str, now: float) -> None:
         """Somebody tried to renew a key that was replaced: a copy, or a device that was restored from an old image."""
         if key is None or key.state not in rows.REVOKED:
@@ -360,6 +407,7 @@ def _claim(session: Session, code: ClaimCode, csr: Csr, request: EnrolRequest, a
         fingerprint=csr.fingerprint,
         facts={
             "code": code.id,
+            "cloud": code.cloud,
             "name": request.name,
             "labels": code.labels,
             "hardware": request.hardware,
@@ -389,5 +437,5 @@ def _named(key: DeviceKey) -> dict[str, Any]:
 
 def _plain(row: ClaimCode) -> dict[str, Any]:
     """Without the code, of which only the hash is known."""
-    names = ("id", "uid", "labels", "auto_accept", "uses", "author", "created_at", "expires_at")
+    names = ("id", "uid", "labels", "auto_accept", "cloud", "uses", "author", "created_at", "expires_at")
     return {name: getattr(row, name) for name in names}
