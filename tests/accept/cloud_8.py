@@ -78,7 +78,7 @@ def trial(pair: Pair, service: DeviceService, receiver: Receiver, number: int) -
 
 def fails(number: int) -> bool:
     """Whether the receiver fails the first delivery of this trial."""
-    return number % 3 == 1
+    return number % 3 == 0
 
 
 def faults(receiver: Receiver, id: str, number: int) -> list[str]:
@@ -121,7 +121,7 @@ LINE = Line(
     "delivered, and once",
     bar="every result once",
     count=12,
-    small=2,
+    small=1,
     measure=measure,
 )
 

@@ -18,7 +18,7 @@ SMALL = 30
 
 def measure(count: int) -> Verdict:
     """`count` devices."""
-    short = ["--steady", "5", "--rough", "4", "--period", "2"] if count <= SMALL else []
+    short = ["--steady", "2", "--rough", "2", "--period", "1"] if count <= SMALL else []
     command = edgewise_command("bench", "fleet", "--devices", str(count), *short, "--json")
     with tempfile.TemporaryDirectory(prefix="edgewise-") as home:
         done = subprocess.run(
