@@ -6,15 +6,19 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from argon2.profiles import CHEAPEST
 from sqlalchemy import select
 
 from edgewise.cloud.fleet.actor import Actor
+from edgewise.cloud.fleet.changes import Changes
 from edgewise.cloud.fleet.db.database import FleetDatabase
-from edgewise.cloud.fleet.db.tables import AuditRow, Base, LoginSession, User
+from edgewise.cloud.fleet.db.tables import AuditRow, Base, LoginSession, LoginTry, User
 from edgewise.cloud.fleet.people.service import PeopleService
 from edgewise.cloud.fleet.people.tries import WINDOW_S, network_of
+from edgewise.cloud.fleet.telemetry.keeper import TelemetryKeeper
 from edgewise.core.clock import FakeClock
 from edgewise.core.errors import InvalidRequest, NotAuthenticated, NotFound, NotPermitted, RateLimited
+from edgewise.core.settings_fleet import FleetSettings
 
 PASSWORD = "correct horse"
 
@@ -84,6 +88,29 @@ async def test_many_tries_at_once_get_no_more_than_one_by_one(people: PeopleServ
     results = await asyncio.gather(*tries, return_exceptions=True)
     assert sum(isinstance(result, NotAuthenticated) for result in results) == 3
     assert sum(isinstance(result, RateLimited) for result in results) == 5
+
+
+async def test_tries_are_counted_over_a_restart_and_over_all_services_of_a_database(
+    people: PeopleService, admin: Actor, clock: FakeClock, db: FleetDatabase
+) -> None:
+    await people.add_user(admin, "ada", PASSWORD, "admin")
+    others = [
+        PeopleService(db, Changes(), FleetSettings(login_tries=3), clock=clock, hashing=CHEAPEST) for _ in range(2)
+    ]
+    services = [people, *others, *others, people]
+    tries = (one.login("ada", "wrong", f"10.0.{n}.1") for n, one in enumerate(services))
+    results = await asyncio.gather(*tries, return_exceptions=True)
+    assert sum(isinstance(result, NotAuthenticated) for result in results) == 3
+    with pytest.raises(RateLimited):
+        await others[0].login("ada", PASSWORD, "10.0.9.9")
+    rows = await db.read(lambda session: str(session.execute(select(LoginTry.__table__)).all()))
+    assert "ada" not in rows
+    clock.advance(WINDOW_S + 1)
+    await TelemetryKeeper(db, FleetSettings(), clock=clock).delete()
+    assert await db.read(lambda session: session.scalars(select(LoginTry.digest)).all()) == []
+    assert await others[1].login("ada", PASSWORD, "10.0.9.9")
+    for one in others:
+        one.close()
 
 
 def test_one_machine_has_a_whole_network_of_ipv6() -> None:

@@ -350,6 +350,15 @@ class LoginSession(Base):
     address: Mapped[str] = mapped_column(String(64), default="")
 
 
+class LoginTry(Base):
+    """Wrong passwords of a name or an address, as its SHA-256: moments of the last ones. Forgotten after `until`."""
+
+    __tablename__ = "login_tries"
+    digest: Mapped[bytes] = mapped_column(LargeBinary(32), primary_key=True)
+    tries: Mapped[list[Any]] = mapped_column(default=list)
+    until: Mapped[float] = mapped_column(index=True)
+
+
 class ApiToken(Base):
     """For programs: named, scoped by role, expiring; stored as a hash."""
 

@@ -19,8 +19,9 @@ from edgewise.cloud.fleet.changes import Change, Changes
 from edgewise.cloud.fleet.db.database import FleetDatabase
 from edgewise.cloud.fleet.db.tables import FIRST_TENANT, ApiToken, LoginSession, Tenant, User
 from edgewise.cloud.fleet.people import secret_tokens
+from edgewise.cloud.fleet.people.login_tries import LoginTries
 from edgewise.cloud.fleet.people.passwords import Passwords
-from edgewise.cloud.fleet.people.tries import Tries, network_of
+from edgewise.cloud.fleet.people.tries import network_of
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import InvalidRequest, NotAuthenticated, NotFound, NotPermitted
 from edgewise.core.log import get_logger
@@ -55,7 +56,7 @@ class PeopleService:
         self._clock = clock or SystemClock()
         self._session_s = settings.session_s
         self._passwords = Passwords(hashing)
-        self._tries = Tries(settings.login_tries, self._clock)
+        self._tries = LoginTries(db, settings.login_tries, self._clock)
 
     def close(self) -> None:
         self._passwords.close()
@@ -70,15 +71,14 @@ class PeopleService:
             RateLimited: After `fleet.login_tries` wrong ones of the name or the address in 15 minutes.
         """
         place, person = f"address {network_of(address)}", f"name {name[:128]}"
-        self._tries.take(person, place)
+        await self._tries.take(person, place)
         user = await self._db.read(lambda session: _user_named(session, name))
         usable = user is not None and user.disabled_at is None and user.password is not None
         right = await self._passwords.matches(user.password if usable and user is not None else None, password)
         if user is None or not usable or not right:
             log.warning("login_refused", address=address)
             raise NotAuthenticated(_WRONG)
-        self._tries.give_back(person)
-        self._tries.give_back(place)
+        await self._tries.give_back(person, place)
         return await self._open_session(user.id, address)
 
     async def _open_session(self, user_id: str, address: str) -> str:
@@ -228,11 +228,11 @@ class PeopleService:
             InvalidRequest: The new one is too short or too long.
         """
         person = f"name {actor.name}"
-        self._tries.take(person)
+        await self._tries.take(person)
         user = await self._db.read(lambda session: _user_named(session, actor.name))
         if user is None or not await self._passwords.matches(user.password, old):
             raise NotAuthenticated("The old password is wrong.")
-        self._tries.give_back(person)
+        await self._tries.give_back(person)
         hashed = await self._passwords.hash(new)
 
         def work(session: Session) -> None:

@@ -36,10 +36,7 @@ class Tries:
         for key in keys:
             tries = self._recent(key, now)
             if len(tries) >= self._limit:
-                raise RateLimited(
-                    f"Too many tries: {self._limit} in {WINDOW_S / 60:.0f} minutes. Wait a while.",
-                    retry_after_s=max(1.0, tries[0] + WINDOW_S - now),
-                )
+                raise too_many(self._limit, tries[0] + WINDOW_S - now)
         for key in keys:
             self._recent(key, now).append(now)
 
@@ -57,6 +54,13 @@ class Tries:
         if len(self._tries) > _MOST_KEYS:
             self._tries.popitem(last=False)
         return tries
+
+
+def too_many(limit: int, wait_s: float) -> RateLimited:
+    """Until so many seconds have passed."""
+    return RateLimited(
+        f"Too many tries: {limit} in {WINDOW_S / 60:.0f} minutes. Wait a while.", retry_after_s=max(1.0, wait_s)
+    )
 
 
 def network_of(address: str) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from edgewise.cloud.fleet.commands.retention import delete_ended
 from edgewise.cloud.fleet.db.database import FleetDatabase
-from edgewise.cloud.fleet.db.tables import Arrival, EventRow, RollupRow, SampleRow
+from edgewise.cloud.fleet.db.tables import Arrival, EventRow, LoginTry, RollupRow, SampleRow
 from edgewise.cloud.fleet.telemetry.rollups import BATCH, HOUR, MINUTE, mark, roll_up
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import EdgewiseError
@@ -59,6 +59,7 @@ class TelemetryKeeper:
         await self._delete_all(lambda session: _run(session, _rollups(MINUTE, minute)))
         await self._delete_all(lambda session: _run(session, _rollups(HOUR, hour)))
         await self._delete_all(lambda session: _run(session, _few(Arrival, Arrival.id, Arrival.until < now)))
+        await self._delete_all(lambda session: _run(session, _few(LoginTry, LoginTry.digest, LoginTry.until < now)))
         await self._delete_all(lambda session: _run(session, _few(EventRow, EventRow.id, EventRow.at < hour)))
         await self._delete_all(lambda session: delete_ended(session, now - self._command_s))
 
