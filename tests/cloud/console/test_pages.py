@@ -246,6 +246,12 @@ async def stages_by_share_and_by_query(ada: Visitor) -> None:
     await ada.see("A number of minutes.")
     await ada.page.get_by_label("Deadline (min)").first.fill("30")
     await ada.page.get_by_label("Wait for an approval before this stage").first.check()
+    await ada.press("Add a stage")
+    await ada.see("Stage 3")
+    assert await ada.page.get_by_label("Devices", exact=True).first.input_value() == "query", (
+        "what is shown is what is kept"
+    )
+    await ada.page.get_by_role("button", name="Remove the stage").nth(1).click()
 
 
 async def test_alerts_are_seen_silenced_and_written(ada: Visitor) -> None:

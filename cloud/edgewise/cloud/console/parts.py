@@ -232,7 +232,7 @@ class Table(Element, component="assets/data_table.js"):
 class Field(ValueElement[Any], component="assets/field.js"):
     """A labelled input. `enter` is called at the Enter key."""
 
-    LOOPBACK = None
+    LOOPBACK = False  # what is typed is kept in the browser at once: drawing anew must not show an older value
 
     def __init__(
         self,
