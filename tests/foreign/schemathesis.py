@@ -44,7 +44,7 @@ def _fuzz(python: Path, document: Path, relay: Relay, title: str, cases: int, fi
     while relay.requests < cases and seed < first_seed + ROUNDS:
         command = [str(python.with_name("st")), "run", str(document), "--url", relay.url, "--seed", str(seed)]
         command += ["--checks", "not_a_server_error", "--phases", "fuzzing", "--continue-on-failure"]
-        command += ["--max-examples", str(max(2, cases // operations)), "--no-shrink", "--request-timeout", "60"]
+        command += ["--max-examples", str(max(3, cases // operations)), "--no-shrink", "--request-timeout", "60"]
         command += ["--include-path-regex", OURS, "--suppress-health-check", "all"]
         done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=3600)
         if done.returncode not in (0, 1):

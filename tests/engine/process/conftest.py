@@ -23,8 +23,8 @@ FAKE_CORE = Path(__file__).parents[2] / "fakes" / "core.py"
 
 QUICK = Timings(
     heartbeat_s=0.05,
-    limits=Limits(silence_s=20.0, step_s=20.0, load_silence_s=20.0, load_s=30.0),
-    patience_s=30.0,
+    limits=Limits(silence_s=60.0, step_s=60.0, load_silence_s=120.0, load_s=120.0),  # a busy machine starts slowly
+    patience_s=120.0,
     restart=RestartRules(first_s=0.01, longest_s=0.05, give_up_after=1000, most_in_window=1000, slow_s=0.2),
 )
 

@@ -161,7 +161,7 @@ async def test_a_hang_in_a_step_is_found_and_ended(
     start_engine: StartEngine, fake: ModuleType, tmp_path: Path, quick: Timings
 ) -> None:
     events: list[EngineEvent] = []
-    limits = Limits(silence_s=20.0, step_s=0.3, load_silence_s=20.0, load_s=20.0)
+    limits = Limits(silence_s=60.0, step_s=2.0, load_silence_s=120.0, load_s=120.0)
     engine = await start_engine(events=events, timings=replace(quick, limits=limits))
     request = ask("a", salt=fake.Programme(hang_at=4, once=str(tmp_path / "once")).salt(), top_logprobs=0)
     assert_seamless(await read(engine, request), request, fake)
@@ -173,7 +173,7 @@ async def test_a_hang_in_a_step_is_found_and_ended(
 async def test_a_long_step_is_not_a_hang(start_engine: StartEngine, quick: Timings) -> None:
     events: list[EngineEvent] = []
     # A silence long enough that a busy machine does not make one, and a step that is longer.
-    limits = Limits(silence_s=2.5, step_s=20.0, load_silence_s=20.0, load_s=20.0)
+    limits = Limits(silence_s=2.5, step_s=60.0, load_silence_s=120.0, load_s=120.0)
     engine = await start_engine(events=events, timings=replace(quick, limits=limits), settings={"step_s": 4.0})
     assert len(await read(engine, ask("a", 1))) == 1
     assert kinds(events) == ["starting", "ready"]
@@ -183,7 +183,7 @@ async def test_a_process_that_falls_silent_is_replaced(
     start_engine: StartEngine, fake: ModuleType, quick: Timings
 ) -> None:
     events: list[EngineEvent] = []
-    limits = Limits(silence_s=2.0, step_s=20.0, load_silence_s=20.0, load_s=20.0)
+    limits = Limits(silence_s=2.0, step_s=60.0, load_silence_s=120.0, load_s=120.0)
     engine = await start_engine(events=events, timings=replace(quick, limits=limits), settings={"step_s": 0.01})
     request = ask("a", 40, top_logprobs=0)
     stream = await engine.submit(request)
