@@ -54,9 +54,11 @@ def read_tasks(path: Path = PROMPTS) -> list[Task]:
 # --- drawing and sheets ---
 
 
-def draw(folder: Path, tasks: list[Task], *, seed: int, steps: int | None, guidance: float | None) -> Pixels:
+def draw(
+    folder: Path, tasks: list[Task], *, seed: int, steps: int | None, guidance: float | None, device: str = "cpu"
+) -> Pixels:
     """One picture a task by the starter model in `folder`, [tasks, size, size, 3]."""
-    model = load_starter(local_files(folder))
+    model = load_starter(local_files(folder), device=device)
     traits = model.traits
     width, height = traits.best
     pictures = []
@@ -179,7 +181,9 @@ def training_features(data: Path, cache: Path, features: Features) -> tuple[torc
 def draw_command(options: argparse.Namespace) -> None:
     tasks = read_tasks(options.prompts)
     options.out.mkdir(parents=True, exist_ok=True)
-    pictures = draw(options.model, tasks, seed=options.seed, steps=options.steps, guidance=options.guidance)
+    pictures = draw(
+        options.model, tasks, seed=options.seed, steps=options.steps, guidance=options.guidance, device=options.device
+    )
     np.save(options.out / "drawn.npy", pictures)
     sheet(pictures, [task.prompt for task in tasks]).save(options.out / "sheet.png")
     page, choices, key = blind(pictures, tasks, options.seed)
@@ -218,6 +222,7 @@ def main() -> None:
     drawing.add_argument("--seed", type=int, default=1)
     drawing.add_argument("--steps", type=int)
     drawing.add_argument("--guidance", type=float)
+    drawing.add_argument("--device", default="cpu")
     hits = commands.add_parser("hits", help="compare drawn pictures with the training pictures")
     hits.add_argument("drawn", type=Path, nargs="+", help="drawn.npy of `draw`, or a sheet to be cut")
     hits.add_argument("--data", type=Path, required=True, help="training folder")

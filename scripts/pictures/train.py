@@ -22,7 +22,7 @@ from typing import Any, Final
 import torch
 
 from edgewise.models.diffusion.starter.config import StarterConfig
-from edgewise.models.diffusion.starter.files import load_encoder, save_network
+from edgewise.models.diffusion.starter.files import CONFIG, WEIGHTS, fill, load_encoder, part, save_network
 from edgewise.models.diffusion.starter.network import StarterNetwork, TextStates
 from edgewise.models.tiny import local_files
 from scripts.pictures.dataset import PICTURES, Captions, Pictures, read_pictures
@@ -240,6 +240,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=480, help="of this piece")
     parser.add_argument("--total", type=float, default=960, help="of all pieces together")
     parser.add_argument("--save-every", type=float, default=240)
+    parser.add_argument("--start", type=Path, help="folder with weights of an earlier piece whose checkpoint is gone")
+    parser.add_argument("--elapsed", type=float, default=0, help="seconds of the plan that those weights have had")
     parser.add_argument("--styles", nargs="*", default=(), help="train on these styles only")
     parser.add_argument("--only", type=Path, help="file with the concepts to train on, one a line; all without it")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -272,9 +274,13 @@ def main() -> None:
     encoder = load_encoder(local_files(options.data), config).to(options.device).eval().requires_grad_(False)
     captions = Captions(encoder, config.text_tokens, remember=options.device == "cpu")
     network = StarterNetwork(config)
+    if options.start:  # new optimizers, warmed up again
+        fill(network, part(local_files(options.start), WEIGHTS, CONFIG), {name: name for name in network.state_dict()})
     trainer = Trainer(pictures, captions, network, plan, chosen(options, Recipe, "recipe"), options.device)
     if (options.out / CHECKPOINT).exists():
         trainer.load(options.out / CHECKPOINT)
+    elif options.start:
+        trainer.seconds = options.elapsed
     size = sum(parameter.numel() for parameter in network.parameters())
     write_line(options.out, {"parameters": size, "pictures": len(trainer.trained.records), "torch": torch.__version__})
     train(trainer, pictures, options.out, seconds=options.seconds, total=options.total, every=options.save_every)

@@ -30,26 +30,26 @@ def _of_encoder(member: str, file: StoredFile) -> CatalogFile:
 
 STARTER_PICTURES: Final = CatalogEntry(
     name="starter-pictures",
-    description="Draws 64 x 64 icons of about 80 things, in their colours or others: a draft of our own, trained on a CPU.",
+    description="Draws icons, emoji and clip art from words, 128 x 128 pixels: a small model of our own.",
     info=ModelInfo(
         role="diffusion",
         format="safetensors",
         licence_model="Apache-2.0",
         licence_package="Apache-2.0",
-        parameters=25_172_715,
-        memory_bytes=256 << 20,  # network and encoder of prompts in float32, and room for a picture
+        parameters=45_721_323,
+        memory_bytes=320 << 20,  # network and encoder of prompts in float32, and room for a picture
     ),
     files=(
         _shipped(
             StoredFile(
-                name="config.json", sha256="e39197779fc2a157fc34e9cf9461be825a69e5c78db0f7e9f614ca49869f8ed7", size=616
+                name="config.json", sha256="0ccc397cfeb772c8594daf68f562ad61cf9e0c3608dd0ad296e39b26ffcd55b4", size=618
             )
         ),
         _shipped(
             StoredFile(
                 name="model.safetensors",
-                sha256="fa96406aefcaa438ffae209871529932257618c5148a05b697668c1d6c105b1e",
-                size=2_702_292,
+                sha256="151d074134c6a5c9c437fca782b6f4e64e4e5f2a93ff8a980cdfd17a23460032",
+                size=23_546_668,
             )
         ),
         _of_encoder(

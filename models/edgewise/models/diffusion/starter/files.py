@@ -65,15 +65,15 @@ def load_starter(
             raise BadModelFile(f"{files.name}: {name} is missing; a starter picture model has {', '.join(FILES)}.")
     config = read_config(read_object(files.paths[CONFIG], CONFIG, most=_MAX_CONFIG), CONFIG)
     network = StarterNetwork(config)
-    fill(network, _part(files, WEIGHTS, CONFIG), {name: name for name in network.state_dict()})
+    fill(network, part(files, WEIGHTS, CONFIG), {name: name for name in network.state_dict()})
     encoder = load_encoder(files, config)
     return StarterPictures(network.to(device, dtype), encoder.to(device), made_by=files.digest)
 
 
 def load_encoder(files: ModelFiles, config: StarterConfig) -> TextEncoder:
     """The text encoder among `files`, float32, on the CPU. Raises `BadModelFile` where it does not fit `config`."""
-    part = _part(files, TEXT_WEIGHTS, CONFIG)
-    reader = open_weights(part)
+    stored = part(files, TEXT_WEIGHTS, CONFIG)
+    reader = open_weights(stored)
     try:
         shapes = {name: info.shape for name, info in reader.tensors.items()}
     finally:
@@ -94,7 +94,7 @@ def load_encoder(files: ModelFiles, config: StarterConfig) -> TextEncoder:
     if tokenizer.get_vocab_size() > vocab:
         raise BadModelFile(f"{TOKENIZER} has {tokenizer.get_vocab_size()} tokens, {TEXT_WEIGHTS} has {vocab}.")
     encoder = TextEncoder(sizes, tokenizer)
-    fill(encoder, part, names)
+    fill(encoder, stored, names)
     return encoder
 
 
@@ -123,7 +123,7 @@ def _read(reader: WeightReader, name: str, target: torch.Tensor, where: str) -> 
     reader.read_into(name, target[None] if first_row else target)
 
 
-def _part(files: ModelFiles, weights: str, *others: str) -> ModelFiles:
+def part(files: ModelFiles, weights: str, *others: str) -> ModelFiles:
     """One weights file of the model, as a model of its own."""
     paths = {name: files.paths[name] for name in (weights, *others)}
     return ModelFiles(name=f"{files.name}, {weights}", digest=files.digest, format="safetensors", paths=paths)
