@@ -1,13 +1,16 @@
-"""Writes the files of the repository that are made from code: the configuration reference and the rendered systemd files.
+"""Writes the files of the repository that are made from code or from measurements: the configuration reference, the rendered
+systemd files, and table and plot of `edgewise bench offload`, whose result is docs/figures/offload.json.
 
 `python -m scripts.generate` writes them, `--check` only says which are stale (exit code 1).
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
+from edgewise.bench.offload_shown import markdown, plot
 from edgewise.cli.install_plan import (
     CLOUD_UNIT,
     DEFAULT_EXEC,
@@ -21,11 +24,15 @@ from edgewise.cli.install_plan import (
 from edgewise.core.settings_reference import markdown_reference
 
 ROOT = Path(__file__).resolve().parents[1]
+_BEGIN, _END = "<!-- made from figures/offload.json -->\n", "<!-- end -->"
 
 
 def generated() -> dict[str, str]:
     """Path in the repository -> content."""
+    rows = json.loads((ROOT / "docs/figures/offload.json").read_text("utf-8"))["rows"]
     return {
+        "docs/benchmarks.md": _between((ROOT / "docs/benchmarks.md").read_text("utf-8"), f"\n{markdown(rows)}\n"),
+        "docs/figures/offload.svg": plot(rows),
         "docs/configuration.md": markdown_reference(),
         f"systemd/{UNIT}": render_unit(DEFAULT_EXEC),
         f"systemd/{CLOUD_UNIT}": render_cloud_unit(DEFAULT_EXEC),
@@ -35,6 +42,13 @@ def generated() -> dict[str, str]:
         "systemd/tmpfiles.d/edgewise.conf": template("tmpfiles.conf"),
         "systemd/edgewise.toml": service_toml(),
     }
+
+
+def _between(page: str, text: str) -> str:
+    """The page with `text` between its two marks."""
+    before, rest = page.split(_BEGIN)
+    _, after = rest.split(_END)
+    return f"{before}{_BEGIN}{text}{_END}{after}"
 
 
 def main() -> int:

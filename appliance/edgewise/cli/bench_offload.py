@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from edgewise.bench.offload_shown import COLUMNS, elsewhere, line, markdown, plot
 from edgewise.cli.exit_codes import ExitCode
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, print_table, say
@@ -24,7 +27,6 @@ from edgewise.core.errors import InvalidRequest
 from edgewise.core.files import translate_os_errors
 from edgewise.core.settings import load_settings
 
-COLUMNS = ("WORK", "LINK", "MODE", "MADE", "FIRST TOKEN", "WHOLE", "UP", "DOWN")
 Notify = Callable[[str, int, int], None]
 
 
@@ -43,6 +45,8 @@ def offload(
     answer_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 48,
     seed: Annotated[int, typer.Option(help="Of the prompts.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    figure: Annotated[Path | None, typer.Option("--plot", help="Also draw the times, as SVG, to this file.")] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
@@ -54,8 +58,9 @@ def offload(
     """
     from edgewise.bench.offload import OffloadBench, OffloadPlan
 
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise InvalidRequest(f"--out {out} is not a file in a folder that exists.")
+    for flag, file in (("--out", out), ("--plot", figure)):
+        if file is not None and (file.is_dir() or not file.parent.is_dir()):
+            raise InvalidRequest(f"{flag} {file} is not a file in a folder that exists.")
     plan = OffloadPlan(
         model=model,
         picture_model=picture_model if pictures else "",
@@ -65,6 +70,7 @@ def offload(
         answer_tokens=answer_tokens,
         seed=seed,
     )
+    began, load = datetime.now(timezone.utc).isoformat(timespec="seconds"), round(os.getloadavg()[0], 2)
     interrupted, rows = False, []
     with ExitStack() as stack:
         notify = stack.enter_context(_progress(show=not as_json))
@@ -75,12 +81,23 @@ def offload(
             asyncio.run(bench.run())
         except KeyboardInterrupt:
             interrupted = True
-    result = {**asdict(plan), "device": device, "interrupted": interrupted, "rows": rows}
-    if out is not None:
-        with translate_os_errors("write", out):
-            out.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
+    result = {
+        **asdict(plan),
+        "measured_at": began,
+        "load_before": load,
+        "device": device,
+        "interrupted": interrupted,
+        "rows": rows,
+    }
+    for file, text in ((out, json.dumps(result, indent=2) + "\n"), (figure, plot(rows))):
+        if file is not None:
+            with translate_os_errors("write", file):
+                file.write_text(text, "utf-8")
     if as_json:
         print_json(result)
+    elif as_markdown:
+        typer.echo(markdown(rows), nl=False)
+        _remarks(rows)
     else:
         print_table(COLUMNS, [line(row) for row in rows])
         _remarks(rows)
@@ -131,39 +148,6 @@ def _progress(*, show: bool) -> Iterator[Notify]:
                 say(f"{what} ({done} of {total} requests have ended)" if total else what)
 
         yield tell
-
-
-def line(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """A row of the result as a line of the table: medians, with the largest in brackets."""
-    made = ", ".join(f"{count} {place}" for place, count in row["made"].items())
-    failed = sum(row["errors"].values())
-    return (
-        row["work"],
-        row["link"] or "any",
-        row["mode"],
-        made + (f", {failed} failed" if failed else ""),
-        _times(row["first_s"]),
-        _times(row["total_s"]),
-        _bytes(row["up_bytes"]),
-        _bytes(row["down_bytes"]),
-    )
-
-
-def _times(spread: Mapping[str, float] | None) -> str:
-    return "-" if spread is None else f"{1000 * spread['p50']:.0f} ms ({1000 * spread['max']:.0f})"
-
-
-def _bytes(spread: Mapping[str, float] | None) -> str:
-    return "-" if spread is None else f"{spread['p50']:.0f} B"
-
-
-def elsewhere(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Lines whose work was not made where it was asked for."""
-    return [
-        f"{row['work']}, {row['mode']}, {row['link'] or 'any link'}: {dict(row['made'])}"
-        for row in rows
-        if row["mode"] != "hybrid" and set(row["made"]) - {row["mode"]}
-    ]
 
 
 def _remarks(rows: Sequence[Mapping[str, Any]]) -> None:
