@@ -39,12 +39,31 @@ def test_every_format_is_measured_and_judged(tiny_model: ModelFiles) -> None:
         ("kv", "float16"),
         ("weights", "bfloat16"),
         ("weights", "float16"),
+        ("handover", "int4"),
     ]
     assert all(it.passed == (it.mean_kl <= it.bound) for it in result.formats)
     assert [share for _, share in told] == sorted(share for _, share in told)
     assert told[-1] == ("done", 1.0)
     assert result.formats[0].capacity == pytest.approx(32 / 20)
-    assert result.formats[-1].capacity is None
+    assert result.formats[-2].capacity is None
+    assert result.formats[-1].capacity == pytest.approx(32 / 12)  # 16 codes of 4 bits and two float16
+
+
+def test_a_hand_over_is_judged_by_what_is_read_after_it(tiny_model: ModelFiles) -> None:
+    reader = Reader(tiny_model)
+
+    def over(kv_dtype: str, rounded: bool, count: int = 300) -> quality.Divergence:
+        got, handed = reader.handed_over(kv_dtype, 128)
+        truth = reader.over(kv_dtype, 128)
+        return quality.divergence(
+            truth, got, TOKENS[:count], context=128, halfway=handed.round if rounded else lambda _: None
+        )
+
+    rounded = over("bfloat16", rounded=True)
+    assert rounded.positions == 64 + 64 + 28  # of 128, 128 and 44 tokens, whose first 64, 64 and 16 are given
+    assert over("bfloat16", rounded=False).max_kl == 0
+    assert 0 < rounded.mean_kl <= rounded.max_kl
+    assert over("bfloat16", rounded=True, count=128 + 20).positions == 64  # no page would be given of the last 20
 
 
 def test_a_needle_that_a_format_loses_fails_it(tiny_model: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:

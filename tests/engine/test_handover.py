@@ -8,8 +8,8 @@ import pytest
 from edgewise.engine.build import build
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.engine import Engine
-from edgewise.engine.handover import NOT_COMPARED
-from edgewise.engine.messages import PageAction, PageOrder, PageReply
+from edgewise.engine.handover import NOT_COMPARED, pages_of_order
+from edgewise.engine.messages import PageAction, PageForm, PageOrder, PageReply
 from edgewise.engine.prefix import PageHash, chain_start, extend_chain
 from edgewise.engine.request import GenerateRequest, RequestStats, SamplingParams
 from edgewise.models.files import ModelFiles
@@ -62,21 +62,28 @@ def order(
     names: list[PageHash],
     lasting: list[PageHash] | None = None,
     contents: tuple[bytes, ...] = (),
+    form: PageForm = "exact",
 ) -> PageReply:
     return core.pages(
-        PageOrder(id=1, action=action, names=b"".join(names), lasting=b"".join(lasting or ()), contents=contents)
+        PageOrder(*(1, action, b"".join(names)), lasting=b"".join(lasting or ()), contents=contents, form=form)
     )
 
 
-def hand_over(giver: Engine, taker: Engine, change: Callable[[list[bytes]], None] = lambda _: None) -> int:
-    contents = list(order(giver, "export", chain("ours")).contents)
+def hand_over(
+    giver: Engine,
+    taker: Engine,
+    change: Callable[[list[bytes]], None] = lambda _: None,
+    form: PageForm = "exact",
+    lasting: str = "ours",
+) -> int:
+    contents = list(order(giver, "export", chain("ours"), form=form).contents)
     assert len(contents) == PAGES
     change(contents)
     names = chain("quarantine")
-    assert order(taker, "import", names, contents=tuple(contents)).count == PAGES
+    assert order(taker, "import", names, contents=tuple(contents), form=form).count == PAGES
     _, proof = ask(taker, PROMPT[: PAGES * PAGE], "quarantine", tokens=1)
     assert proof.cached_tokens == proof.restored_tokens == (PAGES - 1) * PAGE
-    return order(taker, "adopt", names, chain("ours")).count
+    return order(taker, "adopt", names, chain(lasting), form=form).count
 
 
 def test_pages_of_another_engine_spare_the_prefill(config: EngineConfig) -> None:
@@ -111,6 +118,34 @@ def test_a_page_that_is_not_what_this_engine_would_compute_is_forgotten(config: 
     answer, stats = ask(taker, PROMPT, "ours")
     assert answer == expected
     assert stats.cached_tokens == 0
+
+
+def test_rounded_pages_are_smaller_and_stay_apart_from_exact_ones(config: EngineConfig) -> None:
+    giver, taker = life(config), life(config)
+    expected, _ = ask(giver, PROMPT, "ours")
+    (page,) = order(giver, "export", chain("ours")[:1], form="int4").contents
+    assert len(page) == giver.info.kv_int4_page_bytes < giver.info.kv_page_bytes
+    assert hand_over(giver, taker, form="int4", lasting="rounded") == PAGES
+    answer, stats = ask(taker, PROMPT, "rounded")
+    assert (len(answer), stats.cached_tokens) == (len(expected), PAGES * PAGE)
+    answer, stats = ask(taker, PROMPT, "ours")
+    assert (answer, stats.cached_tokens) == (expected, 0)
+
+
+@pytest.mark.parametrize("form", ["exact", "int4"])
+def test_pages_of_other_tokens_and_of_no_numbers_are_forgotten(config: EngineConfig, form: PageForm) -> None:
+    giver = life(config)
+    ask(giver, PROMPT, "ours")
+    for change in (list.reverse, lambda pages: pages.__setitem__(-1, b"\xff" * len(pages[-1]))):
+        taker = life(config)
+        free = taker.stats().pages_free
+        assert hand_over(giver, taker, change, form=form, lasting="rounded") == 0
+        assert (taker.stats().pages_free, taker.stats().host_pages) == (free, 0)
+
+
+def test_an_order_that_rounds_moves_fewer_pages() -> None:
+    assert pages_of_order(200_000, "int4") == 2 < pages_of_order(200_000, "exact")
+    assert pages_of_order(1 << 30, "int4") == 1
 
 
 def test_what_cannot_be_taken_is_not(config: EngineConfig) -> None:

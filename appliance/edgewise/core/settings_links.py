@@ -165,6 +165,11 @@ class PeersSettings(Section):
         default=256 * 1024**2,
         description="Host memory in which fetched pages arrive, unless `engine.host_cache_bytes` is more.",
     )
+    int4: bool = Field(
+        default=False,
+        description="Take pages rounded to 4 bits where the link is too slow for exact ones and `edgewise models gate` has "
+        "passed it for the model. Such an answer can differ from that of exact pages, and its receipt says so.",
+    )
     min_tokens: PositiveInt = Field(
         default=512, description="Tokens that a hand-over must spare at least for a peer to be asked."
     )

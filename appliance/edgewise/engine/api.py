@@ -23,6 +23,7 @@ class EngineInfo:
         kv_fingerprint: Digest of everything that the bits of a KV page depend on besides its tokens: weights, numeric class, page
             size, tokenizer, template, and the layout of a page. Pages mean the same in engines that have it in common.
         kv_page_bytes: Bytes of a KV page.
+        kv_int4_page_bytes: Bytes of one that is rounded to 4 bits for its way to another appliance.
     """
 
     model: str
@@ -41,6 +42,7 @@ class EngineInfo:
     pid: int
     kv_fingerprint: str = ""
     kv_page_bytes: int = 0
+    kv_int4_page_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from edgewise.engine.scheduler import Scheduler
 from edgewise.engine.spill import SpillSpace
 from edgewise.engine.tiering import PageMover, PageTiers
 from edgewise.engine.tiers.folder import key_of
+from edgewise.engine.tiers.int4 import Int4Pages
 from edgewise.engine.tiers.make import make_tiers, wanted_bytes
 from edgewise.engine.tiers.mover import KVPageMover
 from edgewise.kernels.compiled import origin
@@ -89,7 +90,7 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
     for choice in numerics.why:
         log.info("numerics_chosen", choice=choice)
     notices = Notices()
-    mover = KVPageMover(kv)
+    mover, rounder = KVPageMover(kv), Int4Pages(kv)
     host_ledger = _host_ledger(config, device, ledger)
     tiers = make_tiers(
         config,
@@ -102,14 +103,19 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
     )
     scheduler = _scheduler(config, report, pacer, tiers, _spill(config, report, host_ledger, mover))
     return Engine(
-        replace(info, kv_fingerprint=_kv_fingerprint(config, info, mover), kv_page_bytes=mover.page_bytes),
+        replace(
+            info,
+            kv_fingerprint=_kv_fingerprint(config, info, mover),
+            kv_page_bytes=mover.page_bytes,
+            kv_int4_page_bytes=rounder.page_bytes,
+        ),
         scheduler=scheduler,
         runner=Runner(decoder, kv, device, Constraints(config.vocabulary)),
         pacer=pacer,
         ledger=ledger,
         tiers=tiers,
         notices=notices,
-        hand_over=HandOver(scheduler.pages, tiers, mover),
+        hand_over=HandOver(scheduler.pages, tiers, mover, rounder),
     )
 
 

@@ -15,7 +15,7 @@ from edgewise.engine.book import Action, RequestBook
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.core import DEFAULT_FACTORY
 from edgewise.engine.events import EngineEvent
-from edgewise.engine.messages import Chunks, PageAction, PageOrder, PageReply, ToService
+from edgewise.engine.messages import Chunks, PageAction, PageForm, PageOrder, PageReply, ToService
 from edgewise.engine.prefix import PageHash
 from edgewise.engine.process_client import ProcessClient
 from edgewise.engine.request import GenerateRequest, TokenChunk
@@ -48,6 +48,7 @@ class EngineClient(ProcessClient[GenerateRequest, TokenChunk, EngineInfo]):
         *,
         lasting: Sequence[PageHash] = (),
         contents: Sequence[bytes] = (),
+        form: PageForm = "exact",
     ) -> PageReply:
         """Have the engine carry a `PageOrder` out.
 
@@ -68,6 +69,7 @@ class EngineClient(ProcessClient[GenerateRequest, TokenChunk, EngineInfo]):
                     names=b"".join(names),
                     lasting=b"".join(lasting),
                     contents=tuple(contents),
+                    form=form,
                 )
             )
             await asyncio.wait({answer}, timeout=self._timings.patience_s)

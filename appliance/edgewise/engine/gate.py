@@ -50,7 +50,7 @@ def measure_formats(
     context: int = 2048,
     progress: GateProgress | None = None,
 ) -> GateResult:
-    """Every KV format with float32 weights, then every weight format with float32 pages; on the CPU.
+    """Every KV format with float32 weights, every weight format with float32 pages, and a hand-over of pages in int4; on the CPU.
 
     Args:
         tokens: A real text.
@@ -65,6 +65,7 @@ def measure_formats(
     longest = max([context, *(len(needle.prompt) + len(needle.answer) for needle in needles)])
     jobs: list[tuple[FormatKind, str]] = [("kv", name) for name in KV_FORMATS]
     jobs += [("weights", name) for name in WEIGHT_FORMATS]
+    jobs.append(("handover", "int4"))
     parts = 1 + len(jobs)
     tell = progress or _tell_nobody
 
@@ -77,11 +78,15 @@ def measure_formats(
         def share(done: float, what: str = f"{kind} {name}", first: int = number) -> None:
             tell(what, (first + done / 2) / parts)
 
-        reader = truth if kind == "kv" else Reader(files, name)
-        runner = reader.over(name if kind == "kv" else "float32", longest)
-        it = divergence(truth.over("float32", context), runner, tokens, context=context, progress=share)
-        positions, perplexity = it.positions, it.perplexity_float32
-        kept = _needles(runner, needles, lambda done, share=share: share(1.0 + done))  # type: ignore[misc]
+        reader = Reader(files, name) if kind == "weights" else truth
+        runner, handed = reader.handed_over({"kv": name, "weights": "float32", "handover": "bfloat16"}[kind], longest)
+        against = truth.over("bfloat16" if kind == "handover" else "float32", context)
+        halfway = handed.round if kind == "handover" else None
+        it = divergence(against, runner, tokens, context=context, halfway=halfway, progress=share)
+        if kind != "handover":
+            positions, perplexity = it.positions, it.perplexity_float32
+        kept = _needles(runner, needles, lambda done, share=share: share(1.0 + done), halfway)  # type: ignore[misc]
+        capacity = handed.spared if kind == "handover" else kv_capacity(truth.config, name) if kind == "kv" else None
         bound = BOUNDS[kind, name]
         records.append(
             FormatRecord(
@@ -92,12 +97,12 @@ def measure_formats(
                 agreement=it.agreement,
                 perplexity=it.perplexity,
                 needles=sum(kept),
-                capacity=kv_capacity(truth.config, name) if kind == "kv" else None,
+                capacity=capacity,
                 bound=bound,
                 passed=it.mean_kl <= bound and sum(kept) >= sum(found),
             )
         )
-        del reader, runner
+        del reader, runner, against, handed, halfway
         gc.collect()  # the weights of one format before those of the next
     tell("done", 1.0)
     return GateResult(positions=positions, perplexity=perplexity, needles_found=sum(found), formats=tuple(records))
@@ -107,10 +112,12 @@ def _tell_nobody(what: str, share: float) -> None:
     """What is measured, and how far it is, if nobody asks."""
 
 
-def _needles(runner: Runner, needles: Sequence[Needle], tell: Progress) -> list[bool]:
+def _needles(
+    runner: Runner, needles: Sequence[Needle], tell: Progress, before: Callable[[int], None] | None = None
+) -> list[bool]:
     found = []
     for number, needle in enumerate(needles, start=1):
-        found.append(continues(runner, needle.prompt, needle.answer))
+        found.append(continues(runner, needle.prompt, needle.answer, before))
         tell(number / len(needles))
     return found
 

@@ -23,6 +23,8 @@ from edgewise.engine.request import GenerateRequest, Priority, SamplingParams, T
 
 T = TypeVar("T")
 PageAction = Literal["held", "export", "import", "adopt", "forget"]
+PageForm = Literal["exact", "int4"]
+"""Of pages on their way: as they are stored, or rounded to 4 bits (`engine.tiers.int4`)."""
 
 
 class ProtocolError(EngineFault):
@@ -150,6 +152,7 @@ class PageOrder(Message, frozen=True):
 
     `held` counts those at the start of `names` that are there, `export` returns contents, `import` keeps `contents` in the
     quarantine, `adopt` compares and gives them their `lasting` names, `forget` ends it. Names are joined, 32 bytes each.
+    `form` is that of `contents`, and of what `adopt` compares.
     """
 
     id: int
@@ -157,6 +160,7 @@ class PageOrder(Message, frozen=True):
     names: bytes
     lasting: bytes = b""
     contents: tuple[bytes, ...] = ()
+    form: PageForm = "exact"
 
 
 class Limit(Message, frozen=True):

@@ -19,6 +19,8 @@ from edgewise.engine.request import GenerateRequest, SamplingParams
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence as EngineSequence
+from edgewise.engine.tiers.int4 import Int4Pages
+from edgewise.engine.tiers.mover import KVPageMover
 from edgewise.kernels.paging import PAGE_TOKENS
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.memory import kv_bytes_per_token
@@ -50,6 +52,14 @@ class KVQuality(Divergence):
     capacity: float
 
 
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """`round` rounds the full pages of the first `tokens` tokens, `spared` is how many times fewer bytes they are."""
+
+    round: Callable[[int], None]
+    spared: float
+
+
 class Reader:
     """A model with weights in one format, on the CPU, reading over pages in another.
 
@@ -68,9 +78,20 @@ class Reader:
 
     def over(self, kv_dtype: str, context: int) -> Runner:
         """A runner with pages for one stretch of `context` tokens."""
+        return self.handed_over(kv_dtype, context)[0]
+
+    def handed_over(self, kv_dtype: str, context: int) -> tuple[Runner, HandedOver]:
+        """Likewise, with what makes its first pages those that another appliance would have sent rounded to 4 bits."""
         pages = -(-context // PAGE_TOKENS)
         kv = allocate(self.config, num_pages=pages, kv_dtype=kv_dtype, device=_CPU, dtype=self._dtype)
-        return Runner(self._network, kv, _CPU)
+        mover, rounder = KVPageMover(kv), Int4Pages(kv)
+
+        def hand_over(tokens: int) -> None:
+            full = range(tokens // PAGE_TOKENS)
+            came = rounder.unpack(rounder.pack(mover.export(full)))
+            mover.restore(full, [memoryview(page) for page in came])
+
+        return Runner(self._network, kv, _CPU), HandedOver(hand_over, mover.page_bytes / rounder.page_bytes)
 
 
 def kv_divergence(
@@ -107,28 +128,51 @@ def kv_capacity(config: NetworkConfig, kv_dtype: str) -> float:
 
 
 def divergence(
-    truth: Runner, got: Runner, tokens: Sequence[int], *, context: int, progress: Progress | None = None
+    truth: Runner,
+    got: Runner,
+    tokens: Sequence[int],
+    *,
+    context: int,
+    halfway: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Divergence:
-    """Compare two runners' predictions on `tokens`, read in stretches of `context`, for which both have pages."""
+    """Compare two runners' predictions on `tokens`, read in stretches of `context`, for which both have pages.
+
+    Args:
+        halfway: Done to the pages of `got` when the first half of a stretch is read, with its length; only positions after it
+            count then.
+    """
     tally = _Tally()
     for first in range(0, len(tokens), context):
         stretch = _sequence(tokens[first : first + context])
-        for start in range(0, len(stretch.tokens), _ROWS):
-            count = min(_ROWS, len(stretch.tokens) - start)
+        length = len(stretch.tokens)
+        half = length // 2 // PAGE_TOKENS * PAGE_TOKENS if halfway is not None else 0
+        if halfway is not None and half == 0:
+            continue  # no full page before the positions that count
+        for start in (*range(0, half, _ROWS), *range(half, length, _ROWS)):
+            count = min(_ROWS, (half if start < half else length) - start)
             work = [Work(stretch, start, count, sample=True)]
-            tally.add(truth.all_logits(work), got.all_logits(work), stretch.tokens[start + 1 : start + count + 1])
+            if halfway is not None and start == half:
+                halfway(half)
+            both = truth.all_logits(work), got.all_logits(work)
+            if start >= half:
+                tally.add(*both, stretch.tokens[start + 1 : start + count + 1])
             if progress is not None:
                 progress(min(1.0, (first + start + count) / len(tokens)))
     return tally.report()
 
 
-def continues(runner: Runner, prompt: Sequence[int], expected: Sequence[int]) -> bool:
-    """Whether the model's greedy continuation of `prompt` begins with `expected`."""
+def continues(
+    runner: Runner, prompt: Sequence[int], expected: Sequence[int], before: Callable[[int], None] | None = None
+) -> bool:
+    """Whether the model's greedy continuation of `prompt` begins with `expected`; `before` is done to the pages of the prompt."""
     sequence = _sequence([*prompt, *expected])
     sequence.tokens = list(prompt)
     for start in range(0, len(prompt) - 1, _ROWS):
         count = min(_ROWS, len(prompt) - 1 - start)
         runner.run([Work(sequence, start, count, sample=False)])
+    if before is not None:
+        before(len(prompt) - 1)
     for token in expected:
         (draw,) = runner.run([Work(sequence, len(sequence.tokens) - 1, 1, sample=True)])
         if draw is None or draw.token != token:

@@ -180,8 +180,10 @@ class RequestStats:
     """Facts about a finished request, for usage and receipt. Times in seconds on the engine's monotonic clock.
 
     `restored_tokens` are those of `cached_tokens` that came back from a lower cache tier (host memory, disk), or
-    from another appliance: `handed_tokens`. `segments` are set where more than one engine made the answer, or one elsewhere;
-    `link` where something was sent there. `warnings` are sentences for the receipt about what the engine could not do as asked.
+    from another appliance: `handed_tokens`, whose pages were `handed_bytes` on their way. `handed_form` is "int4" where the
+    answer was computed over pages that had been rounded for it, also by an earlier request. `segments` are set where more than
+    one engine made the answer, or one elsewhere; `link` where something was sent there. `warnings` are sentences for the receipt
+    about what the engine could not do as asked.
     """
 
     prompt_tokens: int
@@ -194,6 +196,8 @@ class RequestStats:
     restarts: int = 0
     restored_tokens: int = 0
     handed_tokens: int = 0
+    handed_bytes: int = 0
+    handed_form: str = ""
     segments: tuple[Segment, ...] = ()
     link: LinkUse | None = None
     warnings: tuple[str, ...] = ()

@@ -22,6 +22,23 @@ class PageMover(Protocol):
         """Write contents back, into the same pages or others."""
 
 
+class PageRounder(Protocol):
+    """Pages as they are stored, and rounded to fewer bits for a slow link."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a rounded page."""
+
+    def pack(self, contents: Sequence[memoryview]) -> list[bytes]:
+        """Stored pages -> rounded ones."""
+
+    def unpack(self, contents: Sequence[bytes]) -> list[bytes]:
+        """Rounded pages -> stored ones, which are not those that were packed. Raises `ValueError` for one of another size."""
+
+    def distance(self, one: memoryview, other: memoryview) -> float:
+        """Of two stored pages: the largest relative difference of any layer's keys or values; NaN if there is a NaN."""
+
+
 class PageTiers(Protocol):
     """Named pages in host memory and on disk. Every method returns at once; slow work happens on a thread."""
 

@@ -66,7 +66,8 @@ class StageReceipt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateReceipt(StageReceipt):
     """`cached_tokens` counts each prompt once; `restored_tokens` are those of them that came back from host memory or disk,
-    or, `handed_tokens`, from another appliance."""
+    or, `handed_tokens`, from another appliance, in `handed_bytes`. `handed_form` is "exact", or "int4" where pages were rounded
+    on their way, so that exact ones may give another answer; None without such pages."""
 
     prefill_ms: float | None
     decode_ms: float | None
@@ -75,6 +76,8 @@ class GenerateReceipt(StageReceipt):
     cached_tokens: int | None
     restored_tokens: int | None
     handed_tokens: int | None
+    handed_bytes: int | None = None
+    handed_form: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +190,8 @@ def generate_receipt(
         cached_tokens=cached,
         restored_tokens=sum(one.restored_tokens for one in known) if known else None,
         handed_tokens=sum(one.handed_tokens for one in known) if known else None,
+        handed_bytes=sum(one.handed_bytes for one in known) if known else None,
+        handed_form="+".join(sorted({one.handed_form for one in known if one.handed_form})) or None,
     )
 
 

@@ -14,7 +14,7 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, NonNegativeInt
 
@@ -33,6 +33,9 @@ _VERSION = 1
 _ROW_BYTES = NAME_BYTES + 32
 _CRC = struct.Struct("!I")
 
+Form = Literal["exact", "int4"]
+FORMS: Final[tuple[Form, ...]] = ("exact", "int4")
+
 Fingerprint = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 
@@ -41,11 +44,13 @@ class PageQuery(Message):
     digest: Of the model.
     fingerprint: `fingerprint` of the model's pages and this key's `start`; empty while the start is not known.
     names: Of pages, in the order of their tokens, joined.
+    form: Of the pages that are asked for; "int4" only of an appliance whose offer names it.
     """
 
     digest: Digest
     fingerprint: Fingerprint = ""
     names: bytes = Field(default=b"", max_length=MAX_NAMES * NAME_BYTES)
+    form: Form = "exact"
 
 
 class PageOffer(Message):
@@ -53,11 +58,13 @@ class PageOffer(Message):
     start: Where the chain of names of this key's pages begins.
     count: How many of the names asked for, from the first on, are there.
     same: Whether the fingerprints agree; pages are only given if they do.
+    forms: In which forms pages are given.
     """
 
     start: Annotated[bytes, Field(min_length=NAME_BYTES, max_length=NAME_BYTES)]
     count: NonNegativeInt = 0
     same: bool = False
+    forms: tuple[str, ...] = ("exact",)
 
 
 def fingerprint(pages: str, start: bytes) -> str:

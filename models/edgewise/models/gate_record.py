@@ -18,25 +18,26 @@ _MAX_BYTES = 1 << 20
 
 log = get_logger(__name__)
 
-FormatKind = Literal["kv", "weights"]
+FormatKind = Literal["kv", "weights", "handover"]
 
 BOUNDS: Mapping[tuple[str, str], float] = {
     ("kv", "bfloat16"): 0.0015,
     ("kv", "float16"): 0.0015,
     ("kv", "int8"): 0.0015,
     ("kv", "fp8"): 0.02,
+    ("handover", "int4"): 0.01,
     ("weights", "bfloat16"): 0.01,
     ("weights", "float16"): 0.01,
 }
-"""Largest mean Kullback-Leibler divergence to float32, in nats, with which a format passes."""
+"""Largest mean Kullback-Leibler divergence in nats with which a format passes: to float32, of a hand-over to bfloat16 pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatRecord:
-    """One format against float32 in everything.
+    """One format against float32 in everything; a hand-over, whose pages are rounded on their way, against bfloat16 pages.
 
     Attributes:
-        kind, name: KV pages or weights in this format, all else float32.
+        kind, name: KV pages or weights in this format, or a prompt's KV pages rounded to it, all else float32.
         mean_kl, max_kl: Kullback-Leibler divergence of the next-token distributions, in nats.
         agreement: Share of positions where both put the same token first.
         perplexity: On the text.

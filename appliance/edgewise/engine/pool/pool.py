@@ -83,8 +83,11 @@ class _Member:
     waiting: list[asyncio.Future[ManagedEngine]] = field(default_factory=list)
 
 
-BeforeSubmit = Callable[[EngineClient, GenerateRequest], Awaitable[Callable[[TokenStream], TokenStream]]]
-"""Asked of each text request when its model is loaded. It raises nothing of its own; what it returns wraps the answer."""
+BeforeSubmit = Callable[
+    [EngineClient, GenerateRequest], Awaitable[tuple[GenerateRequest, Callable[[TokenStream], TokenStream]]]
+]
+"""Asked of each text request when its model is loaded. It raises nothing of its own; it returns the request to submit instead,
+and what wraps the answer."""
 
 
 class EnginePool:

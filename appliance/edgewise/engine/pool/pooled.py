@@ -55,19 +55,19 @@ class Pooled(Generic[RequestT, ChunkT, InfoT]):
         began = time.monotonic()
         engine = await self._pool.acquire(self._key, self._config, request.deadline_s)
         try:
-            before = await self._before(engine, request)
+            request, wrap = await self._before(engine, request)
             if request.deadline_s is not None:
                 request = replace(request, deadline_s=max(0.001, request.deadline_s - (time.monotonic() - began)))
-            stream = before(await engine.submit(request))
+            stream = wrap(await engine.submit(request))
         except BaseException:
             self._pool.release(self._key)
             raise
         return PooledStream(stream, lambda: self._pool.release(self._key), asyncio.get_running_loop())
 
-    async def _before(self, engine: ManagedEngine, request: RequestT) -> Callable[[Any], Any]:
-        """Done once the model is loaded; what comes back may stand between the engine's stream and the caller."""
-        del engine, request
-        return _as_it_is
+    async def _before(self, engine: ManagedEngine, request: RequestT) -> tuple[RequestT, Callable[[Any], Any]]:
+        """Done once the model is loaded: what is submitted, and what may stand between the engine's stream and the caller."""
+        del engine
+        return request, _as_it_is
 
     async def load(self) -> InfoT:
         """Load it as a request would, and let it rest. Raises what `submit` raises."""
@@ -107,9 +107,11 @@ class PooledEngine(Pooled[GenerateRequest, TokenChunk, EngineInfo]):
         engine = self._pool.engine(self._key)
         return engine if isinstance(engine, EngineClient) and engine.state == "ready" else None
 
-    async def _before(self, engine: ManagedEngine, request: GenerateRequest) -> Callable[[Any], Any]:
+    async def _before(
+        self, engine: ManagedEngine, request: GenerateRequest
+    ) -> tuple[GenerateRequest, Callable[[Any], Any]]:
         if self._pool.before_submit is None or not isinstance(engine, EngineClient):
-            return _as_it_is
+            return request, _as_it_is
         return await self._pool.before_submit(engine, request)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from fastapi import APIRouter
@@ -14,6 +15,7 @@ from edgewise.api.deps import ApiDependencies
 from edgewise.core.files import read_secret
 from edgewise.core.settings import Settings
 from edgewise.engine.pool.pool import EnginePool
+from edgewise.models.gate_record import read_record
 from edgewise.serving.peers.peer import Peer
 from edgewise.serving.peers.routes import pages_router
 from edgewise.serving.peers.shown import ShownPages
@@ -49,6 +51,7 @@ class PeersPart:
             self._shown if peers.serve else ShownPages(0),
             min_tokens=peers.min_tokens,
             tell=self._tell,
+            may_round=partial(_passed, settings.home / "models") if peers.int4 else lambda _: False,
         )
         pool.before_submit = self._pages.before_submit
 
@@ -66,6 +69,12 @@ class PeersPart:
         self._outcomes.labels(outcome).inc()
         if message:
             self._deps.events.emit("kv_handover_refused", message, outcome=outcome)
+
+
+def _passed(store_root: Path, digest: str) -> bool:
+    """Whether the model's gate has passed pages that are handed over rounded."""
+    gate = read_record(store_root, digest)
+    return gate is not None and "int4" in gate.passed("handover")
 
 
 def _key(text: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from edgewise.core.patience import within
 from edgewise.serving.peers.rates import LinkRate
 from edgewise.wire.codec import decode, encode_cbor
 from edgewise.wire.http import CBOR
-from edgewise.wire.pages import LOOKUP, PAGES, PageOffer, PageQuery, fingerprint, unpack_pages
+from edgewise.wire.pages import LOOKUP, PAGES, Form, PageOffer, PageQuery, fingerprint, unpack_pages
 
 ANSWER_BYTES = 8 << 20  # pages of one order and their table, with room for one page above the bound
 _FIRST_REST_S, _LONGEST_REST_S = 60.0, 600.0
@@ -82,22 +82,22 @@ class Peer:
             self._starts[salt] = offer.start
         return self._starts[salt]
 
-    async def count(self, salt: str, digest: str, pages: str, names: list[bytes], seconds: float) -> int | None:
-        """How many of `names` are there; None if pages mean something else there. Raises `LinkLost`, `NotAuthenticated`."""
+    async def offer(self, salt: str, digest: str, pages: str, names: list[bytes], seconds: float) -> PageOffer:
+        """What it has of `names`. Raises `LinkLost`, `NotAuthenticated`."""
         query = PageQuery(digest=digest, fingerprint=fingerprint(pages, self._starts[salt]), names=b"".join(names))
-        offer = await self._lookup(salt, query, seconds)
-        return min(offer.count, len(names)) if offer.same else None
+        return await self._lookup(salt, query, seconds)
 
     async def pages(
-        self, salt: str, digest: str, pages: str, names: list[bytes], page_bytes: int, seconds: float
+        self, salt: str, digest: str, pages: str, names: list[bytes], form: Form, page_bytes: int, seconds: float
     ) -> list[bytes]:
-        """Contents of the first of `names`.
+        """Contents of the first of `names`, `page_bytes` each in this form.
 
         Raises:
             LinkLost, NotAuthenticated: None came, or not in time.
             BadMessage: What came is not what was asked for.
         """
-        query = PageQuery(digest=digest, fingerprint=fingerprint(pages, self._starts[salt]), names=b"".join(names))
+        start = fingerprint(pages, self._starts[salt])
+        query = PageQuery(digest=digest, fingerprint=start, names=b"".join(names), form=form)
         began = self._now()
         body = await self._ask(PAGES, salt, query, ANSWER_BYTES + page_bytes, seconds)
         contents = unpack_pages(body, names, page_bytes)

@@ -20,6 +20,7 @@ from edgewise.serving.peers.shown import ShownPages
 from edgewise.wire.codec import decode, encode_cbor
 from edgewise.wire.http import CBOR
 from edgewise.wire.pages import (
+    FORMS,
     LOOKUP,
     MAX_NAMES,
     NAME_BYTES,
@@ -56,7 +57,7 @@ def pages_router(deps: ApiDependencies, shown: ShownPages) -> APIRouter:
         if engine is not None and same:
             known = names[: shown.known(query.digest, salt, names)]
             count = (await engine.pages("held", known)).count if known else 0
-        offer = PageOffer(start=chain_start(salt), count=count, same=same)
+        offer = PageOffer(start=chain_start(salt), count=count, same=same, forms=FORMS)
         return Response(encode_cbor(offer.model_dump()), media_type=CBOR)
 
     @router.post(PAGES)
@@ -71,7 +72,7 @@ def pages_router(deps: ApiDependencies, shown: ShownPages) -> APIRouter:
         if places.locked():
             raise QueueFull("Other appliances are fetching KV pages: compute, or ask again.", retry_after_s=1.0)
         async with places:
-            reply = await engine.pages("export", names[: shown.known(query.digest, salt, names)])
+            reply = await engine.pages("export", names[: shown.known(query.digest, salt, names)], form=query.form)
             body = await asyncio.to_thread(pack_pages, names[: reply.count], reply.contents)
         return Response(body, media_type=PAGES_TYPE)
 

@@ -7,6 +7,10 @@ What a request goes through, `PeerPages.before_submit`:
      as long at most as computing them would take; what has come by then is used;
   4. the engine proves them: an ordinary request computes the last page again over the others, and the bits are compared
      (`engine.handover`). Only then do they get the names under which the request finds them.
+Where the link is too slow for exact pages, and the device allows it, they come rounded to 4 bits (`engine.tiers.int4`), if that
+is worth it and the model's gate has passed it. Such pages have a chain of names of their own (`rounded_salt`): they are never
+mixed with exact ones, nor given on, and the request is submitted under that chain.
+
 Whatever is in doubt is forgotten, and the prompt is computed as if nobody had been asked. No request fails by it.
 """
 
@@ -15,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,7 +27,8 @@ from edgewise.core.errors import BadMessage, EdgewiseError, EngineFault, LinkLos
 from edgewise.core.log import get_logger
 from edgewise.engine.api import EngineInfo, TokenStream
 from edgewise.engine.client import EngineClient
-from edgewise.engine.handover import NOT_COMPARED, ORDER_BYTES
+from edgewise.engine.handover import NOT_COMPARED, ORDER_BYTES, pages_of_order
+from edgewise.engine.messages import PageForm
 from edgewise.engine.prefix import PageHash, chain_start, extend_chain
 from edgewise.engine.request import GenerateRequest, RequestStats, SamplingParams, TokenChunk
 from edgewise.serving.peers.peer import Peer
@@ -43,19 +48,32 @@ Tell = Callable[[str, str], None]
 """Told what came of it, a stable word, and for operators a sentence that may be empty."""
 
 
+def rounded_salt(salt: str) -> str:
+    """Where the chain of a tenant's rounded pages begins: no exact page has a name of it."""
+    return f"int4:{salt}"
+
+
+def bytes_of(info: EngineInfo, form: PageForm) -> int:
+    """Of a page on the way."""
+    return info.kv_int4_page_bytes if form == "int4" else info.kv_page_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """Tokens that the request is spared, and why it is not spared what could be expected; an empty sentence if it is."""
+    """Tokens that the request is spared, the bytes of their pages on the way and their form, and why it is not spared what could
+    be expected; an empty sentence if it is."""
 
     tokens: int
     doubt: str = ""
+    nbytes: int = 0
+    form: PageForm | None = None
 
 
 @dataclass(slots=True)
 class _Errand:
     """One request's pages and the peer that has them. `names`: how the peer calls them; `lasting`: how the engine will;
-    `hidden`: in the quarantine, whose salt is `salt`. `held`: how many the engine has itself. `tokens_per_s`: the pace of
-    computing."""
+    `hidden`: in the quarantine, whose salt is `salt`. `held`: how many the engine has itself, under `lasting`.
+    `tokens_per_s`: the pace of computing. `rounded` is the same with rounded pages, if they may come."""
 
     engine: EngineClient
     info: EngineInfo
@@ -67,6 +85,13 @@ class _Errand:
     salt: str
     held: int
     tokens_per_s: float
+    form: PageForm
+    rounded: _Errand | None = None
+
+    @property
+    def page_bytes(self) -> int:
+        """On the way."""
+        return bytes_of(self.info, self.form)
 
     @property
     def compute_s(self) -> float:
@@ -80,8 +105,36 @@ class _Errand:
         spared = self.spared(len(self.names)) - self.spared(done)
         if bits_per_s is None or spared == 0:
             return bits_per_s is None
-        per_token = (len(self.names) - done) * self.info.kv_page_bytes / spared
+        per_token = (len(self.names) - done) * self.page_bytes / spared
         return bits_per_s > break_even(per_token, self.tokens_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """A request whose pages are wanted, at most `most` of them. `pace`: of computing, tokens a second. `held`: how many of them
+    the engine has itself, for each form in which they may come, the best first."""
+
+    engine: EngineClient
+    info: EngineInfo
+    request: GenerateRequest
+    pace: float
+    most: int
+    held: Mapping[PageForm, int]
+
+    def break_even(self, form: PageForm) -> float:
+        return break_even(bytes_of(self.info, form) / self.info.page_tokens, self.pace)
+
+    def errand(self, peer: Peer, names: list[PageHash], form: PageForm, rounded: _Errand | None) -> _Errand:
+        salt = f"quarantine:{secrets.token_hex(16)}"
+        own = self.request.salt if form == "exact" else rounded_salt(self.request.salt)
+        lasting, hidden = (_chain_of(self.request, one, self.info)[: len(names)] for one in (own, salt))
+        return _Errand(
+            *(self.engine, self.info, self.request, peer, names, lasting, hidden, salt),
+            held=self.held[form],
+            tokens_per_s=self.pace,
+            form=form,
+            rounded=rounded,
+        )
 
 
 class PeerPages:
@@ -91,6 +144,7 @@ class PeerPages:
         shown: What this device gives away; told of every prompt that may be.
         min_tokens: Tokens that a hand-over must spare.
         tell: See `Tell`.
+        may_round: Whether pages of the model with this digest may come rounded; asked in a thread.
         now: Monotonic seconds.
     """
 
@@ -101,12 +155,14 @@ class PeerPages:
         *,
         min_tokens: int,
         tell: Tell,
+        may_round: Callable[[str], bool] = lambda _: False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._peers = peers
         self._shown = shown
         self._min_tokens = min_tokens
         self._tell = tell
+        self._may_round = may_round
         self._now = now
         self._paces: dict[str, Average] = {}
         self._busy: set[str] = set()
@@ -114,11 +170,11 @@ class PeerPages:
 
     async def before_submit(
         self, engine: EngineClient, request: GenerateRequest
-    ) -> Callable[[TokenStream], TokenStream]:
+    ) -> tuple[GenerateRequest, Callable[[TokenStream], TokenStream]]:
         """See `engine.pool.pool.BeforeSubmit`."""
         info = engine.info
         if info is None:
-            return _same
+            return request, _same
         taken = None
         if request.shared:
             chain = _chain([*request.prompt, *request.output], chain_start(request.salt), info.page_tokens)
@@ -133,7 +189,9 @@ class PeerPages:
                 finally:
                     self._busy.discard(info.digest)
         pace = self._paces.setdefault(info.digest, Average())
-        return partial(_Watched, taken=taken, pace=pace)
+        if taken is not None and taken.form == "int4":
+            request = replace(request, salt=rounded_salt(request.salt))
+        return request, partial(_Watched, taken=taken, pace=pace)
 
     async def close(self) -> None:
         await asyncio.gather(*self._clearing, return_exceptions=True)
@@ -162,6 +220,12 @@ class PeerPages:
         self, engine: EngineClient, info: EngineInfo, request: GenerateRequest, chain: list[PageHash]
     ) -> _Taken | None:
         held = (await engine.pages("held", chain)).count
+        may_round = info.kv_int4_page_bytes > 0 and await asyncio.to_thread(self._may_round, info.digest)
+        rounded_held = 0
+        if may_round:
+            rounded_held = (await engine.pages("held", _chain_of(request, rounded_salt(request.salt), info))).count
+            if (rounded_held - held) * info.page_tokens >= self._min_tokens:
+                return _Taken(0, form="int4")
         if (len(chain) - held) * info.page_tokens < self._min_tokens:
             return None
         room = (await engine.stats()).host_limit_bytes // info.kv_page_bytes
@@ -171,34 +235,31 @@ class PeerPages:
         hurried = request.deadline_s is not None and request.deadline_s < _HURRY * compute_s
         if hurried or room * info.page_tokens < self._min_tokens:
             return None
+        most = min(len(chain), room, MAX_NAMES)
+        helds: dict[PageForm, int] = {"exact": held}
+        if may_round:
+            helds["int4"] = rounded_held
         for peer in self._peers:
             if peer.usable(request.salt):
-                errand = await self._ask(peer, engine, info, request, chain[: min(room, MAX_NAMES)], held, pace)
+                errand = await self._ask(peer, _Wish(engine, info, request, pace, most, helds))
                 if errand is not None:
                     return await self._carry_out(errand)
         return None
 
-    async def _ask(
-        self,
-        peer: Peer,
-        engine: EngineClient,
-        info: EngineInfo,
-        request: GenerateRequest,
-        chain: list[PageHash],
-        held: int,
-        pace: float,
-    ) -> _Errand | None:
-        """What the peer has of the prompt, if it is enough."""
-        known = peer.link.bits_per_s
-        if known is not None and known <= break_even(info.kv_page_bytes / info.page_tokens, pace):
+    async def _ask(self, peer: Peer, wish: _Wish) -> _Errand | None:
+        """What the peer has of the prompt, if it is enough, in the first form for which its link is not known to be too slow."""
+        info, request, known = wish.info, wish.request, peer.link.bits_per_s
+        fast = [form for form in wish.held if known is None or known > wish.break_even(form)]
+        if not fast:
             self._tell("slow", "")
             return None
-        limit = min(_LOOKUP_S, max(_LEAST_LOOKUP_S, (len(chain) - held) * info.page_tokens / pace / 4))
+        limit = min(
+            _LOOKUP_S, max(_LEAST_LOOKUP_S, (wish.most - wish.held["exact"]) * info.page_tokens / wish.pace / 4)
+        )
         try:
             start = await peer.start(request.salt, info.digest, limit)
-            tokens = [*request.prompt, *request.output]
-            names = _chain(tokens, start, info.page_tokens)[: len(chain)]
-            count = await peer.count(request.salt, info.digest, info.kv_fingerprint, names, limit)
+            names = _chain([*request.prompt, *request.output], start, info.page_tokens)[: wish.most]
+            offer = await peer.offer(request.salt, info.digest, info.kv_fingerprint, names, limit)
         except NotAuthenticated as error:
             self._tell("unreachable", "")
             log.warning("kv_peer_refuses_key", peer=peer.url, reason=error.message)
@@ -209,13 +270,15 @@ class PeerPages:
             log.info("kv_peer_not_asked", peer=peer.url, reason=error.message)
             peer.rest()
             return None
-        if count is None:
+        if not offer.same:
             self._tell("different", "")
             return None
-        salt = f"quarantine:{secrets.token_hex(16)}"
-        hidden = _chain(tokens, chain_start(salt), info.page_tokens)
-        errand = _Errand(engine, info, request, peer, names[:count], chain[:count], hidden[:count], salt, held, pace)
-        return errand if errand.spared(count) >= self._min_tokens else None
+        errand = None
+        for form in [form for form in fast if form in offer.forms][::-1]:
+            errand = wish.errand(peer, names[: offer.count], form, errand)
+        if errand is None:
+            self._tell("slow", "")
+        return errand if errand is not None and errand.spared(len(errand.names)) >= self._min_tokens else None
 
     # --- how --------------------------------------------------------------------------------------------------------------
 
@@ -223,9 +286,14 @@ class PeerPages:
         if not errand.worth(errand.peer.link.bits_per_s, 0):
             self._tell("slow", "")
             return None
+        until = self._now() + errand.compute_s
         adopted = 0
         try:
-            got, doubt = await self._fetch(errand)
+            got, doubt = await self._fetch(errand, until)
+            if doubt and doubt[0] == "slow" and errand.rounded and errand.rounded.worth(errand.peer.link.bits_per_s, 0):
+                self._forget(errand)
+                errand = errand.rounded
+                got, doubt = await self._fetch(errand, until)
             if errand.spared(got) < self._min_tokens:
                 return self._doubt(errand, *(doubt or ("little", "too little of it came")))
             adopted = await self._prove(errand, got)
@@ -241,22 +309,23 @@ class PeerPages:
             self._forget(errand, got)
         self._tell("used", "")
         errand.peer.was_of_use()
-        return _Taken(errand.spared(got))
+        return _Taken(errand.spared(got), nbytes=got * errand.page_bytes, form=errand.form)
 
-    async def _fetch(self, errand: _Errand) -> tuple[int, tuple[str, str] | None]:
+    async def _fetch(self, errand: _Errand, until: float) -> tuple[int, tuple[str, str] | None]:
         """Bring pages into the quarantine; how many, and why not all of them, a word and half a sentence."""
-        peer, info, count = errand.peer, errand.info, len(errand.names)
-        until = self._now() + errand.compute_s
+        peer, info, form, count = errand.peer, errand.info, errand.form, len(errand.names)
         got, piece = 0, FIRST_BYTES
         while got < count:
-            names = errand.names[got : got + max(1, piece // info.kv_page_bytes)]
+            size = min(max(1, piece // info.kv_page_bytes), pages_of_order(info.kv_page_bytes, form))
+            names = errand.names[got : got + size]
             try:
                 pages = await peer.pages(
                     errand.request.salt,
                     info.digest,
                     info.kv_fingerprint,
                     names,
-                    info.kv_page_bytes,
+                    form,
+                    errand.page_bytes,
                     until - self._now(),
                 )
             except (LinkLost, NotAuthenticated) as error:
@@ -268,7 +337,7 @@ class PeerPages:
                 log.warning("kv_peer_refused", peer=peer.url, reason=error.message)
                 return 0, ("damaged", "what came was damaged")
             hidden = errand.hidden[got : got + len(pages)]
-            kept = (await errand.engine.pages("import", hidden, contents=pages)).count if pages else 0
+            kept = (await errand.engine.pages("import", hidden, contents=pages, form=form)).count if pages else 0
             got += kept
             if kept < len(names):
                 return got, ("little", "not all of it was there, or there was no room for it")
@@ -297,7 +366,7 @@ class PeerPages:
         finally:
             await stream.aclose()
         lasting = errand.lasting[:got]
-        return (await errand.engine.pages("adopt", errand.hidden[:got], lasting=lasting)).count
+        return (await errand.engine.pages("adopt", errand.hidden[:got], lasting=lasting, form=errand.form)).count
 
     def _doubt(self, errand: _Errand, word: str, why: str) -> _Taken:
         log.info("kv_handover_in_vain", request_id=errand.request.id, peer=errand.peer.url, outcome=word)
@@ -347,12 +416,19 @@ class _Watched:
 
 def _told(stats: RequestStats, taken: _Taken) -> RequestStats:
     handed = min(taken.tokens, stats.cached_tokens)
-    warnings = (*stats.warnings, taken.doubt) if taken.doubt else stats.warnings
+    warnings = [taken.doubt] if taken.doubt else []
+    if taken.form == "int4":
+        warnings.append(
+            f"{stats.cached_tokens} tokens of the prompt were read from KV pages that another appliance had rounded to 4 bits "
+            "for a slow link: exact pages may give another answer. The model's gate passed it; `peers.int4` turns it off."
+        )
     return replace(
         stats,
         handed_tokens=handed,
+        handed_bytes=taken.nbytes,
+        handed_form=taken.form or "",
         restored_tokens=min(stats.cached_tokens, stats.restored_tokens + handed),
-        warnings=warnings,
+        warnings=(*stats.warnings, *warnings),
     )
 
 
@@ -361,6 +437,10 @@ def _chain(tokens: Sequence[int], start: PageHash, page_tokens: int) -> list[Pag
     names: list[PageHash] = []
     extend_chain(names, start, tokens, page_tokens, len(tokens) - 1)
     return names
+
+
+def _chain_of(request: GenerateRequest, salt: str, info: EngineInfo) -> list[PageHash]:
+    return _chain([*request.prompt, *request.output], chain_start(salt), info.page_tokens)
 
 
 def _same(stream: TokenStream) -> TokenStream:
