@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from edgewise.bench.link import Link, LinkShape
+from edgewise.models.gate_record import FormatRecord, GateRecord, write_record
 from edgewise.wire.codec import decode, encode_cbor
 from edgewise.wire.pages import LOOKUP, PAGES, PageQuery, pack_pages, split
 from scripts.service import CloudService, DeviceService
@@ -28,6 +29,7 @@ from tests.e2e.service import edgewise, import_tiny, new_home, running
 COMMON = {"EDGEWISE_ENGINE__THREADS": "1", "EDGEWISE_ENGINE__KV_MEMORY_BYTES": "16 MiB"}
 SLOW = {"EDGEWISE_ENGINE__MAX_STEP_TOKENS": "8", "EDGEWISE_PEERS__MIN_TOKENS": "256"}
 PATIENCE_S = 240.0
+ABOUT_BYTES = 2048  # of a token of float32 pages
 WORDS = "the harbour master counts ships and writes their names into a long book before the tide turns "
 
 pytestmark = pytest.mark.timeout(900)  # some patiences, which idle machines need none of
@@ -272,6 +274,60 @@ def _one_in_doubt(giver: DeviceService, taker: DeviceService, bad: Sequence[Medd
     if sum(one.changed for one in bad) > meddled:
         assert "used" not in came
     return came
+
+
+def _pass_gate(store: Path, service: DeviceService) -> None:
+    """A record as a gate would leave it: the gate itself needs a model that has learnt something."""
+    (card,) = httpx.get(f"{service.url}/v1/models", trust_env=False).json()["data"]
+    figures = {"mean_kl": 0.003, "max_kl": 0.1, "agreement": 0.95, "perplexity": 9.0, "needles": 0}
+    passed = FormatRecord(kind="handover", name="int4", **figures, capacity=2.9, bound=0.01, passed=True)  # type: ignore[arg-type]
+    record = GateRecord(
+        model="tiny", digest=card["edgewise"]["digest"], measured_at="2026-11-30T00:00:00+00:00", text_sha256="0" * 64,
+        positions=64, needle_lengths=(), needles=0, perplexity=9.0, needles_found=0, formats=(passed,),
+    )  # fmt: skip
+    write_record(store, record)
+
+
+def test_over_a_link_too_slow_for_exact_pages_rounded_ones_come_where_the_gate_has_passed_them(home: Path) -> None:
+    """The speed of the link is set between the two break-evens, by the pace that the taker has just shown."""
+    wide = {**COMMON, "EDGEWISE_KV_DTYPE": "float32"}
+    with ExitStack() as stack:
+        own = stack.enter_context(sharing(home))
+        settings = {**wide, "EDGEWISE_PEERS__SERVE": "true"}
+        giver = stack.enter_context(CloudService(own, ["--model", "tiny"], environment=settings))
+        links = [stack.enter_context(Link(giver.host, giver.port)) for _ in range(6)]
+        urls = ",".join(link.url for link in links)
+        settings = {**wide, **SLOW, "EDGEWISE_PEERS__URLS": urls, "EDGEWISE_PEERS__INT4": "true"}
+        taker = stack.enter_context(
+            running(model="tiny", home=stack.enter_context(sharing(home)), environment=settings)
+        )
+        _, stage = ask(taker, "a first prompt, by which the pace is measured: " + WORDS * 12)
+        (home / "models" / "gates").mkdir(exist_ok=True)
+        for number in range(len(links)):
+            if number == 1:  # until then nothing was measured, and no rounded page may come
+                assert stage["handed_form"] != "int4"
+                _pass_gate(home / "models", taker)
+            prompt = f"{number} " + WORDS * 12
+            shape = LinkShape(
+                bits_per_s=0.4 * 8 * ABOUT_BYTES * len(prompt + WORDS * 12) / 4 / (stage["prefill_ms"] / 1000)
+            )
+            for link in links:
+                link.reshape(shape)
+            ask(giver, prompt)
+            text, told = ask(taker, prompt)
+            if told["handed_form"] == "int4":
+                break
+            stage = told if told["handed_tokens"] == 0 else stage
+        assert told["handed_form"] == "int4", outcomes(taker)
+        assert told["handed_tokens"] == told["cached_tokens"] >= 256
+        assert told["handed_bytes"] < told["handed_tokens"] * ABOUT_BYTES / 2
+        assert any("rounded to 4 bits" in warning for warning in told["warnings"])
+        again, told = ask(taker, prompt)
+        assert (again, told["handed_tokens"], told["handed_form"]) == (
+            text,
+            0,
+            "int4",
+        )  # its own by now, and said again
 
 
 def test_only_well_formed_queries_for_the_same_pages_are_answered(home: Path, giver: DeviceService) -> None:
