@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgewise.models.diffusion.pictures import open_picture, read_mask, read_pixels
+from edgewise.models.diffusion.pictures import read_mask, read_pixels
+from edgewise.models.media.pictures import open_picture
 
 UPRIGHT = np.array([[0, 80, 160], [40, 120, 240]], np.uint8)
 STORED = {  # orientation (EXIF 2.32, 4.6.4): how the pixels lie in the file

@@ -23,7 +23,7 @@ from edgewise.api.responses import json_response
 from edgewise.api.schemas import validate
 from edgewise.api.sse import EventStream, attended
 from edgewise.engine.pictures.request import DiffuseParams
-from edgewise.models.diffusion.pictures import open_picture
+from edgewise.models.media.pictures import open_picture
 from edgewise.pipeline.pictures import PictureRun, PictureTask, start_pictures
 from edgewise.pipeline.seeds import normalize_seed
 

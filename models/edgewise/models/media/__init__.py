@@ -1,0 +1,1 @@
+"""Pictures and other media from callers: checked before they are decoded."""
