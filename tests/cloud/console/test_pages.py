@@ -313,10 +313,13 @@ async def test_a_claim_code_is_shown_once_and_a_key_is_accepted(ada: Visitor) ->
     await ada.press("Accept: dnew")
     await ada.see("No key waits for you")
     await ada.press("Make a claim code")
+    await ada.page.get_by_label("A key for the cloud engine too").check()
     await ada.press("Make it")
     await ada.see("edgewise device enroll --fleet http://127.0.0.1:", "[role=dialog]")
     assert await ada.violations() == []
     await ada.press("Done")
+    codes = ada.page.get_by_role("table", name="Claim codes").get_by_role("row", name="ada")
+    assert "yes" in [cell.strip() for cell in await codes.get_by_role("cell").all_inner_texts()]
     await ada.press("Add a user")
     await ada.page.get_by_label("Name", exact=True).fill("ben")
     await ada.page.get_by_label("Password", exact=True).fill("short")

@@ -44,6 +44,7 @@ CODE_COLUMNS = (
     Column("code", "For"),
     Column("uses", "Uses left", "number"),
     Column("accept", "Accepts by itself"),
+    Column("cloud", "Cloud key", narrow=False),
     Column("labels", "Labels", "chips", narrow=False),
     Column("author", "By", narrow=False),
     Column("expires", "Ends", "time"),
@@ -153,6 +154,8 @@ class PeoplePage:
                 uses = Field("For how many devices", "1", kind="number")
             labels = Field("Labels for these devices", kind="code", rows=2, hint="One a line: site=lyon")
             auto = Field("Accept them by itself", False, kind="check", hint="Else an admin accepts each key here.")
+            cloud = Field("A key for the cloud engine too", False, kind="check",
+                          hint="Needs fleet.cloud_url and fleet.cloud_keys; ends with the device.")  # fmt: skip
             with foot:
                 button("Cancel", lambda: box.submit(False))
                 button("Make it", lambda: box.submit(True), tone="primary")
@@ -160,12 +163,12 @@ class PeoplePage:
         pairs = [line.partition("=") for line in labels.text.splitlines() if "=" in line]
         given = {key.strip(): value.strip() for key, _, value in pairs}
         count = int(uses.number() or 1)
-        seconds, accept = float(length.value), bool(auto.value)
+        seconds, accept, offload = float(length.value), bool(auto.value), bool(cloud.value)
         box.delete()
         if not yes:
             return
         made = await self.visit.act(lambda me: self.visit.fleet.enrolment.add_code(
-            me, ttl_s=seconds, uses=count, auto_accept=accept, labels=given))  # fmt: skip
+            me, ttl_s=seconds, uses=count, auto_accept=accept, labels=given, cloud=offload))  # fmt: skip
         await self.refresh_codes()
         if made is not None and made.code:
             await show_secret("The claim code", "It is shown this once. Run on the device:",
@@ -302,6 +305,7 @@ def _code_row(code: views.CodeView) -> dict[str, Any]:
         "code": f"a new key of {code.uid}" if code.uid else plural(code.uses, "device"),
         "uses": str(code.uses),
         "accept": "yes" if code.auto_accept else "no, an admin accepts",
+        "cloud": "yes" if code.cloud else "no",
         "labels": [f"{name}={value}" for name, value in sorted(code.labels.items())],
         "author": code.author,
         "expires": code.expires_at,
