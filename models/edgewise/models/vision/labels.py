@@ -1,0 +1,89 @@
+"""Labels of a picture: the classes of ImageNet (ILSVRC 2012) with their names in WordNet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps
+
+from edgewise.core.errors import BadModelFile
+
+CHECKPOINT: Final = "efficientnet-lite0.pth"
+SYNSETS: Final = "imagenet_synsets.txt"
+LEMMAS: Final = "imagenet_synset_to_lemma.txt"
+_CROP: Final = 0.875
+_MEAN, _SPREAD = 127.0, 128.0
+
+Floats = npt.NDArray[np.float32]
+
+
+class Network(Protocol):
+    """Float32 [n, 3, side, side] in, logits [n, classes] out."""
+
+    def __call__(self, pictures: Floats) -> Floats: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a picture may show.
+
+    Attributes:
+        name: The first of the class's names.
+        names: All of them, e.g. "tiger cat" or "espresso".
+        synset: Its id in WordNet 3.0, e.g. "n02123159".
+        score: Probability, 0 to 1.
+    """
+
+    name: str
+    names: str
+    synset: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Labeller:
+    """`classes`: synset and names of each output of the network; `side`: of its pictures, in pixels."""
+
+    network: Network
+    classes: Sequence[tuple[str, str]]
+    side: int
+
+    def label(self, picture: Image.Image, top: int = 5) -> list[Label]:
+        """The likeliest classes of an RGB picture, of which the middle is looked at."""
+        logits = self.network(self._pixels(picture)[np.newaxis])[0].astype(np.float64)
+        odds = np.exp(logits - logits.max())
+        scores = odds / odds.sum()
+        best = np.argsort(-scores, kind="stable")[:top]
+        return [
+            Label(names.split(",")[0], names, synset, float(scores[index]))
+            for index in best.tolist()
+            for synset, names in (self.classes[index],)
+        ]
+
+    def _pixels(self, picture: Image.Image) -> Floats:
+        """[3, side, side]: the middle square, seven eighths of it, as the network was judged with."""
+        inner = round(min(picture.size) * _CROP)
+        square = ImageOps.fit(
+            picture, (self.side, self.side), Image.Resampling.BICUBIC, bleed=(1 - inner / min(picture.size)) / 2
+        )
+        pixels = (np.asarray(square, dtype=np.float32) - _MEAN) / _SPREAD
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def read_classes(synsets: Path, lemmas: Path) -> list[tuple[str, str]]:
+    """Synset and names of each class, in the order of the network's outputs.
+
+    Raises:
+        BadModelFile: A class has no name.
+    """
+    names = dict(line.split("\t", 1) for line in lemmas.read_text("utf-8").splitlines() if "\t" in line)
+    order = synsets.read_text("utf-8").split()
+    missing = next((synset for synset in order if synset not in names), None)
+    if missing is not None:
+        raise BadModelFile(f"{lemmas.name} has no name for {missing}: pull the model again.")
+    return [(synset, names[synset]) for synset in order]
