@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from edgewise.core.errors import ConfigError
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
+from edgewise.engine.encoders.request import EncodeChunk, EncoderInfo
 from edgewise.engine.messages import PageOrder, PageReply
 from edgewise.engine.notices import Notify
 from edgewise.engine.pictures.request import DiffuseChunk, PictureInfo
@@ -28,13 +29,14 @@ ProgressSink = Callable[[str, float], None]
 
 
 class EngineCore(Protocol):
-    """One model and the requests in work: of tokens (`engine.engine`) or of pictures (`engine.pictures.engine`).
+    """One model and the requests in work: of tokens (`engine.engine`), of pictures (`engine.pictures.engine`) or of
+    inputs that are read whole (`engine.encoders.engine`).
 
     Requests and chunks are those of the core's kind; what sends them knows which.
     """
 
     @property
-    def info(self) -> EngineInfo | PictureInfo: ...
+    def info(self) -> EngineInfo | PictureInfo | EncoderInfo: ...
 
     def add(self, request: Any) -> None:
         """Queue a request. The `output` of a `GenerateRequest` is continued, not generated again, and counts as completion in
@@ -47,7 +49,7 @@ class EngineCore(Protocol):
     def cancel(self, request_id: str) -> None:
         """End a request; the next step returns its final chunk (finish "cancelled"). Unknown ids are ignored."""
 
-    def step(self) -> Sequence[TokenChunk | DiffuseChunk]:
+    def step(self) -> Sequence[TokenChunk | DiffuseChunk | EncodeChunk]:
         """Do one iteration. An exception here ends the process; the supervisor restarts it and resumes every request."""
 
     @property

@@ -14,6 +14,7 @@ from edgewise.engine.channel import Channel
 from edgewise.engine.heartbeat import Watchdog
 from edgewise.engine.messages import (
     AnyConfig,
+    EncoderReady,
     Fault,
     Heartbeat,
     Message,
@@ -135,7 +136,7 @@ class Life:
         if isinstance(message, Fault):
             self._fault = message
             return
-        if isinstance(message, (Ready, PicturesReady)):
+        if isinstance(message, (Ready, PicturesReady, EncoderReady)):
             self._watchdog.ready()
             self._ready_at = time.monotonic()
         self._on_message(self, message)

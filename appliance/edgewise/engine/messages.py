@@ -17,6 +17,8 @@ import msgspec
 from edgewise.core.errors import EdgewiseError, EngineFault, InvalidRequest, error_class
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.config import EngineConfig
+from edgewise.engine.encoders.config import EncoderConfig
+from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest, EncoderInfo
 from edgewise.engine.pictures.config import PictureConfig
 from edgewise.engine.pictures.request import DiffuseChunk, DiffuseParams, DiffuseRequest, PictureInfo
 from edgewise.engine.request import GenerateRequest, Priority, SamplingParams, TokenChunk
@@ -52,6 +54,46 @@ class StartPictures(Message, frozen=True):
     epoch: int
     config: PictureConfig
     heartbeat_s: float
+
+
+class StartEncoder(Message, frozen=True):
+    """`Start` of an encoder's engine."""
+
+    epoch: int
+    config: EncoderConfig
+    heartbeat_s: float
+
+
+class SubmitEncode(Message, frozen=True):
+    """An `EncodeRequest`."""
+
+    id: str
+    content: bytes
+    options: dict[str, Any]
+    key: str
+    priority: Priority
+    deadline_s: float | None
+
+    @classmethod
+    def of(cls, request: EncodeRequest) -> SubmitEncode:
+        return cls(
+            id=request.id,
+            content=request.content,
+            options=dict(request.options),
+            key=request.key,
+            priority=request.priority,
+            deadline_s=request.deadline_s,
+        )
+
+    def request(self) -> EncodeRequest:
+        return EncodeRequest(
+            id=self.id,
+            content=self.content,
+            options=self.options,
+            key=self.key,
+            priority=self.priority,
+            deadline_s=self.deadline_s,
+        )
 
 
 class SubmitPicture(Message, frozen=True):
@@ -196,6 +238,13 @@ class PicturesReady(Message, frozen=True):
     info: PictureInfo
 
 
+class EncoderReady(Message, frozen=True):
+    """`Ready` of an encoder's engine."""
+
+    epoch: int
+    info: EncoderInfo
+
+
 class Accepted(Message, frozen=True):
     epoch: int
     id: str
@@ -223,6 +272,11 @@ class Chunks(Message, frozen=True):
 class PictureChunks(Message, frozen=True):
     epoch: int
     chunks: tuple[DiffuseChunk, ...]
+
+
+class EncodeChunks(Message, frozen=True):
+    epoch: int
+    chunks: tuple[EncodeChunk, ...]
 
 
 class StatsReply(Message, frozen=True):
@@ -274,21 +328,23 @@ class Fault(Message, frozen=True):
     traceback: str
 
 
-AnyConfig: TypeAlias = EngineConfig | PictureConfig
+AnyConfig: TypeAlias = EngineConfig | PictureConfig | EncoderConfig
 ToEngine: TypeAlias = (
-    Start | StartPictures | Submit | SubmitPicture | Cancel | StatsQuery | MemoryQuery | ClearCache | PageOrder
-    | Limit | Stop
+    Start | StartPictures | StartEncoder | Submit | SubmitPicture | SubmitEncode | Cancel | StatsQuery | MemoryQuery | ClearCache
+    | PageOrder | Limit | Stop
 )  # fmt: skip
 ToService: TypeAlias = (
-    Progress | Ready | PicturesReady | Accepted | Refused | Chunks | PictureChunks | StatsReply | MemoryReply | CacheCleared
-    | PageReply | Notice | Heartbeat | Fault
+    Progress | Ready | PicturesReady | EncoderReady | Accepted | Refused | Chunks | PictureChunks | EncodeChunks | StatsReply
+    | MemoryReply | CacheCleared | PageReply | Notice | Heartbeat | Fault
 )  # fmt: skip
 
 
-def start_message(epoch: int, config: AnyConfig, heartbeat_s: float) -> Start | StartPictures:
+def start_message(epoch: int, config: AnyConfig, heartbeat_s: float) -> Start | StartPictures | StartEncoder:
     """The first message to an engine of the configuration's kind."""
     if isinstance(config, PictureConfig):
         return StartPictures(epoch=epoch, config=config, heartbeat_s=heartbeat_s)
+    if isinstance(config, EncoderConfig):
+        return StartEncoder(epoch=epoch, config=config, heartbeat_s=heartbeat_s)
     return Start(epoch=epoch, config=config, heartbeat_s=heartbeat_s)
 
 

@@ -10,7 +10,17 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from edgewise.engine.messages import Chunks, Heartbeat, MemoryReply, Message, PictureChunks, Progress, StatsReply
+from edgewise.engine.encoders.request import EncodeChunk
+from edgewise.engine.messages import (
+    Chunks,
+    EncodeChunks,
+    Heartbeat,
+    MemoryReply,
+    Message,
+    PictureChunks,
+    Progress,
+    StatsReply,
+)
 from edgewise.engine.pictures.merge import PictureMerger
 from edgewise.engine.pictures.request import DiffuseChunk
 from edgewise.engine.request import TokenChunk, TokenLogprobs
@@ -91,6 +101,7 @@ class Outbox:
         self._reports: dict[type[Message], Message] = {}
         self._chunks = ChunkMerger()
         self._pictures = PictureMerger()
+        self._encoded: deque[EncodeChunk] = deque()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -105,12 +116,14 @@ class Outbox:
                 self._answers.append(message)
             return self._writer.flush(self._next)
 
-    def put_chunks(self, chunks: Iterable[TokenChunk | DiffuseChunk]) -> bool:
+    def put_chunks(self, chunks: Iterable[TokenChunk | DiffuseChunk | EncodeChunk]) -> bool:
         """As `put`, for the chunks of a step."""
         with self._lock:
             for chunk in chunks:
                 if isinstance(chunk, TokenChunk):
                     self._chunks.add(chunk)
+                elif isinstance(chunk, EncodeChunk):
+                    self._encoded.append(chunk)
                 else:
                     self._pictures.add(chunk)
             return self._writer.flush(self._next)
@@ -137,4 +150,6 @@ class Outbox:
             return Chunks(epoch=self.epoch, chunks=self._chunks.take())
         if self._pictures:
             return PictureChunks(epoch=self.epoch, chunks=(self._pictures.take(),))
+        if self._encoded:
+            return EncodeChunks(epoch=self.epoch, chunks=(self._encoded.popleft(),))
         return None

@@ -1,4 +1,4 @@
-"""An engine process as the service sees it, whatever it makes; `engine.client` and `engine.pictures.client` say what.
+"""An engine process as the service sees it, whatever it makes; `engine.client` and its like say what.
 
 Imports no torch. Everything runs on one event loop and nothing in it waits for the engine longer than a stated bound.
 """
@@ -32,6 +32,7 @@ from edgewise.engine.messages import (
     StatsQuery,
     StatsReply,
     Submit,
+    SubmitEncode,
     SubmitPicture,
     ToService,
 )
@@ -390,7 +391,7 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
 
     def engine_unsent(self, message: Message, error: EdgewiseError) -> None:
         self._log.error("engine_message_unsent", kind=type(message).__name__, reason=error.message)
-        if isinstance(message, (Submit, SubmitPicture)) and self._requests.epoch is not None:
+        if isinstance(message, (Submit, SubmitPicture, SubmitEncode)) and self._requests.epoch is not None:
             self._do(self._requests.refused(self._requests.epoch, message.id, error, time.monotonic()))
 
     def engine_event(self, event: EngineEvent) -> None:

@@ -17,6 +17,7 @@ from edgewise.engine.events import EngineEvent, EventKind
 from edgewise.engine.life import Life, LifeEnd
 from edgewise.engine.messages import (
     AnyConfig,
+    EncoderReady,
     Message,
     PicturesReady,
     Progress,
@@ -35,7 +36,7 @@ class Listener(Protocol):
     """What the supervisor tells. Called in the event loop; must neither raise nor wait."""
 
     def engine_up(self, epoch: int, info: Any) -> None:
-        """`info` is that of the engine's kind: `EngineInfo` or `PictureInfo`."""
+        """`info` is that of the engine's kind: `EngineInfo`, `PictureInfo` or `EncoderInfo`."""
 
     def engine_message(self, message: ToService) -> None: ...
 
@@ -161,7 +162,7 @@ class EngineSupervisor:
     def _message(self, life: Life, message: ToService) -> None:
         if isinstance(message, Progress):
             self._tell("progress", message.stage, stage=message.stage, fraction=message.fraction)
-        elif isinstance(message, (Ready, PicturesReady)):
+        elif isinstance(message, (Ready, PicturesReady, EncoderReady)):
             self.state, self.failure = "ready", None
             self._listener.engine_up(message.epoch, message.info)
             self._tell("ready", f"The engine is ready after {message.info.load_s:.1f} s.", pid=life.pid)

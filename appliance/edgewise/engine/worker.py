@@ -29,6 +29,7 @@ from edgewise.core.log import LogFormat, configure_logging, get_logger
 from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.core import EngineCore, HoldsPages, Limited, load_factory
+from edgewise.engine.encoders.request import EncoderInfo
 from edgewise.engine.heartbeat import StepClock
 from edgewise.engine.messages import (
     Accepted,
@@ -36,6 +37,7 @@ from edgewise.engine.messages import (
     CacheCleared,
     Cancel,
     ClearCache,
+    EncoderReady,
     Fault,
     Limit,
     MemoryQuery,
@@ -48,11 +50,13 @@ from edgewise.engine.messages import (
     Ready,
     Refused,
     Start,
+    StartEncoder,
     StartPictures,
     StatsQuery,
     StatsReply,
     Stop,
     Submit,
+    SubmitEncode,
     SubmitPicture,
     ToEngine,
     ToService,
@@ -138,7 +142,7 @@ class Worker:
     def run(self) -> None:
         """Return after a `Stop`; whatever the core raises passes through."""
         start = self._link.inbox.get()
-        if not isinstance(start, (Start, StartPictures)):
+        if not isinstance(start, (Start, StartPictures, StartEncoder)):
             if isinstance(start, Stop):
                 return
             raise TypeError(f"the first message is {type(start).__name__}, not Start")
@@ -190,7 +194,7 @@ class Worker:
 
     def _handle(self, core: EngineCore, message: ToEngine) -> None:
         match message:
-            case Submit() | SubmitPicture():
+            case Submit() | SubmitPicture() | SubmitEncode():
                 self._submit(core, message)
             case Cancel(id=request_id):
                 core.cancel(request_id)
@@ -208,10 +212,10 @@ class Worker:
                     core.limit(max_running, pace)
             case Stop():
                 self._stopping = True
-            case Start() | StartPictures():
+            case Start() | StartPictures() | StartEncoder():
                 raise TypeError("a second Start")
 
-    def _submit(self, core: EngineCore, message: Submit | SubmitPicture) -> None:
+    def _submit(self, core: EngineCore, message: Submit | SubmitPicture | SubmitEncode) -> None:
         epoch = self._link.outbox.epoch
         try:
             core.add(message.request())
@@ -234,9 +238,11 @@ class Worker:
             self._link.wake()
 
 
-def _ready(epoch: int, info: EngineInfo | PictureInfo) -> Ready | PicturesReady:
+def _ready(epoch: int, info: EngineInfo | PictureInfo | EncoderInfo) -> Ready | PicturesReady | EncoderReady:
     if isinstance(info, PictureInfo):
         return PicturesReady(epoch=epoch, info=info)
+    if isinstance(info, EncoderInfo):
+        return EncoderReady(epoch=epoch, info=info)
     return Ready(epoch=epoch, info=info)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgewise.engine.client import EngineClient
+from edgewise.engine.encoders.client import EncoderClient
+from edgewise.engine.encoders.config import EncoderConfig
 from edgewise.engine.events import EngineEvent
 from edgewise.engine.messages import AnyConfig
 from edgewise.engine.pictures.client import PictureClient
@@ -16,4 +18,6 @@ def make_engine(config: AnyConfig, on_event: Callable[[EngineEvent], None]) -> M
     """One that is not started yet."""
     if isinstance(config, PictureConfig):
         return PictureClient(config, on_event=on_event)
+    if isinstance(config, EncoderConfig):
+        return EncoderClient(config, on_event=on_event)
     return EngineClient(config, on_event=on_event)

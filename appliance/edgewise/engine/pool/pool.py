@@ -24,7 +24,7 @@ log = get_logger(__name__)
 
 
 class ManagedEngine(Protocol):
-    """An engine of any kind with its life; `engine.client.EngineClient` and `engine.pictures.client.PictureClient` are two."""
+    """An engine of any kind with its life; `engine.client.EngineClient` is one."""
 
     @property
     def state(self) -> EngineState: ...

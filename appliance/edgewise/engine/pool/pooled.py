@@ -11,13 +11,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from edgewise.engine.api import CacheTier, EngineInfo, EngineState, EngineStats, MemoryReport
 from edgewise.engine.client import EngineClient
+from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest, EncoderInfo
 from edgewise.engine.messages import AnyConfig
 from edgewise.engine.pictures.request import DiffuseChunk, DiffuseRequest, PictureInfo
 from edgewise.engine.pool.pool import EnginePool, ManagedEngine
 from edgewise.engine.request import GenerateRequest, TokenChunk
 from edgewise.engine.stream import ChunkT
 
-RequestT = TypeVar("RequestT", GenerateRequest, DiffuseRequest)
+RequestT = TypeVar("RequestT", GenerateRequest, DiffuseRequest, EncodeRequest)
 InfoT = TypeVar("InfoT")
 ChunkOut = TypeVar("ChunkOut", covariant=True)
 
@@ -117,6 +118,10 @@ class PooledEngine(Pooled[GenerateRequest, TokenChunk, EngineInfo]):
 
 class PooledPictures(Pooled[DiffuseRequest, DiffuseChunk, PictureInfo]):
     """Implements `engine.pictures.request.PictureEngine`."""
+
+
+class PooledEncoder(Pooled[EncodeRequest, EncodeChunk, EncoderInfo]):
+    """Implements `engine.encoders.request.EncoderEngine`."""
 
 
 class _Stream(Protocol[ChunkOut]):

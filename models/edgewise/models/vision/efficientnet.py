@@ -84,7 +84,8 @@ class _Graph:
 
     def node(self, kind: str, inputs: list[str], **attributes: int | list[int]) -> str:
         name = f"value{len(self._nodes)}"
-        self._nodes.append(helper.make_node(kind, inputs, [name], **attributes)  # type: ignore[arg-type]  # none is called so)
+        # Its own named arguments are texts: no attribute here is called as one of them.
+        self._nodes.append(helper.make_node(kind, inputs, [name], **attributes))  # type: ignore[arg-type]
         return name
 
     def convolution(
