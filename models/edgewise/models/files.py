@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-ModelFormat = Literal["gguf", "safetensors"]
+ModelFormat = Literal["gguf", "safetensors", "onnx", "torch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,8 @@ class ModelFiles:
     Attributes:
         name: What the user calls it.
         digest: "sha256:<hex>" over the manifest (names and digests of all files); identifies the weights in every cache key.
-        format: "gguf" (one file; header holds configuration, tokenizer, template) or "safetensors" (a Hugging Face folder).
+        format: "gguf" (one file; header holds configuration, tokenizer, template), "safetensors" (a Hugging Face folder), "onnx"
+            (graphs with their weights) or "torch" (a checkpoint of tensors).
         paths: Logical file name (e.g. "config.json", "model.safetensors", "x.gguf") -> path on disk. The path's own name may
             be a digest.
     """

@@ -17,8 +17,8 @@ from edgewise.engine.encoders.request import EncoderInfo
 from edgewise.engine.ledger import REFUSE_MARK, Ledger, available_memory
 
 LOADERS: Final[Mapping[str, str]] = {
-    "vision": "edgewise.models.vision.encoders:load_labeller",
-    "ocr": "edgewise.models.vision.encoders:load_reader",
+    "vision": "edgewise.models.vision.load_labels:load_labeller",
+    "ocr": "edgewise.models.vision.load_ocr:load_reader",
 }
 """By role: "module:function" that takes `ModelFiles` and a number of threads and returns an `engine.encoders.engine.Encoder` and
 its numeric class. By name, so that a process loads only the libraries of its own model."""

@@ -55,7 +55,16 @@ class Labeller:
 
     def label(self, picture: Image.Image, top: int = 5) -> list[Label]:
         """The likeliest classes of an RGB picture, of which the middle is looked at."""
-        logits = self.network(self._pixels(picture)[np.newaxis])[0].astype(np.float64)
+        return self.label_square(self.square(picture), top)
+
+    def square(self, picture: Image.Image) -> Image.Image:
+        """[side, side] pixels: seven eighths of the middle square, as the network was judged with."""
+        return ImageOps.fit(picture, (self.side, self.side), Image.Resampling.BICUBIC, bleed=(1 - _CROP) / 2)
+
+    def label_square(self, square: Image.Image, top: int = 5) -> list[Label]:
+        """As `label`, of what `square` gave."""
+        pixels = (np.asarray(square, dtype=np.float32) - _MEAN) / _SPREAD
+        logits = self.network(np.ascontiguousarray(pixels.transpose(2, 0, 1))[np.newaxis])[0].astype(np.float64)
         odds = np.exp(logits - logits.max())
         scores = odds / odds.sum()
         best = np.argsort(-scores, kind="stable")[:top]
@@ -64,15 +73,6 @@ class Labeller:
             for index in best.tolist()
             for synset, names in (self.classes[index],)
         ]
-
-    def _pixels(self, picture: Image.Image) -> Floats:
-        """[3, side, side]: the middle square, seven eighths of it, as the network was judged with."""
-        inner = round(min(picture.size) * _CROP)
-        square = ImageOps.fit(
-            picture, (self.side, self.side), Image.Resampling.BICUBIC, bleed=(1 - inner / min(picture.size)) / 2
-        )
-        pixels = (np.asarray(square, dtype=np.float32) - _MEAN) / _SPREAD
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def read_classes(synsets: Path, lemmas: Path) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ RECOGNIZER: Final = "recognize.onnx"
 LONGEST_SIDE: Final = 2000
 """Pixels; larger pictures are made smaller first."""
 _SHORTEST_SIDE: Final = 736
-_LARGEST_MAP: Final = 2_000_000  # pixels: a thin strip is not blown up beyond this for the detector
+_LARGEST_MAP: Final = 2_000_000  # pixels that the detector is given
 _GRID: Final = 32
 _TEXT_HEIGHT: Final = 48
 _DIRECTION_WIDTH: Final = 192
@@ -66,15 +66,26 @@ class Reader:
     recognize: Network
     characters: Sequence[str]
 
-    def read(self, picture: Image.Image) -> list[Line]:
-        """The lines of an RGB picture in reading order."""
-        scaled, ratio = scaled_down(picture)
-        boxes = self._find(scaled)
-        crops = [_cut_out(scaled, box) for box in boxes]
-        crops = [self._upright(crop) for crop in crops]
+    def read(self, picture: Image.Image, ratio: float = 1.0) -> list[Line]:
+        """The lines of an RGB picture in reading order.
+
+        Args:
+            picture: No side longer than `LONGEST_SIDE` (`scaled_down`).
+            ratio: By what the caller's picture was multiplied to give it; corners are in pixels of the caller's.
+        """
+        boxes = self._find(picture)
+        crops = [_cut_out(picture, box) for box in boxes]
+        turned = {
+            index: crop.transpose(Image.Transpose.ROTATE_180)
+            for index, crop in enumerate(crops)
+            if self._may_stand_on_its_head(crop)
+        }
+        read = self._read([*crops, *turned.values()])
+        for index, other in zip(turned, read[len(crops) :], strict=True):
+            read[index] = max(read[index], other, key=lambda line: line[1])
         lines = [
             Line(text, score, tuple((round(x / ratio, 1), round(y / ratio, 1)) for x, y in box.corners.tolist()))
-            for box, (text, score) in zip(boxes, self._read(crops), strict=True)
+            for box, (text, score) in zip(boxes, read, strict=False)
         ]
         return [line for line in lines if line.text.strip() and line.score >= _MIN_SCORE]
 
@@ -87,10 +98,12 @@ class Reader:
         boxes = [Box(np.clip(box.corners * ratio, 0, limits), box.score) for box in find_boxes(probability)]
         return reading_order([box for box in boxes if min(_size(box)) > _GRID / 8])
 
-    def _upright(self, crop: Image.Image) -> Image.Image:
-        shown = _fitted(crop, _DIRECTION_WIDTH)
-        upside_down = float(self.direction(shown[np.newaxis])[0, 1])
-        return crop.transpose(Image.Transpose.ROTATE_180) if upside_down > _UPSIDE_DOWN else crop
+    def _may_stand_on_its_head(self, crop: Image.Image) -> bool:
+        """By a line's beginning: squeezed into the network's width, a long one is mistaken. Such lines are read both ways."""
+        beginning = crop.crop(
+            (0, 0, min(crop.width, round(crop.height * _DIRECTION_WIDTH / _TEXT_HEIGHT)), crop.height)
+        )
+        return float(self.direction(_fitted(beginning, _DIRECTION_WIDTH)[np.newaxis])[0, 1]) > _UPSIDE_DOWN
 
     def _read(self, crops: Sequence[Image.Image]) -> list[tuple[str, float]]:
         """Lines of like proportions are read together: the shorter ones are padded to the longest."""
@@ -117,18 +130,17 @@ def character_list(metadata: Mapping[str, Any]) -> list[str]:
     return [*str(metadata["character"]).split("\n"), " "]
 
 
-def scaled_down(picture: Image.Image) -> tuple[Image.Image, float]:
-    """So that no side is longer than `LONGEST_SIDE`, and by what it was multiplied."""
-    ratio = min(1.0, LONGEST_SIDE / max(picture.size))
-    if ratio == 1.0:
-        return picture, 1.0
+def scaled_down(picture: Image.Image) -> Image.Image:
+    """So that no side is longer than `LONGEST_SIDE`."""
+    ratio = LONGEST_SIDE / max(picture.size)
+    if ratio >= 1.0:
+        return picture
     width, height = (max(1, round(side * ratio)) for side in picture.size)
-    return picture.resize((width, height), Image.Resampling.LANCZOS), ratio
+    return picture.resize((width, height), Image.Resampling.LANCZOS)
 
 
 def _map_size(width: int, height: int) -> tuple[int, int]:
-    ratio = max(1.0, _SHORTEST_SIDE / min(width, height))
-    ratio = min(ratio, max(1.0, math.sqrt(_LARGEST_MAP / (width * height))))
+    ratio = min(max(1.0, _SHORTEST_SIDE / min(width, height)), math.sqrt(_LARGEST_MAP / (width * height)))
     wide, high = (max(_GRID, round(side * ratio / _GRID) * _GRID) for side in (width, height))
     return wide, high
 

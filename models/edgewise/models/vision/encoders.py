@@ -1,0 +1,98 @@
+"""What the models that look at pictures have in common as an engine process runs them: decoding, and ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from PIL import Image
+
+from edgewise.core.errors import BadModelFile
+from edgewise.models.files import ModelFiles
+from edgewise.models.media.pictures import open_picture, to_rgb
+
+PARAM: Final = "image"
+"""The field that a picture comes in."""
+
+Floats = npt.NDArray[np.float32]
+Result = tuple[Mapping[str, Any], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A picture that waits to be looked at, made small.
+
+    Attributes:
+        picture: RGB.
+        width, height: As it came.
+        options: The caller's.
+    """
+
+    picture: Image.Image
+    width: int
+    height: int
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PictureEncoder:
+    """Implements `engine.encoders.engine.Encoder`.
+
+    Attributes:
+        shrink: What of a picture is kept while it waits.
+        look: What is seen in it.
+    """
+
+    shrink: Callable[[Image.Image], Image.Image]
+    look: Callable[[Seen], Mapping[str, Any]]
+
+    def check(self, content: bytes, options: Mapping[str, Any]) -> Seen:
+        """Decoded: what is no picture is refused before it waits. Raises `InvalidRequest`."""
+        picture = to_rgb(open_picture(content, PARAM, frame=int(options.get("frame", 0))))
+        return Seen(self.shrink(picture), picture.width, picture.height, options)
+
+    def compute(self, inputs: Sequence[Seen]) -> list[Result]:
+        """One after the other: their sizes differ."""
+        return [({**self.look(seen), "width": seen.width, "height": seen.height}, b"") for seen in inputs]
+
+
+class Session:
+    """A graph with one input and one output on the CPU."""
+
+    def __init__(self, model: Path | bytes, threads: int) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.enable_cpu_mem_arena = False  # sizes vary: an arena keeps the largest for ever
+        try:
+            self._session = onnxruntime.InferenceSession(
+                model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its errors have no common class but this
+            raise BadModelFile(f"A network cannot be loaded ({error}): pull the model again.") from error
+        (self._input,) = (one.name for one in self._session.get_inputs())
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
+        return found
+
+    def __call__(self, pictures: Floats) -> Floats:
+        output: Floats = self._session.run(None, {self._input: pictures})[0]
+        return output
+
+
+def path_of(files: ModelFiles, name: str) -> Path:
+    path = files.paths.get(name)
+    if path is None:
+        raise BadModelFile(f"{files.name} has no file {name}: pull the model again.")
+    return path
+
+
+def numeric_class() -> str:
+    return f"onnxruntime-{onnxruntime.__version__}/cpu/float32"
