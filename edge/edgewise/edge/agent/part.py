@@ -6,6 +6,7 @@ Nothing here waits for a network: the service starts and answers without one, an
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
@@ -48,6 +49,7 @@ log = get_logger(__name__)
 _WATCH_S = 10.0
 _TIDY_S = 600.0
 _RETRY_S = 5.0
+_SPREAD_S = 5.0  # over which the devices of a fleet tell it again what it may have missed
 _TOLD: dict[str, Severity] = {
     "engine_crashed": "warning",
     "engine_failed": "critical",
@@ -109,6 +111,7 @@ class Agent:
         )
         self._host_ep = -1
         self._told_probe = False
+        self._telling: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def __repr__(self) -> str:
@@ -142,9 +145,10 @@ class Agent:
 
     async def stop(self) -> None:
         self._presence.close()
-        for task in self._tasks:
+        tasks = [*self._tasks, *filter(None, [self._telling])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._mail.stop()
         await self._desk.stop()
         await self._desired.twin.stop()
@@ -243,11 +247,23 @@ class Agent:
         self._uplink.sender.host_said(host)
         if host.state != "online":
             return
+        if letter.retained:
+            self._telemetry.soon()
+        else:
+            if self._telling is not None:
+                self._telling.cancel()  # what it has said may have been to a fleet that was about to end
+            self._telling = asyncio.create_task(self._tell_again(), name="agent-tell-again")
+
+    async def _tell_again(self) -> None:
+        """All that a fleet which has come may have missed, not in the same moment as every other device."""
+        await self._deps.clock.sleep(random.uniform(0.0, _SPREAD_S))  # noqa: S311 - spreads load, hides nothing
+        self._uplink.sender.link_up()
         self._telemetry.soon()
-        if not letter.retained:
-            self._uplink.sender.link_up()
+        try:
             await self._presence.tell_sync()
             await self._desired.twin.report_all()
+        except EdgewiseError as error:  # the next connect tells it
+            log.info("not_told_again", reason=error.message)
 
     async def _take_desired(self, letter: Letter) -> None:
         try:
