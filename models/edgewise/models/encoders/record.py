@@ -1,0 +1,145 @@
+"""What is kept of an encoder's ladder: every candidate with its time, its error and why it lost, beside the winner's file.
+
+`<store>/encoders/<digest>/<place>/`, where the place names runtime, device and threads: a new runtime or device measures anew,
+and what the old one left is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from edgewise.core.errors import BadModelFile, StorageError
+from edgewise.core.files import atomic_write, make_folder
+from edgewise.core.log import get_logger
+from edgewise.models.small_files import read_object
+
+log = get_logger(__name__)
+
+SCHEMA: Final = 1
+RECORD: Final = "ladder.json"
+GATE: Final = 0.999
+"""Least cosine between a candidate's vector of any sentence and that of float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateRecord:
+    """Attributes:
+    name: "fp32", "int8-static", "int8-blocks" or "int8-mixed".
+    forms: How many groups of products have which form (`graph.Form`).
+    cosine_min, cosine_mean: To the vectors of float32, over the sentences of the gate; None where it was not built.
+    ms_one, ms_many: Milliseconds for one sentence, and for `LadderRecord.many` of them together.
+    bytes: Of its file.
+    passed: Whether it meets the gate.
+    chosen: Whether it is the one in use.
+    why: Why it lost; "" for the winner.
+    """
+
+    name: str
+    forms: Mapping[str, int]
+    cosine_min: float | None
+    cosine_mean: float | None
+    ms_one: float | None
+    ms_many: float | None
+    bytes: int
+    passed: bool
+    chosen: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LadderRecord:
+    """Attributes:
+    model, digest: Whose it is.
+    runtime, device, threads: Where it was measured.
+    measured_at: UTC, ISO 8601.
+    took_s: Seconds from reading the weights to the choice.
+    gate: What `cosine_min` must meet.
+    sentences: How many the gate read; the calibration read as many others.
+    many: Sentences of the larger timing.
+    file: The winner's, beside the record; "" where float32 won, whose graph is made of the weights at each load.
+    """
+
+    model: str
+    digest: str
+    runtime: str
+    device: str
+    threads: int
+    measured_at: str
+    took_s: float
+    gate: float
+    sentences: int
+    many: int
+    file: str
+    candidates: tuple[CandidateRecord, ...]
+
+    @property
+    def chosen(self) -> CandidateRecord:
+        return next(it for it in self.candidates if it.chosen)
+
+
+def place_name(runtime: str, device: str, threads: int) -> str:
+    """The folder's name of a place."""
+    return f"{runtime}-{device}-t{threads}"
+
+
+def ladder_folder(store_root: Path, digest: str) -> Path:
+    """Where the places of the model with this digest are."""
+    return store_root / "encoders" / digest.replace(":", "-")
+
+
+def write_winner(folder: Path, record: LadderRecord, model: bytes | None) -> None:
+    """Keep a record with its winner's graph, and drop what other places of the same model left.
+
+    Raises:
+        StorageError: The disk refuses.
+    """
+    make_folder(folder.parent.parent)
+    make_folder(folder.parent)
+    make_folder(folder)
+    if model is not None:
+        atomic_write(folder / record.file, model)
+    atomic_write(folder / RECORD, json.dumps({"schema": SCHEMA, **asdict(record)}, indent=1) + "\n")
+    for other in folder.parent.iterdir():
+        if other != folder and other.is_dir():
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def read_ladder(folder: Path, digest: str) -> LadderRecord | None:
+    """The record of one place; None if there is none. A damaged one, or one whose file is gone, is reported and ignored."""
+    path = folder / RECORD
+    if not path.exists():
+        return None
+    try:
+        record = _parse(read_object(path, path.name, most=1 << 20), digest)
+        if record.file and not (folder / record.file).is_file():
+            raise BadModelFile(f"its file {record.file} is gone")
+    except (BadModelFile, StorageError) as error:
+        log.warning("encoder_record_ignored", file=str(path), reason=error.message, remedy="it is measured again")
+        return None
+    return record
+
+
+def read_ladders(store_root: Path, digest: str) -> list[LadderRecord]:
+    """Those of all places of a model."""
+    places: Iterable[Path] = ladder_folder(store_root, digest).glob(f"*/{RECORD}")
+    found = (read_ladder(path.parent, digest) for path in sorted(places))
+    return [record for record in found if record is not None]
+
+
+def _parse(raw: Mapping[str, Any], digest: str) -> LadderRecord:
+    try:
+        if raw["schema"] != SCHEMA or raw["digest"] != digest or "/" in raw["file"]:
+            raise BadModelFile(f"not of schema {SCHEMA}, or of another model")
+        fields = {name: raw[name] for name in LadderRecord.__slots__ if name != "candidates"}
+        candidates = tuple(CandidateRecord(**it) for it in raw["candidates"])
+        record = LadderRecord(**fields, candidates=candidates)
+        if [it.chosen for it in candidates].count(True) != 1:
+            raise BadModelFile("not exactly one candidate is chosen")
+    except (KeyError, TypeError) as error:
+        raise BadModelFile(f"a field is missing or unknown: {error}") from error
+    return record
