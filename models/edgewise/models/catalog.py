@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from edgewise.core.errors import ConfigError, InvalidRequest, ModelNotFound
 from edgewise.models.catalog_files import read_catalog_files
+from edgewise.models.catalog_encoders import MINILM
 from edgewise.models.catalog_pictures import STARTER_PICTURES
 from edgewise.models.catalog_types import CatalogEntry, CatalogFile
 from edgewise.models.catalog_vision import LABELS, OCR
@@ -60,7 +61,7 @@ _SMOLLM2: Final = CatalogEntry(
     ),
 )
 
-BUILT_IN: Final[tuple[CatalogEntry, ...]] = (_SMOLLM2, STARTER_PICTURES, LABELS, OCR)
+BUILT_IN: Final[tuple[CatalogEntry, ...]] = (_SMOLLM2, STARTER_PICTURES, LABELS, OCR, MINILM)
 
 SETS: Final[Mapping[str, tuple[str, ...]]] = {"starter": ("smollm2-135m-instruct",)}
 """Names that stand for several models, at most one of each role; pulling one pulls all."""

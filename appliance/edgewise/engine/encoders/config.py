@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from edgewise.models.files import ModelFiles
 
@@ -17,6 +18,7 @@ class EncoderConfig:
         role: What the model is for, as its manifest says: which code reads it (`engine.encoders.build.LOADERS`).
         needs_bytes: What the model takes at most, booked before it is loaded.
         max_running: Requests that are computed together.
+        options: What the role's loader takes besides files and threads, by name.
     """
 
     model: ModelFiles
@@ -28,3 +30,4 @@ class EncoderConfig:
     max_running: int = 16
     max_waiting: int = 256
     threads: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
