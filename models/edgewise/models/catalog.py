@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from edgewise.core.errors import ConfigError, InvalidRequest, ModelNotFound
-from edgewise.models.catalog_files import read_catalog_files
 from edgewise.models.catalog_encoders import MINILM
+from edgewise.models.catalog_files import read_catalog_files
 from edgewise.models.catalog_pictures import STARTER_PICTURES
 from edgewise.models.catalog_types import CatalogEntry, CatalogFile
 from edgewise.models.catalog_vision import LABELS, OCR
