@@ -60,7 +60,7 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _prompts(value: Any) -> Any:
+def prompts(value: Any) -> Any:
     """A string, strings, token ids, or lists of token ids: always a tuple of str and tuples of int."""
     if isinstance(value, str):
         return (value,)
@@ -188,7 +188,7 @@ class ChatBody(Generation):
 
 
 class CompletionBody(Generation):
-    prompt: Annotated[Any, BeforeValidator(_prompts), Field(json_schema_extra={"type": ["string", "array"]})]
+    prompt: Annotated[Any, BeforeValidator(prompts), Field(json_schema_extra={"type": ["string", "array"]})]
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None

@@ -10,7 +10,10 @@ from typing import Any, Literal, Protocol
 from edgewise.core.errors import ConfigError, InvalidRequest, ModelNotFound
 from edgewise.core.privacy import Privacy
 from edgewise.engine.api import Engine, EngineState, EngineStats, MemoryReport
+from edgewise.engine.encoders.request import EncoderEngine
 from edgewise.engine.pictures.request import PictureEngine
+from edgewise.models.encoders.text import TextFace
+from edgewise.models.manifest import Role
 from edgewise.models.templates.tool_styles import ToolSupport
 from edgewise.pipeline.structured.check import GrammarCheck
 
@@ -154,6 +157,29 @@ class ServedPictures:
         return (self.name, *self.aliases)
 
     here: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedEncoder:
+    """One model that answers an input at once; the attributes are those of `ServedModel`, and `role` says what it is for.
+
+    `face` is there where it reads texts.
+    """
+
+    name: str
+    role: Role
+    engine: EncoderEngine
+    digest: str
+    created: int
+    owned_by: str = "edgewise"
+    aliases: tuple[str, ...] = ()
+    here: bool = True
+    face: TextFace | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What callers may call it."""
+        return (self.name, *self.aliases)
 
 
 class Observed(Protocol):
@@ -316,6 +342,20 @@ class Models:
             raise no_pictures() if name is None else unknown_model(name, self._pictures)
         return model
 
+    async def open_encoder(self, role: Role, name: str | None, *, keep_alive_s: float | None = None) -> ServedEncoder:
+        """As `open`, for a model that answers an input at once.
+
+        Args:
+            role: What it must be for.
+            name: None for the first one that there is.
+
+        Raises:
+            ModelNotFound: There is no such model here, or none for this role.
+            InvalidRequest: It is for something else.
+        """
+        del keep_alive_s
+        raise no_encoder(role) if name is None else unknown_model(name, [model.name for model in self.all()])
+
     async def load(self, name: str) -> None:
         """Load it now. Raises what `open` and its engine's `submit` raise."""
         await self.open(name)
@@ -361,6 +401,27 @@ def no_pictures() -> ModelNotFound:
         "No model here draws pictures: `edgewise models list` shows which can be pulled (role diffusion).",
         param="model",
     )
+
+
+def no_encoder(role: Role) -> ModelNotFound:
+    return ModelNotFound(
+        f"No model for {role} is installed: `edgewise models list` shows which can be pulled.",
+        param="model",
+    )
+
+
+def wrong_role(name: str, role: str) -> InvalidRequest:
+    """A model was asked for what it is not for."""
+    return InvalidRequest(f"The model '{name}' is for {_FOR.get(role, role)}.", param="model")
+
+
+_FOR: Mapping[str, str] = {
+    "llm": "text",
+    "diffusion": "drawing pictures",
+    "vision": "labels of pictures",
+    "ocr": "text in pictures",
+    "embeddings": "vectors of texts",
+}
 
 
 def pinned_error(name: str) -> InvalidRequest:

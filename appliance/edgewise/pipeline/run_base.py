@@ -19,7 +19,7 @@ from edgewise.pipeline.news import News
 from edgewise.pipeline.plan import Errand, Plan, PolicyName
 from edgewise.pipeline.receipt_store import Outcome
 from edgewise.pipeline.receipts import Receipt, Usage, costs_of, show_plan
-from edgewise.pipeline.stages import StageChunk, StageStream
+from edgewise.pipeline.stages import Reported, StageStream
 
 log = get_logger(__name__)
 
@@ -266,7 +266,7 @@ def errand_of(task: AnyTask) -> Errand:
     )
 
 
-def raise_reported(chunk: StageChunk) -> None:
+def raise_reported(chunk: Reported) -> None:
     """Raise the error that an engine names, as its class in the tree; an unknown code is an engine fault."""
     if chunk.finish not in ("error", "cancelled"):
         return

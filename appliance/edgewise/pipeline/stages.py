@@ -12,14 +12,11 @@ from typing import Literal, Protocol, TypeVar
 StageName = Literal["encode", "generate", "diffuse", "speak"]
 
 
-class StageChunk(Protocol):
-    """Items [offset, ...) of a stage's output; `finish` is set on the last chunk only."""
+class Reported(Protocol):
+    """How a request stands; `finish` is set on the last chunk only."""
 
     @property
     def request_id(self) -> str: ...
-
-    @property
-    def offset(self) -> int: ...
 
     @property
     def finish(self) -> str | None: ...
@@ -29,6 +26,13 @@ class StageChunk(Protocol):
 
     @property
     def error_message(self) -> str | None: ...
+
+
+class StageChunk(Reported, Protocol):
+    """Items [offset, ...) of a stage's output."""
+
+    @property
+    def offset(self) -> int: ...
 
 
 RequestT = TypeVar("RequestT", contravariant=True)

@@ -14,9 +14,9 @@ from edgewise.engine.api import Engine, EngineInfo
 from edgewise.engine.machine import Machine
 from edgewise.engine.pool.entry import FOREVER, Entry, State, again
 from edgewise.engine.pool.pool import EnginePool
-from edgewise.engine.pool.pooled import PooledEngine, PooledPictures
+from edgewise.engine.pool.pooled import PooledEncoder, PooledEngine, PooledPictures
 from edgewise.models.catalog import SETS, member_for_role
-from edgewise.models.manifest import Manifest
+from edgewise.models.manifest import Manifest, Role
 from edgewise.models.names import check_name
 from edgewise.models.store import Store
 from edgewise.pipeline.model import (
@@ -26,13 +26,17 @@ from edgewise.pipeline.model import (
     ModelStatus,
     Observed,
     PoolStatus,
+    ServedEncoder,
     ServedModel,
     ServedPictures,
     card_of,
+    no_encoder,
     no_pictures,
     pinned_error,
     unknown_model,
+    wrong_role,
 )
+from edgewise.serving.encoders import ENCODER_ROLES, ReadEncoder, read_encoder
 from edgewise.serving.pictures import ReadPictures, read_pictures
 from edgewise.serving.served import ReadModel, read_model
 
@@ -48,6 +52,9 @@ _STATES: Mapping[State, ModelState] = {
 }
 _CHAT = {"in-file": True, "none": False, "unknown": None}
 _Stamp = tuple[int, int, int]
+_Read = ReadModel | ReadPictures | ReadEncoder
+_Served = ServedModel | ServedPictures | ServedEncoder
+_Pooled = PooledEngine | PooledPictures | PooledEncoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +64,15 @@ class _Known:
     key: str
     digest: str
     stamp: _Stamp
-    engine: PooledEngine | PooledPictures
+    engine: _Pooled
 
 
 @dataclass(slots=True)
 class _Opened:
     """What of a known model is in memory."""
 
-    read: ReadModel | ReadPictures
-    served: ServedModel | ServedPictures
+    read: _Read
+    served: _Served
     asked: float
 
 
@@ -97,7 +104,7 @@ class InstalledModels(Models):
         self._keep_alive = dict(_keep_alive(text) for text in settings.pool.keep_alive)
         self._known: dict[str, _Known] = {}
         self._opened: dict[str, _Opened] = {}
-        self._opening: dict[str, asyncio.Task[ServedModel | ServedPictures]] = {}
+        self._opening: dict[str, asyncio.Task[_Served]] = {}
         self._numbers = itertools.count(1)
         pool.on_unloaded = self._unloaded
 
@@ -172,7 +179,7 @@ class InstalledModels(Models):
     async def open(self, name: str, *, keep_alive_s: float | None = None) -> ServedModel:
         served = await self._open_any(_plain(name), name, keep_alive_s)
         if not isinstance(served, ServedModel):
-            raise InvalidRequest(f"The model '{served.name}' draws pictures and writes no text.", param="model")
+            raise wrong_role(served.name, served.role if isinstance(served, ServedEncoder) else "diffusion")
         return served
 
     async def open_pictures(self, name: str | None, *, keep_alive_s: float | None = None) -> ServedPictures:
@@ -183,10 +190,22 @@ class InstalledModels(Models):
         plain = member_for_role(name, "diffusion") if name in SETS else name
         served = await self._open_any(plain, name, keep_alive_s)
         if not isinstance(served, ServedPictures):
-            raise InvalidRequest(f"The model '{served.name}' writes text and draws no pictures.", param="model")
+            raise wrong_role(served.name, served.role if isinstance(served, ServedEncoder) else "llm")
         return served
 
-    async def _open_any(self, plain: str, name: str, keep_alive_s: float | None) -> ServedModel | ServedPictures:
+    async def open_encoder(self, role: Role, name: str | None, *, keep_alive_s: float | None = None) -> ServedEncoder:
+        if name is None:
+            name = next((one.name for one in await self._manifests() if one.info.role == role), None)
+            if name is None:
+                raise no_encoder(role)
+        plain = member_for_role(name, role) if name in SETS else name
+        served = await self._open_any(plain, name, keep_alive_s)
+        if not isinstance(served, ServedEncoder) or served.role != role:
+            theirs = "diffusion" if isinstance(served, ServedPictures) else getattr(served, "role", "llm")
+            raise wrong_role(served.name, theirs)
+        return served
+
+    async def _open_any(self, plain: str, name: str, keep_alive_s: float | None) -> _Served:
         stamp = self._stamp(plain) if not self._settings.models or plain in self._allowed else None
         if stamp is None:
             self._forget(plain)
@@ -222,7 +241,7 @@ class InstalledModels(Models):
             return None
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
-    async def _open_once(self, name: str, stamp: _Stamp) -> ServedModel | ServedPictures:
+    async def _open_once(self, name: str, stamp: _Stamp) -> _Served:
         """Callers who ask at the same time share one opening; one who leaves does not end it for the others."""
         task = self._opening.get(name)
         if task is None:
@@ -235,12 +254,12 @@ class InstalledModels(Models):
             raise again(error) from error
         return task.result()
 
-    def _opening_done(self, name: str, task: asyncio.Task[ServedModel | ServedPictures]) -> None:
+    def _opening_done(self, name: str, task: asyncio.Task[_Served]) -> None:
         del self._opening[name]
         if not task.cancelled():
             task.exception()  # seen, also if everybody who asked has left
 
-    async def _open(self, name: str, stamp: _Stamp) -> ServedModel | ServedPictures:
+    async def _open(self, name: str, stamp: _Stamp) -> _Served:
         self._pool.book.sharing = len(await self._manifests()) > 1
         read = await asyncio.to_thread(_read, self._settings, self._store, name, self._room_for(name))
         digest = read.config.model.digest
@@ -256,9 +275,12 @@ class InstalledModels(Models):
         else:
             key = known.key
             self._close(name)
-        engine: PooledEngine | PooledPictures
-        served: ServedModel | ServedPictures
-        if isinstance(read, ReadPictures):
+        engine: _Pooled
+        served: _Served
+        if isinstance(read, ReadEncoder):
+            engine = PooledEncoder(self._pool, key, read.config)
+            served = read.served(engine, _aliases(name))
+        elif isinstance(read, ReadPictures):
             engine = PooledPictures(self._pool, key, read.config)
             served = read.served(engine, _aliases(name))
         else:
@@ -269,7 +291,7 @@ class InstalledModels(Models):
         self._close_unused()
         return served
 
-    def _enter(self, name: str, read: ReadModel | ReadPictures) -> str:
+    def _enter(self, name: str, read: _Read) -> str:
         """Make a version of a model known to the pool."""
         key = f"{name}#{next(self._numbers)}"
         keep_alive = self._keep_alive.get(name, _seconds(self._settings.pool.keep_alive_s))
@@ -318,7 +340,7 @@ class InstalledModels(Models):
         return [
             manifest
             for manifest in installed
-            if manifest.info.role in ("llm", "diffusion")
+            if manifest.info.role in ("llm", "diffusion", *ENCODER_ROLES)
             and (not self._settings.models or manifest.name in self._allowed)
         ]
 
@@ -358,9 +380,12 @@ class InstalledModels(Models):
         )
 
 
-def _read(settings: Settings, store: Store, name: str, machine: Machine) -> ReadModel | ReadPictures:
+def _read(settings: Settings, store: Store, name: str, machine: Machine) -> _Read:
     """By what the model is for."""
-    if store.manifest(name).info.role == "diffusion":
+    role = store.manifest(name).info.role
+    if role in ENCODER_ROLES:
+        return read_encoder(settings, store, name, machine)
+    if role == "diffusion":
         return read_pictures(settings, store, name, machine)
     return read_model(settings, store, name, machine)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from edgewise.core.python import module_command
 from edgewise.models.encoders.build import Order
 from edgewise.models.encoders.graph import build_graph
 from edgewise.models.encoders.record import LadderRecord, ladder_folder, place_name, read_ladder
+from edgewise.models.encoders.rows import Rows, unpack_rows
 from edgewise.models.encoders.run import RUNTIME, Session
 from edgewise.models.encoders.shape import EncoderShape, read_shape
 from edgewise.models.encoders.weights import Array, read_weights
@@ -40,7 +40,6 @@ _ALIKE: Final = 1.5
 _SHORT: Final = 16
 """Tokens below which texts count as equally long."""
 
-Rows = tuple[tuple[int, ...], ...]
 Result = tuple[Mapping[str, Any], bytes]
 
 
@@ -56,36 +55,6 @@ class Rung:
 
     precision: str
     session: Runs
-
-
-def pack_rows(rows: Sequence[Sequence[int]]) -> bytes:
-    """The content of a request: the number of rows, their lengths, then all ids; unsigned 32-bit numbers in machine order.
-
-    Raises:
-        InvalidRequest: An id is no such number.
-    """
-    try:
-        return array("I", [len(rows), *map(len, rows), *(id for row in rows for id in row)]).tobytes()
-    except (OverflowError, TypeError) as error:
-        raise InvalidRequest(f"'{PARAM}' holds a value that is no token id: {error}.", param=PARAM) from error
-
-
-def unpack_rows(content: bytes) -> Rows:
-    """What `pack_rows` packed. Raises `InvalidRequest` if it is cut."""
-    numbers = array("I")
-    try:
-        numbers.frombytes(content)
-        count = numbers[0]
-        lengths = numbers[1 : 1 + count]
-    except (ValueError, IndexError) as error:
-        raise InvalidRequest("Packed rows are cut.", param=PARAM) from error
-    if len(lengths) != count or 1 + count + sum(lengths) != len(numbers):
-        raise InvalidRequest("Packed rows are cut.", param=PARAM)
-    rows, at = [], 1 + count
-    for length in lengths:
-        rows.append(tuple(numbers[at : at + length]))
-        at += length
-    return tuple(rows)
 
 
 class TextEncoder:

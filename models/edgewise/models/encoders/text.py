@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import tokenizers
 
 from edgewise.core.errors import BadModelFile, UnsupportedModel
+from edgewise.models.encoders.shape import EncoderShape, read_shape
 from edgewise.models.files import ModelFiles
 from edgewise.models.small_files import read_bytes
 
@@ -36,6 +38,19 @@ class EncoderTokenizer:
             return list(ids)
         behind = 1 if self.specials > 1 else 0
         return [*ids[: most - behind], *ids[len(ids) - behind :]]
+
+
+@dataclass(frozen=True, slots=True)
+class TextFace:
+    """What the service needs to know of an encoder of texts, without its weights."""
+
+    tokenizer: EncoderTokenizer
+    shape: EncoderShape
+
+
+def load_face(files: ModelFiles) -> TextFace:
+    """Raises as `read_shape` and `load_tokenizer`."""
+    return TextFace(load_tokenizer(files), read_shape(files))
 
 
 def load_tokenizer(files: ModelFiles) -> EncoderTokenizer:

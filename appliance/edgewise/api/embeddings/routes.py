@@ -1,0 +1,134 @@
+"""POST /v1/embeddings and POST /v1/rerank."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from array import array
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from edgewise.api.context import RequestContext
+from edgewise.api.deps import ApiDependencies
+from edgewise.api.embeddings.schemas import EmbeddingsBody, RerankBody, check_count
+from edgewise.api.generate import admit, caller, read_body
+from edgewise.api.openapi import request_body
+from edgewise.api.priority import priority_in_force
+from edgewise.api.responses import json_response
+from edgewise.api.schemas import validate
+from edgewise.api.sse import attended
+from edgewise.core.errors import UnsupportedField
+from edgewise.pipeline.embeddings import Embedded, EmbedTask, Text, embed, rank
+from edgewise.pipeline.model import ServedEncoder
+
+EMBEDDINGS = "/v1/embeddings"
+RERANK = "/v1/rerank"
+
+
+def embeddings_router(deps: ApiDependencies) -> APIRouter:
+    router = APIRouter(tags=["OpenAI"])
+
+    @router.post(EMBEDDINGS, openapi_extra=request_body(EmbeddingsBody))
+    async def embeddings(request: Request) -> Response:
+        context = admit(request, deps, EMBEDDINGS)
+        body = validate(EmbeddingsBody, await read_body(request, deps))
+        check_count(len(body.input))
+        task = await _task(deps, context, body, body.input, "input")
+        _check_dimensions(task.model, body.dimensions)
+        found = await _embedded(request, deps, context, task)
+        data = await asyncio.to_thread(_data, found, body.encoding_format == "base64")
+        usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
+        answer = {"object": "list", "data": data, "model": task.model.name, "usage": usage}
+        return json_response(answer | {"edgewise": _facts(task, found)})
+
+    @router.post(RERANK, openapi_extra=request_body(RerankBody))
+    async def rerank(request: Request) -> Response:
+        context = admit(request, deps, RERANK)
+        body = validate(RerankBody, await read_body(request, deps))
+        texts = body.texts
+        task = await _task(deps, context, body, (body.query, *texts), "documents")
+        found = await _embedded(request, deps, context, task)
+        ranked = await asyncio.to_thread(rank, found.vectors[0], found.vectors[1:])
+        results: list[dict[str, Any]] = []
+        for index, score in ranked[: body.top_n]:
+            shown = {"document": {"text": texts[index]}} if body.return_documents else {}
+            results.append({"index": index, "relevance_score": round(score, 6), **shown})
+        usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
+        answer = {"id": context.id, "model": task.model.name, "results": results, "usage": usage}
+        return json_response(answer | {"edgewise": _facts(task, found)})
+
+    return router
+
+
+async def _task(
+    deps: ApiDependencies,
+    context: RequestContext,
+    body: EmbeddingsBody | RerankBody,
+    texts: tuple[Text, ...],
+    field: str,
+) -> EmbedTask:
+    """A validated body as a task. Raises `EdgewiseError`, naming the field."""
+    asking = caller(context, deps)
+    model = await deps.models.open_encoder("embeddings", body.model, keep_alive_s=body.keep_alive)
+    limits = [limit for limit in (body.timeout, asking.timeout_s) if limit is not None]
+    return EmbedTask(
+        id=asking.request_id,
+        model=model,
+        texts=texts,
+        field=field,
+        truncate=bool(body.truncate),
+        key=asking.key_id,
+        priority=priority_in_force(asking.asked_priority, asking.key, asking.model_priority.get(model.name)),
+        deadline_s=min(limits, default=None),
+    )
+
+
+async def _embedded(request: Request, deps: ApiDependencies, context: RequestContext, task: EmbedTask) -> Embedded:
+    """Computed while the client is there and the service may go on."""
+    record = context.record
+    assert record is not None
+    record.model = context.facts["model"] = task.model.name
+    if deps.log_content:
+        context.facts["prompts"] = [text for text in task.texts if isinstance(text, str)]
+    work = embed(task, deps.hooks, clock=deps.clock.monotonic)
+    return await attended(request.receive, deps.requests.until_cut(work))
+
+
+def _check_dimensions(model: ServedEncoder, asked: int | None) -> None:
+    """A vector may be cut only where the model was trained for that."""
+    width = None if model.face is None else model.face.shape.width
+    if asked is not None and asked != width:
+        raise UnsupportedField(
+            f"'dimensions' is {asked}: '{model.name}' gives vectors of {width} numbers, and was not trained to be cut.",
+            param="dimensions",
+        )
+
+
+def _data(found: Embedded, packed: bool) -> list[dict[str, Any]]:
+    form = _packed if packed else _numbers
+    return [{"object": "embedding", "index": at, "embedding": form(it)} for at, it in enumerate(found.vectors)]
+
+
+def _numbers(vector: array[float]) -> list[float]:
+    """Nine digits say a float32 exactly."""
+    return [float(f"{value:.9g}") for value in vector]
+
+
+def _packed(vector: array[float]) -> str:
+    """float32, little-endian, as OpenAI's clients read it."""
+    return base64.b64encode(vector.tobytes()).decode("ascii")
+
+
+def _facts(task: EmbedTask, found: Embedded) -> dict[str, Any]:
+    """What a device's user wants to know; texts never leave the device for this."""
+    return {
+        "id": task.id,
+        "digest": task.model.digest,
+        "place": "local",
+        "precision": found.precision,
+        "truncated": list(found.truncated),
+        "took_s": round(found.took_s, 6),
+        "compute_s": round(found.compute_s, 6),
+    }

@@ -1,0 +1,202 @@
+"""Texts to vectors: hooks, tokens, requests to the encoder, and the vectors in order; and documents ranked by them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from edgewise.core.errors import ContextLengthExceeded, EngineFault, InvalidRequest
+from edgewise.core.priority import Priority
+from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
+from edgewise.models.encoders.rows import pack_rows
+from edgewise.models.encoders.text import TextFace
+from edgewise.pipeline.hooks.hooks import Hooks, Passage
+from edgewise.pipeline.hooks.protocol import Call, PromptText
+from edgewise.pipeline.model import ServedEncoder
+from edgewise.pipeline.run_base import raise_reported
+
+ROWS: Final = 32
+"""Texts in one request to the engine: so many that a batch pays, and so few that an urgent request does not wait long."""
+
+Text = str | tuple[int, ...]
+Vector = Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedTask:
+    """One request; what is not said here is as in `pipeline.task.Task`.
+
+    Attributes:
+        texts: Or their token ids, special tokens included.
+        field: The request's field that holds them, for messages.
+        truncate: Drop the end of what is too long; otherwise it is refused.
+    """
+
+    id: str
+    model: ServedEncoder
+    texts: tuple[Text, ...]
+    field: str
+    truncate: bool = False
+    key: str = ""
+    priority: Priority = Priority.INTERACTIVE
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded:
+    """Attributes:
+    vectors: One for each text, of length one.
+    tokens: Of all texts, as they were computed.
+    truncated: Indices of the texts that lost their end.
+    precision: The candidate that computed them (docs/encoders.md).
+    took_s: From the first request to the engine to the last answer.
+    compute_s: Of that, the longest time in a batch.
+    """
+
+    vectors: tuple[array[float], ...]
+    tokens: int
+    truncated: tuple[int, ...]
+    precision: str
+    took_s: float
+    compute_s: float
+
+
+async def embed(task: EmbedTask, hooks: Hooks, *, clock: Callable[[], float] = time.monotonic) -> Embedded:
+    """Vectors of all texts.
+
+    Raises:
+        ContentRefused, HookFailed: A hook refuses a text, or failed.
+        ContextLengthExceeded: A text is too long, and may not be cut.
+        InvalidRequest: A token id that the model does not know.
+        QueueFull, EngineUnavailable, OutOfMemory: The engine takes no more, is not there, or has no room for it.
+    """
+    face = _face(task.model)
+    texts, passage = (task.texts, None) if not hooks else await _admit(task, hooks)
+    rows = await asyncio.to_thread(_tokens, face, texts)
+    rows, truncated = _within(task, face, rows)
+    tokens = sum(map(len, rows))
+    if passage is not None:
+        await passage.begin(tokens, 1)
+    began = clock()
+    try:
+        chunks = await _ask(task, rows)
+    except BaseException:
+        if passage is not None:
+            await passage.end("error")
+        raise
+    if passage is not None:
+        await passage.pass_picture(0, b"".join(chunk.content for chunk in chunks))
+    return Embedded(
+        vectors=_in_order(rows, chunks, face.shape.width),
+        tokens=tokens,
+        truncated=truncated,
+        precision=" + ".join(dict.fromkeys(str(chunk.result["precision"]) for chunk in chunks)),
+        took_s=clock() - began,
+        compute_s=max((chunk.stats.compute_s for chunk in chunks if chunk.stats is not None), default=0.0),
+    )
+
+
+def similarity(first: Vector, second: Vector) -> float:
+    """The cosine of the angle between two vectors of length one."""
+    return sum(a * b for a, b in zip(first, second, strict=True))
+
+
+def rank(query: Vector, documents: Sequence[Vector]) -> list[tuple[int, float]]:
+    """(index, similarity) of each document, the most similar first, equal ones in the order given."""
+    scores = [similarity(query, document) for document in documents]
+    return sorted(enumerate(scores), key=lambda it: -it[1])
+
+
+def _face(model: ServedEncoder) -> TextFace:
+    if model.face is None:
+        raise InvalidRequest(f"The model '{model.name}' reads no texts.", param="model")
+    return model.face
+
+
+async def _admit(task: EmbedTask, hooks: Hooks) -> tuple[tuple[Text, ...], Passage]:
+    """The texts that the hooks let through; they read words, so token ids are not taken where there are hooks."""
+    if any(not isinstance(text, str) for text in task.texts):
+        raise InvalidRequest(
+            f"'{task.field}' has token ids, and this service has hooks that read what is asked: send text.",
+            param=task.field,
+        )
+    call = Call(request_id=task.id, key=task.key, model=task.model.name, digest=task.model.digest)
+    asked = [PromptText(task.field, text) for text in task.texts if isinstance(text, str)]
+    passed, passage = await hooks.admit_texts(call, asked)
+    return tuple(one.text for one in passed), passage
+
+
+def _tokens(face: TextFace, texts: Sequence[Text]) -> list[Sequence[int]]:
+    read = iter(face.tokenizer.encode([text for text in texts if isinstance(text, str)]))
+    return [next(read) if isinstance(text, str) else text for text in texts]
+
+
+def _within(
+    task: EmbedTask, face: TextFace, rows: Sequence[Sequence[int]]
+) -> tuple[list[Sequence[int]], tuple[int, ...]]:
+    """Rows of a length that the model reads. Raises as `embed`."""
+    most = face.shape.max_tokens
+    long = tuple(at for at, row in enumerate(rows) if len(row) > most)
+    if long and not task.truncate:
+        raise ContextLengthExceeded(
+            f"'{task.field}' {long[0]} has {len(rows[long[0]])} tokens; '{task.model.name}' reads at most {most}. Send less, or "
+            "'truncate': true, which drops the end.",
+            param=task.field,
+        )
+    if any(not row for row in rows):
+        raise InvalidRequest(
+            f"'{task.field}' has an empty text: there is nothing to make a vector of.", param=task.field
+        )
+    return [face.tokenizer.shorten(row, most) for row in rows], long
+
+
+async def _ask(task: EmbedTask, rows: Sequence[Sequence[int]]) -> list[EncodeChunk]:
+    """Requests of `ROWS` rows, the shortest rows first, all under way at once. If one fails, the others are cancelled."""
+    parts = [_pick(rows, part) for part in _parts(rows)]
+    asked = [asyncio.create_task(_one(task, number, part)) for number, part in enumerate(parts)]
+    try:
+        return list(await asyncio.gather(*asked))
+    finally:
+        for one in asked:
+            one.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def _one(task: EmbedTask, number: int, rows: Sequence[Sequence[int]]) -> EncodeChunk:
+    request = EncodeRequest(
+        id=f"{task.id}/{number}",
+        content=pack_rows(rows, task.field),
+        key=task.key,
+        priority=task.priority,
+        deadline_s=task.deadline_s,
+    )
+    stream = await task.model.engine.submit(request)
+    async for chunk in stream:
+        raise_reported(chunk)
+        return chunk
+    raise EngineFault(f"The engine of '{task.model.name}' ended a request without an answer.")
+
+
+def _parts(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+    order = sorted(range(len(rows)), key=lambda at: len(rows[at]))
+    return [order[at : at + ROWS] for at in range(0, len(order), ROWS)]
+
+
+def _pick(rows: Sequence[Sequence[int]], part: Sequence[int]) -> list[Sequence[int]]:
+    return [rows[at] for at in part]
+
+
+def _in_order(rows: Sequence[Sequence[int]], chunks: Sequence[EncodeChunk], width: int) -> tuple[array[float], ...]:
+    vectors: list[array[float]] = [array("f")] * len(rows)
+    for part, chunk in zip(_parts(rows), chunks, strict=True):
+        numbers = array("f")
+        numbers.frombytes(chunk.content)
+        if len(numbers) != width * len(part):
+            raise EngineFault(f"The engine gave {len(numbers)} numbers for {len(part)} vectors of {width}.")
+        for number, at in enumerate(part):
+            vectors[at] = numbers[number * width : (number + 1) * width]
+    return tuple(vectors)

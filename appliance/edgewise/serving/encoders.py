@@ -1,0 +1,97 @@
+"""From an encoder's name in the store to something that can be asked, and how its engine is built."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files as package_files
+from typing import Final, cast
+
+from edgewise.core.errors import BadModelFile
+from edgewise.core.settings import Settings
+from edgewise.engine.encoders.config import EncoderConfig
+from edgewise.engine.encoders.request import EncoderEngine
+from edgewise.engine.fit import Needs
+from edgewise.engine.ledger import REFUSE_MARK
+from edgewise.engine.machine import Machine
+from edgewise.engine.numerics import cpu_family
+from edgewise.models.encoders.text import TextFace, load_face
+from edgewise.models.manifest import Role
+from edgewise.models.store import Store
+from edgewise.pipeline.model import ServedEncoder
+from edgewise.serving.served import with_remedy
+
+ENCODER_ROLES: Final[tuple[Role, ...]] = ("embeddings", "ocr", "vision")
+"""Of models that answer at once."""
+_GUESS: Final = 3
+_ROOM: Final = 128 << 20
+"""Where nobody measured a model's memory: so many times its files, and this much more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadEncoder:
+    """What was read of an encoder's files; `needs` says with how much memory it can be loaded.
+
+    `face` is that of an encoder of texts.
+    """
+
+    config: EncoderConfig
+    needs: Needs
+    created: int
+    face: TextFace | None = None
+
+    def served(self, engine: EncoderEngine, aliases: tuple[str, ...]) -> ServedEncoder:
+        return ServedEncoder(
+            name=self.config.model.name,
+            role=cast("Role", self.config.role),
+            aliases=aliases,
+            engine=engine,
+            digest=self.config.model.digest,
+            created=self.created,
+            face=self.face,
+        )
+
+    def close(self) -> None:
+        """Nothing of it is open."""
+
+
+def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) -> ReadEncoder:
+    """Read an encoder's small files. Call it in a thread.
+
+    Raises:
+        ModelNotFound, BadModelFile, UnsupportedModel: Why it cannot be served.
+    """
+    del machine  # they compute on the processor, and their memory does not depend on how much there is
+    manifest = store.manifest(name)
+    model = store.resolve(name, manifest.info.role)
+    measured = manifest.info.memory_bytes
+    needs = int((_GUESS * manifest.size + _ROOM if measured is None else measured) / REFUSE_MARK) + 1
+    engine = settings.engine
+    threads = engine.threads or len(os.sched_getaffinity(0))
+    texts = manifest.info.role == "embeddings"
+    config = EncoderConfig(
+        model=model,
+        role=manifest.info.role,
+        needs_bytes=int(needs * REFUSE_MARK),
+        memory_fraction=engine.memory_fraction,
+        max_waiting=engine.max_waiting,
+        threads=threads,
+        options=_of_texts(store) if texts else {},
+    )
+    try:
+        face = load_face(model) if texts else None
+    except BadModelFile as error:
+        raise with_remedy(error, name) from error
+    return ReadEncoder(
+        config=config,
+        needs=Needs(minimal=needs, full=needs, context=0),
+        created=manifest.installed_seconds,
+        face=face,
+    )
+
+
+def _of_texts(store: Store) -> Mapping[str, str]:
+    """What `models.encoders.load.load_text_encoder` needs besides."""
+    prose = package_files("edgewise.pipeline") / "gate_text.txt"
+    return {"store": str(store.root), "text": str(prose), "device": cpu_family()}
