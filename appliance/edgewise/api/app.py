@@ -10,6 +10,7 @@ from edgewise.api.auth import AuthMiddleware
 from edgewise.api.batches.endpoints import ENDPOINTS
 from edgewise.api.batches.routes import batches_router
 from edgewise.api.deps import ApiDependencies
+from edgewise.api.embeddings.routes import embeddings_router
 from edgewise.api.errors import install_error_handlers
 from edgewise.api.images.routes import images_router
 from edgewise.api.messages_api.routes import messages_router
@@ -19,6 +20,7 @@ from edgewise.api.responses_api.routes import responses_router
 from edgewise.api.routes_receipts import receipts_router
 from edgewise.api.routes_service import service_router
 from edgewise.api.routes_v1 import v1_router
+from edgewise.api.vision.routes import vision_router
 
 
 def create_app(deps: ApiDependencies, routers: Iterable[APIRouter] = ()) -> FastAPI:
@@ -38,6 +40,8 @@ def create_app(deps: ApiDependencies, routers: Iterable[APIRouter] = ()) -> Fast
     app.include_router(responses_router(deps))
     app.include_router(messages_router(deps))
     app.include_router(images_router(deps))
+    app.include_router(embeddings_router(deps))
+    app.include_router(vision_router(deps))
     app.include_router(batches_router(deps, ENDPOINTS))
     app.include_router(pipelines_router(deps))
     app.include_router(service_router(deps))

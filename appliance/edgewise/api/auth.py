@@ -28,6 +28,7 @@ _SCOPES = (
     ("/edgewise/v1/blobs", "inference"),
     ("/edgewise/v1/cloud", "inference"),
     ("/edgewise/v1/pipelines", "inference"),
+    ("/edgewise/v1/vision", "inference"),
     ("/edgewise/v1/kv", "inference"),
     ("/edgewise", "admin"),
     ("/metrics", "metrics"),

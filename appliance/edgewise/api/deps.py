@@ -24,6 +24,7 @@ from edgewise.pipeline.plan import LocalPlanner, Planner
 from edgewise.pipeline.receipt_store import ReceiptStore
 from edgewise.pipeline.recent import RecentInputs
 from edgewise.pipeline.state import open_state
+from edgewise.security.fetch import FetchPolicy
 
 
 class KeyRecord(Protocol):
@@ -138,6 +139,7 @@ class ApiDependencies:
         files_folder: Where files of callers are; None keeps none.
         pipelines_folder: Where pipelines are besides those that ship with the package; None for nowhere.
         cache_folder: Where engines store KV pages; None if they do not.
+        fetch: What may be fetched for requests that name a URL; None fetches nothing.
         limit_engines: Have all engines do less; see `engine.pool.pool.EnginePool.limit`.
         recent: Inputs that were answered lately, for trials of other models.
         requests: Admission and drain; `requests.begin_drain()`, `await requests.wait_idle(s)`, `requests.cut()` end the service.
@@ -161,6 +163,7 @@ class ApiDependencies:
     pipelines_folder: Path | None = None
     hooks: Hooks = field(default_factory=Hooks)
     cache_folder: Path | None = None
+    fetch: FetchPolicy | None = None
     end_service: Callable[[int], None] | None = None
     limit_engines: Callable[[float, float], None] | None = None
     conversations: Conversations = field(init=False)

@@ -30,6 +30,7 @@ from edgewise.cli import (
     ps,
     receipts,
     serve,
+    vision,
 )
 from edgewise.cli.exit_codes import ExitCode, exit_code
 from edgewise.core.errors import EdgewiseError
@@ -77,6 +78,7 @@ def build() -> typer.Typer:
     app.command("stop")(ps.stop)
     app.add_typer(jobs.app, name="jobs")
     app.add_typer(pipelines.app, name="pipelines")
+    app.add_typer(vision.app, name="vision")
     app.command("plan")(plan.plan)
     app.command("receipts")(receipts.receipts)
     app.command("doctor")(doctor.doctor)

@@ -27,6 +27,10 @@ ENCODER_ROLES: Final[tuple[Role, ...]] = ("embeddings", "ocr", "vision")
 _GUESS: Final = 3
 _ROOM: Final = 128 << 20
 """Where nobody measured a model's memory: so many times its files, and this much more."""
+_TOGETHER: Final = 16
+"""Texts that are computed together, unless lengths set them apart."""
+_PICTURES: Final = 16
+"""That wait at most: each is held decoded, in up to 12 MB. Their sizes differ, so they are computed one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,8 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
         role=manifest.info.role,
         needs_bytes=int(needs * REFUSE_MARK),
         memory_fraction=engine.memory_fraction,
-        max_waiting=engine.max_waiting,
+        max_running=_TOGETHER if texts else 1,
+        max_waiting=engine.max_waiting if texts else min(engine.max_waiting, _PICTURES),
         threads=threads,
         options=_of_texts(store) if texts else {},
     )

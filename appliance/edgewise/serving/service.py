@@ -33,6 +33,7 @@ from edgewise.pipeline.hooks.hooks import Hooks
 from edgewise.pipeline.hooks.load import load_hooks
 from edgewise.pipeline.model import Models
 from edgewise.pipeline.state import open_state
+from edgewise.security.fetch import FetchPolicy, named_hosts
 from edgewise.security.keys import KeyStore
 from edgewise.security.tls import TlsFiles, check_tls
 from edgewise.serving.engines import make_engine
@@ -282,7 +283,14 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hoo
         pipelines_folder=settings.pipelines_folder,
         hooks=hooks,
         cache_folder=settings.kv_cache_dir,
+        fetch=None if settings.offline else _fetching(settings),
     )
+
+
+def _fetching(settings: Settings) -> FetchPolicy:
+    """What requests may have fetched: as for models, public hosts over https and those that the operator has named."""
+    private, plain = named_hosts(settings.sources.local_hosts)
+    return FetchPolicy(private_hosts=private, http_hosts=plain, remedy="in `sources.local_hosts`")
 
 
 def _keeping(settings: Settings) -> Keeping:

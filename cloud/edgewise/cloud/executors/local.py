@@ -38,6 +38,8 @@ class LocalExecutor:
             if card.role == "diffusion":
                 found.append(_drawing(card, self._drawing.get(card.name)))
                 continue
+            if card.role != "llm":  # these run where they are asked
+                continue
             engine = engines.get(card.name)
             info = None if engine is None else engine.info
             speed = self._speeds.get(card.name, Speed())

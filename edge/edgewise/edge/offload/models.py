@@ -14,11 +14,13 @@ from edgewise.edge.offload.cloud import Cloud
 from edgewise.edge.offload.faces import FaceStore, served_face
 from edgewise.edge.placement.gates import LABELS
 from edgewise.engine.api import Engine
+from edgewise.models.manifest import Role
 from edgewise.pipeline.model import (
     ModelCard,
     Models,
     Observed,
     PoolStatus,
+    ServedEncoder,
     ServedModel,
     ServedPictures,
     unknown_model,
@@ -72,6 +74,10 @@ class ModelsWithCloud(Models):
 
     async def unload(self, name: str) -> None:
         await self._here.unload(name)
+
+    async def open_encoder(self, role: Role, name: str | None, *, keep_alive_s: float | None = None) -> ServedEncoder:
+        """As `Models.open_encoder`: these run on this device only."""
+        return await self._here.open_encoder(role, name, keep_alive_s=keep_alive_s)
 
     async def open_pictures(self, name: str | None, *, keep_alive_s: float | None = None) -> ServedPictures:
         """As `Models.open_pictures`; a model that is not here is the cloud's, if that has it: nothing is fetched for it."""

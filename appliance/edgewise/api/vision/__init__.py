@@ -1,0 +1,1 @@
+"""What models see in pictures: labels and text."""
