@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Final
 
 import numpy as np
@@ -39,8 +40,8 @@ def read_checkpoint(path: Path) -> Weights:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in loaded.items()}
-    except (OSError, RuntimeError, ValueError, AttributeError, EOFError) as error:
-        raise BadModelFile(f"{path.name} is no checkpoint of tensors ({error}): pull the model again.") from error
+    except (OSError, RuntimeError, ValueError, AttributeError, EOFError, UnpicklingError) as error:
+        raise BadModelFile(f"{path.name} is no checkpoint of tensors: pull the model again.") from error
 
 
 def efficientnet_lite0(weights: Weights) -> bytes:
