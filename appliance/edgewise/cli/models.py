@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from edgewise.cli.exit_codes import ExitCode
+from edgewise.cli.models_encoders import encoders_command
 from edgewise.cli.models_fit import fit_command
 from edgewise.cli.models_gate import gate_command
 from edgewise.cli.models_progress import progress_sink
@@ -28,10 +29,13 @@ from edgewise.models.sources.access import SourceAccess, source_access
 from edgewise.models.store import Store
 
 app = typer.Typer(
-    name="models", help="List, pull, show, verify, fit, gate, remove and import models.", no_args_is_help=True
+    name="models",
+    help="List, pull, show, verify, fit, gate, remove and import models, and what encoders were measured.",
+    no_args_is_help=True,
 )
 app.command("fit")(fit_command)
 app.command("gate")(gate_command)
+app.command("encoders")(encoders_command)
 
 
 @app.command("list")

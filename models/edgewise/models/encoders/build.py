@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from edgewise.core.errors import BadModelFile, EdgewiseError
-from edgewise.models.encoders.ladder import MANY, Ladder
+from edgewise.models.encoders.ladder import MANY, Ladder, Told
 from edgewise.models.encoders.record import GATE, LadderRecord, write_winner
 from edgewise.models.encoders.run import RUNTIME
 from edgewise.models.encoders.shape import read_shape
@@ -83,8 +83,8 @@ def sentences(text: str) -> list[str]:
     return list(dict.fromkeys(it for it in found if _SHORTEST <= len(it) <= _LONGEST))
 
 
-def climb(order: Order) -> LadderRecord:
-    """Build, measure, choose and keep.
+def climb(order: Order, told: Told) -> LadderRecord:
+    """Build, measure, choose and keep; `told` hears of each stage and the share done.
 
     Raises:
         UnsupportedModel, BadModelFile: The encoder cannot be read, or the text has too few sentences.
@@ -98,7 +98,7 @@ def climb(order: Order) -> LadderRecord:
         raise BadModelFile(f"{order.text.name} has {len(found)} sentences; {2 * MANY} are needed.")
     rows = [tokenizer.shorten(ids, shape.max_tokens) for ids in tokenizer.encode(found[: 2 * SENTENCES])]
     ladder = Ladder(shape, read_weights(order.files, shape), rows[0::2], rows[1::2], order.threads)
-    best, candidates = ladder.climb(_tell)
+    best, candidates = ladder.climb(told)
     plain = not best.forms
     record = LadderRecord(
         model=order.files.name,
@@ -137,7 +137,7 @@ def main() -> int:
         bound = mapped + order.memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
     try:
-        climb(order)
+        climb(order, _tell)
     except EdgewiseError as error:
         print(json.dumps({"error": error.message}), flush=True)
         return 1

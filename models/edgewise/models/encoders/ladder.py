@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from edgewise.models.encoders.calibrate import Calibration, calibrate
-from edgewise.models.encoders.graph import BLOCK, Form, build_graph, groups, products
+from edgewise.models.encoders.graph import BLOCK, PARTS, Form, build_graph, groups, products
 from edgewise.models.encoders.record import GATE, CandidateRecord
 from edgewise.models.encoders.run import Session
 from edgewise.models.encoders.shape import EncoderShape
@@ -30,12 +30,15 @@ _ROUNDS: Final = 12
 _SAFETY: Final = 0.8
 """Share of the gate's room that the mixture may plan to use: errors of groups do not quite add up."""
 _TRIES: Final = 4
+_UNITS: Final = 12
+"""In so many parts at most, each judged alone in each form, an encoder is divided for the mixture."""
+_LEAST: Final = 1e-9
 _TAP_BYTES: Final = 128 << 20
 _GAIN: Final = 0.98
 """A candidate must be faster than float32 by this factor to be worth its error."""
 
 Rows = Sequence[Sequence[int]]
-Log = Callable[[str, float], None]
+Told = Callable[[str, float], None]
 
 
 @dataclass(slots=True)
@@ -63,6 +66,15 @@ class Candidate:
         return float(np.sqrt(self.times[1] * self.times[MANY]))
 
 
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Give these groups these forms: how much error that adds, and how much time it saves."""
+
+    forms: Mapping[str, Form]
+    error: float
+    gain: float
+
+
 class Ladder:
     """One model's candidates.
 
@@ -83,7 +95,7 @@ class Ladder:
         self._calibrations: dict[str, Calibration] = {}
         self._truth = np.zeros((0, shape.width), np.float32)
 
-    def climb(self, told: Log) -> tuple[Candidate, list[CandidateRecord]]:
+    def climb(self, told: Told) -> tuple[Candidate, list[CandidateRecord]]:
         """The one to use, and the records of all, also of those that could not be built; `told` hears how far it is."""
         told("float32", 0.0)
         plain = self._plain()
@@ -142,21 +154,16 @@ class Ladder:
             self._calibrations[name] = calibrate(np.concatenate(values), weights)
 
     def _mixture(self, plain: Candidate, whole: Sequence[Candidate]) -> Candidate | None:
-        """Each group alone in each form: what it adds in error, and its share of the whole candidate's gain in time."""
-        weight = {
-            name: sum(self._weights[f"{it}.weight"].size for it in products(name)) for name in groups(self._shape)
-        }
-        total = sum(weight.values())
-        moves: list[tuple[float, float, str, Form]] = []
+        """Each unit alone in each form: what it adds in error, and its share of the whole candidate's gain in time."""
+        total = sum(self._size(name) for name in groups(self._shape))
+        moves: list[_Move] = []
         for candidate in whole:
             gain = plain.cost - candidate.cost
-            if gain <= 0:
-                continue
-            for name in weight:
-                form = candidate.forms[name]
-                error = max(self._build("", {name: form}, judged=_FEW).error, 1e-9)
-                moves.append((error, gain * weight[name] / total, name, form))
-        moves.sort(key=lambda it: it[0] / it[1])
+            for unit in _units(self._shape) if gain > 0 else ():
+                forms = {name: candidate.forms[name] for name in unit}
+                error = max(self._build("", forms, judged=_FEW).error, _LEAST)
+                moves.append(_Move(forms, error, gain * sum(map(self._size, unit)) / total))
+        moves.sort(key=lambda it: it.error / it.gain)
         budget = (1.0 - GATE) * _SAFETY
         for _ in range(_TRIES):
             forms = _within(moves, budget)
@@ -165,8 +172,11 @@ class Ladder:
             candidate = self._build("int8-mixed", forms)
             if candidate.passed:
                 return candidate
-            budget *= 0.75 * (1.0 - GATE) / candidate.error
+            budget *= _SAFETY * (1.0 - GATE) / candidate.error
         return None
+
+    def _size(self, group: str) -> int:
+        return sum(self._weights[f"{it}.weight"].size for it in products(group))
 
     # --- measuring -----------------------------------------------------------------------------------------------------
 
@@ -184,12 +194,22 @@ class Ladder:
                 it.times[count] = best[id(it)]
 
 
-def _within(moves: Sequence[tuple[float, float, str, Form]], budget: float) -> dict[str, Form]:
+def _units(shape: EncoderShape) -> list[tuple[str, ...]]:
+    """What the mixture decides about together: one kind of group in a few layers that follow each other."""
+    step = -(-shape.layers * len(PARTS) // _UNITS)
+    return [
+        tuple(f"{layer}.{part}" for layer in range(first, min(first + step, shape.layers)))
+        for first in range(0, shape.layers, step)
+        for part in PARTS
+    ]
+
+
+def _within(moves: Sequence[_Move], budget: float) -> dict[str, Form]:
     forms: dict[str, Form] = {}
-    for error, _, name, form in moves:
-        if name not in forms and error <= budget:
-            forms[name] = form
-            budget -= error
+    for move in moves:
+        if move.error <= budget and not forms.keys() & move.forms.keys():
+            forms |= move.forms
+            budget -= move.error
     return forms
 
 
