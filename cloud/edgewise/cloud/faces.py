@@ -85,7 +85,7 @@ def _read(store: Store, name: str, context: int) -> _Read:
     face = Face(
         model=name,
         digest=files.digest,
-        format=files.format,
+        format="gguf" if files.format == "gguf" else "safetensors",  # language models come in these two
         context=context,
         created=manifest.installed_seconds,
         sampling=dict(manifest.info.sampling or recommended_sampling(files)),
