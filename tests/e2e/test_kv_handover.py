@@ -289,19 +289,21 @@ def _pass_gate(store: Path, service: DeviceService) -> None:
 
 
 def test_over_a_link_too_slow_for_exact_pages_rounded_ones_come_where_the_gate_has_passed_them(home: Path) -> None:
-    """The speed of the link is set between the two break-evens, by the pace that the taker has just shown."""
+    """The speed of the link is set between the two break-evens, by the pace that the taker has just shown; where a busy machine
+    made that wrong, it is searched, over a new link each time, since a device remembers how slow one was."""
     wide = {**COMMON, "EDGEWISE_KV_DTYPE": "float32"}
     with ExitStack() as stack:
         own = stack.enter_context(sharing(home))
         settings = {**wide, "EDGEWISE_PEERS__SERVE": "true"}
         giver = stack.enter_context(CloudService(own, ["--model", "tiny"], environment=settings))
-        links = [stack.enter_context(Link(giver.host, giver.port)) for _ in range(6)]
+        links = [stack.enter_context(Link(giver.host, giver.port)) for _ in range(12)]
         urls = ",".join(link.url for link in links)
         settings = {**wide, **SLOW, "EDGEWISE_PEERS__URLS": urls, "EDGEWISE_PEERS__INT4": "true"}
         taker = stack.enter_context(
             running(model="tiny", home=stack.enter_context(sharing(home)), environment=settings)
         )
         _, stage = ask(taker, "a first prompt, by which the pace is measured: " + WORDS * 12)
+        share = 0.4  # of the exact pages crosses the link while the prompt is computed
         (home / "models" / "gates").mkdir(exist_ok=True)
         for number in range(len(links)):
             if number == 1:  # until then nothing was measured, and no rounded page may come
@@ -309,7 +311,7 @@ def test_over_a_link_too_slow_for_exact_pages_rounded_ones_come_where_the_gate_h
                 _pass_gate(home / "models", taker)
             prompt = f"{number} " + WORDS * 12
             shape = LinkShape(
-                bits_per_s=0.4 * 8 * ABOUT_BYTES * len(prompt + WORDS * 12) / 4 / (stage["prefill_ms"] / 1000)
+                bits_per_s=share * 8 * ABOUT_BYTES * len(prompt + WORDS * 12) / 4 / (stage["prefill_ms"] / 1000)
             )
             for link in links:
                 link.reshape(shape)
@@ -317,7 +319,9 @@ def test_over_a_link_too_slow_for_exact_pages_rounded_ones_come_where_the_gate_h
             text, told = ask(taker, prompt)
             if told["handed_form"] == "int4":
                 break
-            stage = told if told["handed_tokens"] == 0 else stage
+            if told["handed_tokens"] == 0:
+                stage = told
+            share *= 1.3 if told["handed_tokens"] == 0 else 0.7
         assert told["handed_form"] == "int4", outcomes(taker)
         assert told["handed_tokens"] == told["cached_tokens"] >= 256
         assert told["handed_bytes"] < told["handed_tokens"] * ABOUT_BYTES / 2
