@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from edgewise.core.errors import DeadlineExceeded, EdgewiseError, QueueFull
@@ -29,8 +29,10 @@ class Encoder(Protocol):
         """One result for each, in order."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
+    """`request` without its content: `input` is what was made of it."""
+
     request: EncodeRequest
     input: Any
     since: float
@@ -68,7 +70,8 @@ class EncoderCore:
         """See `EngineCore.add`; what cannot be read is refused here, before it takes a place in a batch."""
         if len(self._waiting) >= self._max_waiting:
             raise QueueFull(f"{self._max_waiting} requests wait for '{self.info.model}' already.", retry_after_s=1.0)
-        self._waiting.append(_Waiting(request, self._encoder.check(request.content, request.options), self._now()))
+        checked = self._encoder.check(request.content, request.options)
+        self._waiting.append(_Waiting(replace(request, content=b""), checked, self._now()))
 
     def cancel(self, request_id: str) -> None:
         kept = deque(one for one in self._waiting if one.request.id != request_id)

@@ -39,6 +39,8 @@ _DAMAGED = (
 )
 """What Pillow's decoders raise on hostile files."""
 
+_EIGHT_OF_SIXTEEN = np.rint(np.arange(65536) / 257).astype(np.uint8)
+
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -110,10 +112,13 @@ def read_rgb(data: bytes, param: str, *, frame: int = 0, limits: PictureLimits =
 
 def to_rgb(picture: Image.Image) -> Image.Image:
     """In 8 bits a channel, on white where it is transparent. CMYK is converted without colour profiles, as Pillow does."""
-    if is_transparent(picture):
-        alpha = eight_bits(picture).convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", alpha.size, "white"), alpha)
-    return eight_bits(picture).convert("RGB")
+    picture = eight_bits(picture)
+    if not is_transparent(picture):
+        return picture.convert("RGB")
+    shown = Image.new("RGB", picture.size, "white")
+    picture = picture.convert("RGBA")
+    shown.paste(picture, mask=picture.getchannel("A"))
+    return shown
 
 
 def is_transparent(picture: Image.Image) -> bool:
@@ -125,8 +130,10 @@ def eight_bits(picture: Image.Image) -> Image.Image:
     """Grey of 16 bits scaled to 8: Pillow's own conversion cuts everything above 255 off."""
     if not picture.mode.startswith("I"):
         return picture
-    deep = np.asarray(picture).astype(np.int64)
-    grey = np.rint(np.clip(deep, 0, 65535) / 257).astype(np.uint8)
+    deep = np.asarray(picture)
+    if deep.dtype != np.uint16:
+        deep = np.clip(deep, 0, 65535).astype(np.uint16)
+    grey = _EIGHT_OF_SIXTEEN[deep]
     key = picture.info.get("transparency")
     if not isinstance(key, int):
         return Image.fromarray(grey)
