@@ -40,8 +40,11 @@ COMPANIONS: Final = frozenset(
         "chat_template.json",
         "preprocessor_config.json",
         "processor_config.json",
+        "sentence_bert_config.json",
     }
 )
+POOLING: Final = "1_Pooling/config.json"
+"""How the vectors of a folder of sentence-transformers are made of states."""
 
 
 PIPELINE: Final = "model_index.json"
@@ -152,6 +155,9 @@ def _inspect_folder(folder: Path, name: str, role: Role) -> Candidate:
             paths[check_file_name(child.name)] = _regular(child)
         else:
             left_out.append(child.name)
+    if (folder / POOLING).is_file():
+        left_out.remove(POOLING.partition("/")[0])
+        paths[check_file_path(POOLING)] = _regular(folder / POOLING)
     shards = [file for file in paths if file.endswith(".safetensors")]
     if "config.json" not in paths or not shards:
         missing = "config.json" if "config.json" not in paths else "a *.safetensors file"

@@ -6,7 +6,7 @@ import pytest
 
 from edgewise.core.errors import ConfigError, InvalidRequest, ModelNotFound
 from edgewise.models.catalog import BUILT_IN, SETS, Catalog, load_catalog, member_for_role
-from edgewise.models.names import check_file_name, check_name, check_sha256
+from edgewise.models.names import check_file_path, check_name, check_sha256
 from edgewise.models.sources.file import FileSource
 from edgewise.models.sources.https import HttpsSource
 from edgewise.models.sources.pypi import PypiSource
@@ -62,7 +62,7 @@ def test_every_built_in_entry_is_sound() -> None:
         assert check_name(entry.name) not in SETS
         assert entry.description
         for item in entry.files:
-            check_file_name(item.file.name)
+            check_file_path(item.file.name)
             check_sha256(item.file.sha256)
             for source in item.sources:
                 if isinstance(source, PypiSource):

@@ -11,7 +11,7 @@ from typing import Final
 from edgewise.core.errors import InvalidRequest, ModelNotFound, UnsupportedModel
 from edgewise.core.sizes import file_size
 from edgewise.models.files import ModelFormat
-from edgewise.models.importing import COMPANIONS
+from edgewise.models.importing import COMPANIONS, POOLING
 from edgewise.models.names import check_file_name
 
 # Formats whose readers run code that the file brings along, or that nobody here reads.
@@ -106,7 +106,12 @@ def _folder(sizes: Mapping[str, int]) -> list[str] | None:
     if "config.json" not in top or not weights:
         return None
     # Where the usual names are there, others are the same weights once more (consolidated.safetensors) or extras.
-    return [*(usual or weights), *(path for path in top if path in COMPANIONS)]
+    return [*(usual or weights), *(path for path in sizes if path in COMPANIONS or path == POOLING)]
+
+
+def stored_name(path: str) -> str:
+    """What a chosen file is called in the store: without its folder, but for the one that would be a second config.json."""
+    return path if path == POOLING else PurePosixPath(path).name
 
 
 def _only_gguf(sizes: Mapping[str, int], where: str) -> str:

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -21,7 +20,7 @@ from edgewise.models.importing import LICENCE
 from edgewise.models.manifest import ModelInfo, Role, StoredFile
 from edgewise.models.names import check_name
 from edgewise.models.progress import Progress, ProgressSink
-from edgewise.models.references.choose import Chosen, choose, quantization
+from edgewise.models.references.choose import Chosen, choose, quantization, stored_name
 from edgewise.models.references.names import HubName
 from edgewise.models.references.resolved import Resolved
 from edgewise.models.sources.access import SourceAccess
@@ -167,7 +166,7 @@ def _pin(
     for path in chosen.paths:
         item = listed[path]
         source = HubSource(repo=repo, commit=commit, path=path, access=access)
-        name = PurePosixPath(path).name
+        name = stored_name(path)
         if item.sha256 is not None:
             files.append(CatalogFile(file=StoredFile(name=name, sha256=item.sha256, size=item.size), sources=(source,)))
             continue

@@ -6,14 +6,13 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from edgewise.core.errors import BadModelFile, DigestMismatch, InvalidRequest, UnsupportedModel
 from edgewise.models.catalog_types import CatalogEntry, CatalogFile
 from edgewise.models.manifest import ModelInfo, Role, StoredFile
 from edgewise.models.names import check_name
-from edgewise.models.references.choose import choose
+from edgewise.models.references.choose import choose, stored_name
 from edgewise.models.references.layers import Layer, read_layers
 from edgewise.models.references.names import RegistryName
 from edgewise.models.references.resolved import Resolved
@@ -101,7 +100,7 @@ class _Repository:
 
     def pin(self, layer: Layer) -> CatalogFile:
         source = OciSource(host=self._host, repository=self._repository, sha256=layer.sha256, access=self._access)
-        stored = StoredFile(name=PurePosixPath(layer.name).name, sha256=layer.sha256, size=layer.size)
+        stored = StoredFile(name=stored_name(layer.name), sha256=layer.sha256, size=layer.size)
         return CatalogFile(file=stored, sources=(source,))
 
     def read(self, layer: Layer) -> bytes:
