@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from edgewise.core.sizes import file_size
+from edgewise.models.catalog import BUILT_IN
 from tests.fakes.gguf import gguf_bytes
 
 RUN = (
@@ -66,7 +67,7 @@ def as_json(home: Path, *arguments: str, code: int = 0) -> Any:
 def test_the_life_of_a_model_in_json(home: Path, catalogued: bytes) -> None:
     listed = as_json(home, "list")
     assert listed["installed"] == []
-    assert [entry["name"] for entry in listed["available"]] == ["smollm2-135m-instruct", "starter-pictures", "own"]
+    assert [entry["name"] for entry in listed["available"]] == [*(entry.name for entry in BUILT_IN), "own"]
     assert listed["sets"] == {"starter": ["smollm2-135m-instruct"]}
     (pulled,) = as_json(home, "pull", "own")["pulled"]
     assert (pulled["name"], pulled["size"], pulled["context"]) == ("own", len(catalogued), 4096)
