@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import re
 import struct
 import tracemalloc
@@ -187,3 +188,27 @@ def test_memory_stays_flat_over_the_whole_table() -> None:
     assert kept < 1 << 20
     assert peak < 16 << 20
     assert process.memory_info().rss - before < 16 << 20
+
+
+def test_spoilt_files_give_pixels_or_an_error() -> None:
+    """Bytes changed, left out and put in at random: nothing but `InvalidRequest` comes out of a decoder."""
+    chance = random.Random(0)
+    whole = [make() for make, _ in RIGHT.values()] + [NOISY_PNG, NOISY_JPEG, NOISY_WEBP]
+    read = 0
+    for _ in range(3000):
+        data = bytearray(chance.choice(whole))
+        for _ in range(chance.choice((1, 1, 2, 4, 16))):
+            at = chance.randrange(len(data))
+            kind = chance.random()
+            if kind < 0.7:
+                data[min(at, chance.choice((64, at)))] = chance.choice((0, 255, chance.randrange(256)))
+            elif kind < 0.85:
+                data = data[: at + 1]
+            else:
+                data[at:at] = chance.randbytes(4)
+        try:
+            assert read_rgb(bytes(data), "image", frame=chance.choice((0, 0, 1, 5))).dtype == np.uint8
+            read += 1
+        except InvalidRequest:
+            continue
+    assert read > 100
