@@ -23,10 +23,10 @@ from edgewise.models.encoders.weights import Array
 
 MANY: Final = 16
 """Sentences of the larger timing."""
-_FEW: Final = 12
+_FEW: Final = 8
 """Sentences on which each group alone is judged, for the plan of the mixture; the gate then judges it on all."""
 _BATCH: Final = 8
-_ROUNDS: Final = 12
+_ROUNDS: Final = 6
 _SAFETY: Final = 0.8
 """Share of the gate's room that the mixture may plan to use: errors of groups do not quite add up."""
 _TRIES: Final = 4

@@ -134,9 +134,16 @@ def load_text_encoder(
     record = read_ladder(folder, files.digest)
     encoder = TextEncoder(shape, _kept(folder, record, threads) or _float32(files, shape, threads))
     if record is None and climb:
-        order = Order(files=files, text=Path(text), folder=folder, device=device, threads=threads)
+        order = Order(
+            files=files, text=Path(text), folder=folder, device=device, threads=threads, memory_bytes=_room(shape)
+        )
         _Climb(order, lambda found: _take(encoder, folder, found, threads)).start()
     return encoder, f"{RUNTIME}/cpu-{device}-t{threads}/gate-of-float32"
+
+
+def _room(shape: EncoderShape) -> int:
+    """Address space for a climb: a few graphs at once, each with its weights twice, and what the runtime reserves."""
+    return 16 * shape.weight_bytes + (1 << 30)
 
 
 def _float32(files: ModelFiles, shape: EncoderShape, threads: int) -> Rung:
