@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -212,3 +214,25 @@ def test_the_end_is_dropped_and_the_last_special_token_is_kept(files: ModelFiles
     short = tokenizer.shorten(ids, 4)
     assert short == [*ids[:3], ids[-1]]
     assert tokenizer.shorten(ids, len(ids)) == ids
+
+
+def test_a_climb_runs_beside_and_its_winner_is_taken(files: ModelFiles, tmp_path: Path) -> None:
+    encoder, _ = load_text_encoder(files, 1, store=str(tmp_path), text=str(PROSE), device="test")
+    row = tuple(rows_of(files, 1)[0])
+    (before,) = encoder.compute([(row,)])  # answered at once, whatever is being built
+    (climbing,) = (thread for thread in threading.enumerate() if thread.name == "encoder-climb")
+    climbing.join(120)
+    assert not climbing.is_alive()
+    (record,) = read_ladders(tmp_path, files.digest)
+    assert encoder.rung.precision == record.chosen.name
+    (after,) = encoder.compute([(row,)])
+    assert float(np.frombuffer(before[1], np.float32) @ np.frombuffer(after[1], np.float32)) >= 0.999
+
+
+def test_without_room_for_a_climb_float32_serves(
+    files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=256 << 20))
+    encoder, _ = load_text_encoder(files, 1, store=str(tmp_path), text=str(PROSE), device="test")
+    assert encoder.rung.precision == "fp32"
+    assert not [thread for thread in threading.enumerate() if thread.name == "encoder-climb"]

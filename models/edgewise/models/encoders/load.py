@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
+import psutil
 
 from edgewise.core.errors import EdgewiseError, InvalidRequest
 from edgewise.core.log import get_logger
 from edgewise.core.python import module_command
+from edgewise.core.sizes import mib
 from edgewise.models.encoders.build import Order
 from edgewise.models.encoders.graph import build_graph
 from edgewise.models.encoders.record import LadderRecord, ladder_folder, place_name, read_ladder
@@ -37,6 +39,9 @@ MAX_BATCH_TOKENS: Final = 4096
 _BUILD: Final = "edgewise.models.encoders.build"
 _ALIKE: Final = 1.5
 """The longest text of a batch is no longer than the shortest by more than this factor: padding costs as much as text."""
+_CLIMB: Final = 12
+"""Times the weights in float32 that a climb was measured to take (1,053 MiB for all-MiniLM-L6-v2)."""
+_SPARE: Final = 512 << 20
 _SHORT: Final = 16
 """Tokens below which texts count as equally long."""
 
@@ -133,12 +138,23 @@ def load_text_encoder(
     folder = ladder_folder(Path(store), files.digest) / place_name(RUNTIME, device, threads)
     record = read_ladder(folder, files.digest)
     encoder = TextEncoder(shape, _kept(folder, record, threads) or _float32(files, shape, threads))
-    if record is None and climb:
+    if record is None and climb and _has_room(files.name, shape):
         order = Order(
             files=files, text=Path(text), folder=folder, device=device, threads=threads, memory_bytes=_room(shape)
         )
         _Climb(order, lambda found: _take(encoder, folder, found, threads)).start()
     return encoder, f"{RUNTIME}/cpu-{device}-t{threads}/gate-of-float32"
+
+
+def _has_room(name: str, shape: EncoderShape) -> bool:
+    """Whether memory is free for a climb beside all else; otherwise float32 serves until the next load."""
+    needed, free = _CLIMB * shape.weight_bytes, psutil.virtual_memory().available
+    if free < needed + _SPARE:
+        reason = f"it takes {mib(needed)} beside {mib(_SPARE)} that stay free, and {mib(free)} are free"
+        remedy = "free memory and load it again, or run `edgewise models encoders --measure`"
+        log.warning("encoder_climb_skipped", model=name, reason=reason, remedy=remedy, serving=FLOAT32)
+        return False
+    return True
 
 
 def _room(shape: EncoderShape) -> int:
