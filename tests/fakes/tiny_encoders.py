@@ -23,7 +23,7 @@ PROSE = Path(str(package_files("edgewise.pipeline") / "gate_text.txt"))
 def make_encoder(folder: Path, family: str = "bert", *, pooling: str = "mean", **options: Any) -> Path:
     """A folder with config.json, model.safetensors and tokenizer.json; `options` are fields of the configuration."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = _tokenizer()
+    tokenizer = make_tokenizer()
     sizes = {
         "vocab_size": tokenizer.get_vocab_size(),
         "hidden_size": WIDTH,
@@ -70,7 +70,8 @@ def expected(folder: Path, rows: list[list[int]], pooling: str = "mean") -> Any:
     return torch.stack(found).numpy()
 
 
-def _tokenizer() -> tokenizers.Tokenizer:
+def make_tokenizer() -> tokenizers.Tokenizer:
+    """WordPiece of 600 tokens, trained on the prose."""
     found = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     found.pre_tokenizer = pre_tokenizers.Whitespace()
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
