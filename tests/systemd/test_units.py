@@ -27,7 +27,7 @@ from edgewise.cli.install_plan import (
 )
 from edgewise.cloud.fleet.enrolment.authority import CRL_FILE, Authority
 from edgewise.cloud.fleet.enrolment.authority import FOLDER as CA_FOLDER
-from edgewise.cloud.fleet.enrolment.broker_config import ACL_FILE, write_broker_config
+from edgewise.cloud.fleet.enrolment.broker_config import ACL_FILE, CERTIFICATE_FILE, write_broker_config
 from edgewise.cloud.fleet.enrolment.broker_config import FOLDER as BROKER_FOLDER
 from edgewise.core.settings import Settings, load_settings
 
@@ -126,9 +126,12 @@ def test_the_fleets_units_and_the_program_agree(tmp_path: Path) -> None:
     conf = home / written.conf.relative_to(tmp_path)
     assert broker["ExecStart"] == [f"/usr/sbin/mosquitto -c {conf}"]
     assert broker["ConditionPathExists"] == [str(conf)]
-    lists = (tmp_path / CA_FOLDER / CRL_FILE, tmp_path / BROKER_FOLDER / ACL_FILE)
-    assert all(path.exists() for path in lists)
-    assert units[BROKER_UNITS[1]]["PathChanged"] == [str(home / path.relative_to(tmp_path)) for path in lists]
+    watched = [
+        tmp_path / CA_FOLDER / CRL_FILE,
+        *(tmp_path / BROKER_FOLDER / name for name in (ACL_FILE, CERTIFICATE_FILE)),
+    ]
+    assert all(path.exists() for path in watched)
+    assert units[BROKER_UNITS[1]]["PathChanged"] == [str(home / path.relative_to(tmp_path)) for path in watched]
 
 
 def test_the_unit_and_the_program_agree() -> None:
