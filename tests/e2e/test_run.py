@@ -78,7 +78,8 @@ def test_it_does_the_three_acts_prints_their_receipts_and_serves_until_interrupt
     assert "tokens/s, first text after" in output
     assert "from start to answer: " in output
     assert "the service ended with code 0" in rest
-    assert (device["state"], device["models"][0]["name"]) == ("online", "smollm2-135m-instruct")
+    assert device["state"] == "online"
+    assert "smollm2-135m-instruct" in [model["name"] for model in device["models"]]
     assert device["gauges"]["tokens_per_s"] > 0  # those of the acts
 
 
