@@ -51,10 +51,15 @@ def truth(service: Asked, texts: list[str]) -> Any:
     return expected(service.folder, load_tokenizer(encoder_files(service.folder)).encode(texts), "cls")
 
 
+def alike(got: np.ndarray[Any, Any], exact: np.ndarray[Any, Any]) -> bool:
+    """By cosine: 8 bits may have taken the place of float32 by now."""
+    return bool((got * exact).sum(1).min() >= 0.99)
+
+
 def test_openais_client_gets_the_vectors_of_the_model_in_order(service: Asked) -> None:
     client = openai.OpenAI(base_url=f"{service.url}/v1", api_key="unused")
     found = client.embeddings.create(model="small", input=TEXTS)  # base64 on the wire
-    np.testing.assert_allclose([it.embedding for it in found.data], truth(service, TEXTS), atol=2e-3)
+    assert alike(np.asarray([it.embedding for it in found.data]), truth(service, TEXTS))
     assert [it.index for it in found.data] == list(range(len(TEXTS)))
     rows = load_tokenizer(encoder_files(service.folder)).encode(TEXTS)
     assert found.usage.prompt_tokens == found.usage.total_tokens == sum(map(len, rows))
@@ -71,7 +76,7 @@ def test_token_ids_and_the_encoder_that_is_there_without_its_name(service: Asked
         assert answer["model"] == "small"
         assert len(answer["data"]) == count
         got = np.asarray([it["embedding"] for it in answer["data"]])
-        np.testing.assert_allclose(got, truth(service, TEXTS[:count]), atol=2e-3)
+        assert alike(got, truth(service, TEXTS[:count]))
 
 
 def test_many_texts_of_many_callers_come_back_to_whom_they_belong(service: Asked) -> None:
@@ -83,7 +88,7 @@ def test_many_texts_of_many_callers_come_back_to_whom_they_belong(service: Asked
         part = texts[first:] + texts[:first]
         answer = service.post("/v1/embeddings", input=part).json()
         got = np.asarray([it["embedding"] for it in answer["data"]])
-        if not np.allclose(got, np.concatenate([exact[first:], exact[:first]]), atol=5e-3):
+        if not alike(got, np.concatenate([exact[first:], exact[:first]])):
             wrong.append(first)
 
     callers = [threading.Thread(target=ask, args=(first,)) for first in range(0, 40, 5)]
