@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from edgewise.api.keep_alive import KeepAlive
-from edgewise.api.parse import SMALLEST_TOP_P, Caller
+from edgewise.api.parse import SMALLEST_TOP_P
 from edgewise.api.schemas import MAX_TIMEOUT_S
 from edgewise.pipeline.seeds import MAX_SEED
 from edgewise.pipeline.task import Sampling
@@ -62,8 +62,3 @@ def drawing(
         ignore_eos=bool(body.ignore_eos),
         top_logprobs=top_logprobs,
     )
-
-
-def deadline(body: DrawingBody, caller: Caller) -> float | None:
-    limits = [limit for limit in (body.timeout, caller.timeout_s) if limit is not None]
-    return min(limits) if limits else None

@@ -24,7 +24,7 @@ from edgewise.api.tools import tool_choice_of, tools_of
 from edgewise.core.errors import InvalidRequest, UnsupportedField
 from edgewise.core.priority import Priority
 from edgewise.core.privacy import Labels, Privacy
-from edgewise.pipeline.model import ServedModel
+from edgewise.pipeline.model import Served, ServedModel
 from edgewise.pipeline.plan import PolicyName
 from edgewise.pipeline.task import Sampling, Task, TextInput
 
@@ -81,10 +81,14 @@ class Caller:
         """Whom fairness among callers knows."""
         return ANONYMOUS if self.key is None else self.key.id
 
-    def priority(self, model: ServedModel) -> Priority:
+    def deadline_s(self, timeout_s: float | None) -> float | None:
+        """The shorter of the service's limit and what the request's body asks for."""
+        return min((limit for limit in (timeout_s, self.timeout_s) if limit is not None), default=None)
+
+    def priority(self, model: Served) -> Priority:
         return priority_in_force(self.asked_priority, self.key, self.model_priority.get(model.name))
 
-    def privacy(self, model: ServedModel, inherited: Privacy | None = None) -> Privacy:
+    def privacy(self, model: Served, inherited: Privacy | None = None) -> Privacy:
         """The label of a request to a model; `inherited` is that of the answer it continues. Raises as `privacy_in_force`."""
         floor = self.labels.strictest(self.label, self.labels.model(model.names), inherited)
         return privacy_in_force(self.asked_privacy, floor)
@@ -123,7 +127,7 @@ def chat_task(body: ChatBody, model: ServedModel, caller: Caller) -> tuple[Task,
         priority=caller.priority(model),
         privacy=caller.privacy(model),
         policy=caller.policy,
-        deadline_s=_deadline(body, caller),
+        deadline_s=caller.deadline_s(body.timeout),
         ignored=(*_ignored(body, CHAT_IGNORED), *message_ignored),
     )
     return task, _form(body, logprobs=bool(body.logprobs))
@@ -151,7 +155,7 @@ def completion_task(body: CompletionBody, model: ServedModel, caller: Caller) ->
         priority=caller.priority(model),
         privacy=caller.privacy(model),
         policy=caller.policy,
-        deadline_s=_deadline(body, caller),
+        deadline_s=caller.deadline_s(body.timeout),
         ignored=_ignored(body, COMPLETION_IGNORED),
     )
     return task, _form(body, logprobs=body.logprobs is not None, echo=bool(body.echo))
@@ -210,11 +214,6 @@ def _sampling(body: Generation, max_tokens: int | None, top_logprobs: int | None
         ignore_eos=bool(body.ignore_eos),
         top_logprobs=top_logprobs,
     )
-
-
-def _deadline(body: Generation, caller: Caller) -> float | None:
-    limits = [limit for limit in (body.timeout, caller.timeout_s) if limit is not None]
-    return min(limits) if limits else None
 
 
 def _form(body: Generation, *, logprobs: bool, echo: bool = False) -> AnswerForm:

@@ -182,6 +182,16 @@ class ServedEncoder:
         return (self.name, *self.aliases)
 
 
+Served = ServedModel | ServedPictures | ServedEncoder
+
+
+def role_of(served: Served) -> Role:
+    """What a model is for."""
+    if isinstance(served, ServedEncoder):
+        return served.role
+    return "diffusion" if isinstance(served, ServedPictures) else "llm"
+
+
 class Observed(Protocol):
     """What an engine of any kind tells of itself."""
 

@@ -26,6 +26,7 @@ from edgewise.pipeline.model import (
     ModelStatus,
     Observed,
     PoolStatus,
+    Served,
     ServedEncoder,
     ServedModel,
     ServedPictures,
@@ -33,6 +34,7 @@ from edgewise.pipeline.model import (
     no_encoder,
     no_pictures,
     pinned_error,
+    role_of,
     unknown_model,
     wrong_role,
 )
@@ -53,7 +55,6 @@ _STATES: Mapping[State, ModelState] = {
 _CHAT = {"in-file": True, "none": False, "unknown": None}
 _Stamp = tuple[int, int, int]
 _Read = ReadModel | ReadPictures | ReadEncoder
-_Served = ServedModel | ServedPictures | ServedEncoder
 _Pooled = PooledEngine | PooledPictures | PooledEncoder
 
 
@@ -72,7 +73,7 @@ class _Opened:
     """What of a known model is in memory."""
 
     read: _Read
-    served: _Served
+    served: Served
     asked: float
 
 
@@ -104,7 +105,7 @@ class InstalledModels(Models):
         self._keep_alive = dict(_keep_alive(text) for text in settings.pool.keep_alive)
         self._known: dict[str, _Known] = {}
         self._opened: dict[str, _Opened] = {}
-        self._opening: dict[str, asyncio.Task[_Served]] = {}
+        self._opening: dict[str, asyncio.Task[Served]] = {}
         self._numbers = itertools.count(1)
         pool.on_unloaded = self._unloaded
 
@@ -179,7 +180,7 @@ class InstalledModels(Models):
     async def open(self, name: str, *, keep_alive_s: float | None = None) -> ServedModel:
         served = await self._open_any(_plain(name), name, keep_alive_s)
         if not isinstance(served, ServedModel):
-            raise wrong_role(served.name, served.role if isinstance(served, ServedEncoder) else "diffusion")
+            raise wrong_role(served.name, role_of(served))
         return served
 
     async def open_pictures(self, name: str | None, *, keep_alive_s: float | None = None) -> ServedPictures:
@@ -190,7 +191,7 @@ class InstalledModels(Models):
         plain = member_for_role(name, "diffusion") if name in SETS else name
         served = await self._open_any(plain, name, keep_alive_s)
         if not isinstance(served, ServedPictures):
-            raise wrong_role(served.name, served.role if isinstance(served, ServedEncoder) else "llm")
+            raise wrong_role(served.name, role_of(served))
         return served
 
     async def open_encoder(self, role: Role, name: str | None, *, keep_alive_s: float | None = None) -> ServedEncoder:
@@ -201,11 +202,10 @@ class InstalledModels(Models):
         plain = member_for_role(name, role) if name in SETS else name
         served = await self._open_any(plain, name, keep_alive_s)
         if not isinstance(served, ServedEncoder) or served.role != role:
-            theirs = "diffusion" if isinstance(served, ServedPictures) else getattr(served, "role", "llm")
-            raise wrong_role(served.name, theirs)
+            raise wrong_role(served.name, role_of(served))
         return served
 
-    async def _open_any(self, plain: str, name: str, keep_alive_s: float | None) -> _Served:
+    async def _open_any(self, plain: str, name: str, keep_alive_s: float | None) -> Served:
         stamp = self._stamp(plain) if not self._settings.models or plain in self._allowed else None
         if stamp is None:
             self._forget(plain)
@@ -241,7 +241,7 @@ class InstalledModels(Models):
             return None
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
-    async def _open_once(self, name: str, stamp: _Stamp) -> _Served:
+    async def _open_once(self, name: str, stamp: _Stamp) -> Served:
         """Callers who ask at the same time share one opening; one who leaves does not end it for the others."""
         task = self._opening.get(name)
         if task is None:
@@ -254,12 +254,12 @@ class InstalledModels(Models):
             raise again(error) from error
         return task.result()
 
-    def _opening_done(self, name: str, task: asyncio.Task[_Served]) -> None:
+    def _opening_done(self, name: str, task: asyncio.Task[Served]) -> None:
         del self._opening[name]
         if not task.cancelled():
             task.exception()  # seen, also if everybody who asked has left
 
-    async def _open(self, name: str, stamp: _Stamp) -> _Served:
+    async def _open(self, name: str, stamp: _Stamp) -> Served:
         self._pool.book.sharing = len(await self._manifests()) > 1
         read = await asyncio.to_thread(_read, self._settings, self._store, name, self._room_for(name))
         digest = read.config.model.digest
@@ -276,7 +276,7 @@ class InstalledModels(Models):
             key = known.key
             self._close(name)
         engine: _Pooled
-        served: _Served
+        served: Served
         if isinstance(read, ReadEncoder):
             engine = PooledEncoder(self._pool, key, read.config)
             served = read.served(engine, _aliases(name))

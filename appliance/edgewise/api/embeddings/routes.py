@@ -15,7 +15,6 @@ from edgewise.api.deps import ApiDependencies
 from edgewise.api.embeddings.schemas import EmbeddingsBody, RerankBody, check_count
 from edgewise.api.generate import admit, caller, read_body
 from edgewise.api.openapi import request_body
-from edgewise.api.priority import priority_in_force
 from edgewise.api.responses import json_response
 from edgewise.api.schemas import validate
 from edgewise.api.sse import attended
@@ -72,7 +71,6 @@ async def _task(
     """A validated body as a task. Raises `EdgewiseError`, naming the field."""
     asking = caller(context, deps)
     model = await deps.models.open_encoder("embeddings", body.model, keep_alive_s=body.keep_alive)
-    limits = [limit for limit in (body.timeout, asking.timeout_s) if limit is not None]
     return EmbedTask(
         id=asking.request_id,
         model=model,
@@ -80,8 +78,8 @@ async def _task(
         field=field,
         truncate=bool(body.truncate),
         key=asking.key_id,
-        priority=priority_in_force(asking.asked_priority, asking.key, asking.model_priority.get(model.name)),
-        deadline_s=min(limits, default=None),
+        priority=asking.priority(model),
+        deadline_s=asking.deadline_s(body.timeout),
     )
 
 

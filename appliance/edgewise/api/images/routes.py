@@ -17,8 +17,6 @@ from edgewise.api.images.schemas import EditBody, ImageBody, check, size_of
 from edgewise.api.images.writer import PictureForm, picture_events, whole_answer
 from edgewise.api.openapi import request_body
 from edgewise.api.parse import Caller
-from edgewise.api.priority import priority_in_force
-from edgewise.api.privacy import privacy_in_force
 from edgewise.api.responses import json_response
 from edgewise.api.schemas import validate
 from edgewise.api.sse import EventStream, attended
@@ -75,8 +73,6 @@ async def prepare(deps: ApiDependencies, body: ImageBody, caller: Caller, kind: 
     ignored = check(body)
     width, height = size_of(body.size)
     model = await deps.models.open_pictures(body.model, keep_alive_s=body.keep_alive)
-    floor = caller.labels.strictest(caller.label, caller.labels.model(model.names))
-    limits = [limit for limit in (body.timeout, caller.timeout_s) if limit is not None]
     form = PictureForm(
         kind=kind,
         stream=bool(body.stream),
@@ -99,9 +95,9 @@ async def prepare(deps: ApiDependencies, body: ImageBody, caller: Caller, kind: 
         n=body.n or 1,
         seed=None if body.seed is None else normalize_seed(body.seed),
         key=caller.key_id,
-        priority=priority_in_force(caller.asked_priority, caller.key, caller.model_priority.get(model.name)),
-        deadline_s=min(limits, default=None),
-        privacy=privacy_in_force(caller.asked_privacy, floor),
+        priority=caller.priority(model),
+        deadline_s=caller.deadline_s(body.timeout),
+        privacy=caller.privacy(model),
         policy=caller.policy,
         ignored=ignored,
     )

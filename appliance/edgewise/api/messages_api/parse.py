@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgewise.api.checks import a_string, an_object, function, only, refuse
-from edgewise.api.extensions import deadline, drawing
+from edgewise.api.extensions import drawing
 from edgewise.api.messages_api.content import read_conversation
 from edgewise.api.messages_api.schemas import IGNORED, REFUSED, CountBody, MessagesBody
 from edgewise.api.parse import AnswerForm, Caller
@@ -42,7 +42,7 @@ def messages_task(body: MessagesBody | CountBody, model: ServedModel, caller: Ca
         priority=caller.priority(model),
         privacy=caller.privacy(model),
         policy=caller.policy,
-        deadline_s=deadline(body, caller),
+        deadline_s=caller.deadline_s(body.timeout),
         tool_choice=_tool_choice(body.tool_choice, tools),
         answer_format=_format(body.output_config or {}),
         ignored=(

@@ -127,7 +127,6 @@ def pipelines_router(deps: ApiDependencies) -> APIRouter:
 def asked_of(body: PipelineBody, caller: Caller) -> Asked:
     """A validated body as the chain wants it. Raises `NotPermitted` where the header would loosen a label."""
     floor = caller.labels.strictest(caller.label)
-    limits = [limit for limit in (body.timeout, caller.timeout_s) if limit is not None]
     return Asked(
         id=caller.request_id,
         input=body.input,
@@ -137,7 +136,7 @@ def asked_of(body: PipelineBody, caller: Caller) -> Asked:
         priority=priority_in_force(caller.asked_priority, caller.key, None),
         privacy=privacy_in_force(caller.asked_privacy, floor),
         policy=caller.policy,
-        deadline_s=min(limits, default=None),
+        deadline_s=caller.deadline_s(body.timeout),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgewise.api.checks import a_string, an_object, function, only, refuse
 from edgewise.api.errors import WrongType
-from edgewise.api.extensions import deadline, drawing
+from edgewise.api.extensions import drawing
 from edgewise.api.parse import AnswerForm, Caller
 from edgewise.api.responses_api.items import Input, messages_of, read_input
 from edgewise.api.responses_api.schemas import IGNORED, INCLUDE_IGNORED, INCLUDE_LOGPROBS, REFUSED, ResponsesBody
@@ -78,7 +78,7 @@ def responses_task(
         priority=caller.priority(model),
         privacy=caller.privacy(model, history.privacy),
         policy=caller.policy,
-        deadline_s=deadline(body, caller),
+        deadline_s=caller.deadline_s(body.timeout),
         tool_choice=_tool_choice(body.tool_choice, tools, parallel=parallel),
         answer_format=answer_format,
         ignored=(*_ignored(body), *include_ignored, *text_ignored, *given.ignored),

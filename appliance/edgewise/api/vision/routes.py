@@ -12,8 +12,6 @@ from edgewise.api.context import RequestContext
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.generate import admit, caller, read_body
 from edgewise.api.openapi import request_body
-from edgewise.api.priority import priority_in_force
-from edgewise.api.privacy import privacy_in_force
 from edgewise.api.responses import json_response
 from edgewise.api.schemas import validate
 from edgewise.api.sse import attended
@@ -61,8 +59,6 @@ async def _look(
     context.facts["model"] = model.name
     assert context.record is not None
     context.record.model = model.name
-    floor = asking.labels.strictest(asking.label, asking.labels.model(model.names))
-    limits = [limit for limit in (body.timeout, asking.timeout_s) if limit is not None]
     picture = await asyncio.to_thread(
         read_source, body.image, "image", max_bytes=deps.limits.max_body_bytes, policy=deps.fetch
     )
@@ -73,9 +69,9 @@ async def _look(
             picture=picture,
             options=options if body.frame is None else {**options, "frame": body.frame},
             key=asking.key_id,
-            priority=priority_in_force(asking.asked_priority, asking.key, asking.model_priority.get(model.name)),
-            deadline_s=min(limits, default=None),
-            privacy=privacy_in_force(asking.asked_privacy, floor),
+            priority=asking.priority(model),
+            deadline_s=asking.deadline_s(body.timeout),
+            privacy=asking.privacy(model),
         )
     )
 
