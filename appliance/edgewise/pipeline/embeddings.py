@@ -14,10 +14,10 @@ from edgewise.core.priority import Priority
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
 from edgewise.models.encoders.rows import pack_rows
 from edgewise.models.encoders.text import TextFace
+from edgewise.pipeline.encode import encode
 from edgewise.pipeline.hooks.hooks import Hooks, Passage
 from edgewise.pipeline.hooks.protocol import Call, PromptText
 from edgewise.pipeline.model import ServedEncoder
-from edgewise.pipeline.run_base import raise_reported
 
 ROWS: Final = 32
 """Texts in one request to the engine: so many that a batch pays, and so few that an urgent request does not wait long."""
@@ -81,9 +81,9 @@ async def embed(task: EmbedTask, hooks: Hooks, *, clock: Callable[[], float] = t
     tokens = sum(map(len, rows))
     if passage is not None:
         await passage.begin(tokens, 1)
-    began = clock()
+    began, parts = clock(), _parts(rows)
     try:
-        chunks = await _ask(task, rows)
+        chunks = await _ask(task, rows, parts)
     except BaseException:
         if passage is not None:
             await passage.end("error")
@@ -91,7 +91,7 @@ async def embed(task: EmbedTask, hooks: Hooks, *, clock: Callable[[], float] = t
     if passage is not None:
         await passage.pass_picture(0, b"".join(chunk.content for chunk in chunks))
     return Embedded(
-        vectors=_in_order(rows, chunks, face.shape.width),
+        vectors=_in_order(parts, chunks, face.shape.width),
         tokens=tokens,
         truncated=truncated,
         precision=" + ".join(dict.fromkeys(str(chunk.result["precision"]) for chunk in chunks)),
@@ -154,10 +154,9 @@ def _within(
     return [face.tokenizer.shorten(row, most) for row in rows], long
 
 
-async def _ask(task: EmbedTask, rows: Sequence[Sequence[int]]) -> list[EncodeChunk]:
-    """Requests of `ROWS` rows, the shortest rows first, all under way at once. If one fails, the others are cancelled."""
-    parts = [_pick(rows, part) for part in _parts(rows)]
-    asked = [asyncio.create_task(_one(task, number, part)) for number, part in enumerate(parts)]
+async def _ask(task: EmbedTask, rows: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]) -> list[EncodeChunk]:
+    """A request for each part, all under way at once. If one fails, the others are cancelled."""
+    asked = [asyncio.create_task(_one(task, number, [rows[at] for at in part])) for number, part in enumerate(parts)]
     try:
         return list(await asyncio.gather(*asked))
     finally:
@@ -174,25 +173,18 @@ async def _one(task: EmbedTask, number: int, rows: Sequence[Sequence[int]]) -> E
         priority=task.priority,
         deadline_s=task.deadline_s,
     )
-    stream = await task.model.engine.submit(request)
-    async for chunk in stream:
-        raise_reported(chunk)
-        return chunk
-    raise EngineFault(f"The engine of '{task.model.name}' ended a request without an answer.")
+    return await encode(task.model, request)
 
 
 def _parts(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Indices of `ROWS` rows that are asked for together, the shortest rows first."""
     order = sorted(range(len(rows)), key=lambda at: len(rows[at]))
     return [order[at : at + ROWS] for at in range(0, len(order), ROWS)]
 
 
-def _pick(rows: Sequence[Sequence[int]], part: Sequence[int]) -> list[Sequence[int]]:
-    return [rows[at] for at in part]
-
-
-def _in_order(rows: Sequence[Sequence[int]], chunks: Sequence[EncodeChunk], width: int) -> tuple[array[float], ...]:
-    vectors: list[array[float]] = [array("f")] * len(rows)
-    for part, chunk in zip(_parts(rows), chunks, strict=True):
+def _in_order(parts: Sequence[Sequence[int]], chunks: Sequence[EncodeChunk], width: int) -> tuple[array[float], ...]:
+    vectors: list[array[float]] = [array("f")] * sum(map(len, parts))
+    for part, chunk in zip(parts, chunks, strict=True):
         numbers = array("f")
         numbers.frombytes(chunk.content)
         if len(numbers) != width * len(part):

@@ -9,8 +9,8 @@ from typing import Any, Final
 from edgewise.core.priority import Priority
 from edgewise.core.privacy import Privacy
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
+from edgewise.pipeline.encode import encode
 from edgewise.pipeline.model import ServedEncoder
-from edgewise.pipeline.run_base import raise_reported
 
 _WHY: Final = "Models that look at pictures run on this device only."
 
@@ -57,12 +57,7 @@ async def look(task: LookTask) -> Look:
         priority=task.priority,
         deadline_s=task.deadline_s,
     )
-    stream = await task.model.engine.submit(request)
-    try:
-        chunk = await stream.__anext__()
-    finally:
-        await stream.aclose()
-    raise_reported(chunk)
+    chunk = await encode(task.model, request)
     return Look(chunk.result, _receipt(task, chunk))
 
 
