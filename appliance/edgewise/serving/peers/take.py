@@ -111,14 +111,15 @@ class _Errand:
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """A request whose pages are wanted, at most `most` of them. `pace`: of computing, tokens a second. `held`: how many of them
-    the engine has itself, for each form in which they may come, the best first."""
+    """A request whose pages are wanted, at most `most` of them. `pace`: of computing, tokens a second. `chains`, `held`: how the
+    engine calls them, and how many it has itself, for each form in which they may come, the best first."""
 
     engine: EngineClient
     info: EngineInfo
     request: GenerateRequest
     pace: float
     most: int
+    chains: Mapping[PageForm, list[PageHash]]
     held: Mapping[PageForm, int]
 
     def break_even(self, form: PageForm) -> float:
@@ -126,8 +127,8 @@ class _Wish:
 
     def errand(self, peer: Peer, names: list[PageHash], form: PageForm, rounded: _Errand | None) -> _Errand:
         salt = f"quarantine:{secrets.token_hex(16)}"
-        own = self.request.salt if form == "exact" else rounded_salt(self.request.salt)
-        lasting, hidden = (_chain_of(self.request, one, self.info)[: len(names)] for one in (own, salt))
+        lasting = self.chains[form][: len(names)]
+        hidden = _chain_of(self.request, salt, self.info)[: len(names)]
         return _Errand(
             *(self.engine, self.info, self.request, peer, names, lasting, hidden, salt),
             held=self.held[form],
@@ -177,7 +178,7 @@ class PeerPages:
             return request, _same
         taken = None
         if request.shared:
-            chain = _chain([*request.prompt, *request.output], chain_start(request.salt), info.page_tokens)
+            chain = _chain_of(request, request.salt, info)
             self._shown.add(info.digest, request.salt, chain)
             if self._may_ask(info, request, chain):
                 self._busy.add(info.digest)
@@ -221,10 +222,12 @@ class PeerPages:
     ) -> _Taken | None:
         held = (await engine.pages("held", chain)).count
         may_round = info.kv_int4_page_bytes > 0 and await asyncio.to_thread(self._may_round, info.digest)
-        rounded_held = 0
+        chains: dict[PageForm, list[PageHash]] = {"exact": chain}
+        helds: dict[PageForm, int] = {"exact": held}
         if may_round:
-            rounded_held = (await engine.pages("held", _chain_of(request, rounded_salt(request.salt), info))).count
-            if (rounded_held - held) * info.page_tokens >= self._min_tokens:
+            chains["int4"] = _chain_of(request, rounded_salt(request.salt), info)
+            helds["int4"] = (await engine.pages("held", chains["int4"])).count
+            if (helds["int4"] - held) * info.page_tokens >= self._min_tokens:
                 return _Taken(0, form="int4")
         if (len(chain) - held) * info.page_tokens < self._min_tokens:
             return None
@@ -236,12 +239,9 @@ class PeerPages:
         if hurried or room * info.page_tokens < self._min_tokens:
             return None
         most = min(len(chain), room, MAX_NAMES)
-        helds: dict[PageForm, int] = {"exact": held}
-        if may_round:
-            helds["int4"] = rounded_held
         for peer in self._peers:
             if peer.usable(request.salt):
-                errand = await self._ask(peer, _Wish(engine, info, request, pace, most, helds))
+                errand = await self._ask(peer, _Wish(engine, info, request, pace, most, chains, helds))
                 if errand is not None:
                     return await self._carry_out(errand)
         return None
