@@ -57,7 +57,7 @@ def _measure(settings: Settings, store: Store, manifest: Manifest) -> None:
     # Here: it brings ONNX Runtime along.
     from edgewise.models.encoders.build import Order, climb
     from edgewise.models.encoders.record import ladder_folder, place_name
-    from edgewise.models.encoders.run import RUNTIME
+    from edgewise.models.onnx_session import RUNTIME
 
     threads = settings.engine.threads or len(os.sched_getaffinity(0))
     place = place_name(RUNTIME, cpu_family(), threads)

@@ -19,11 +19,12 @@ from edgewise.models.encoders.graph import Form, build_graph, groups, products
 from edgewise.models.encoders.load import MAX_BATCH_TOKENS, Rung, TextEncoder, batches, load_text_encoder
 from edgewise.models.encoders.record import RECORD, place_name, read_ladder, read_ladders
 from edgewise.models.encoders.rows import pack_rows, unpack_rows
-from edgewise.models.encoders.run import RUNTIME, Session
+from edgewise.models.encoders.run import Session
 from edgewise.models.encoders.shape import read_shape
 from edgewise.models.encoders.text import load_tokenizer
 from edgewise.models.encoders.weights import read_weights
 from edgewise.models.files import ModelFiles
+from edgewise.models.onnx_session import RUNTIME
 from tests.fakes.tiny_encoders import MAX_TOKENS, PROSE, WIDTH, encoder_files, expected, make_encoder
 
 FAMILIES = [("bert", "mean"), ("roberta", "mean"), ("bert", "cls")]

@@ -82,7 +82,7 @@ def test_the_ladders_winner_stays_near_transformers(
     files: ModelFiles, rows: list[list[int]], truth: Any, tmp_path: Path
 ) -> None:
     from edgewise.models.encoders.record import ladder_folder, place_name
-    from edgewise.models.encoders.run import RUNTIME
+    from edgewise.models.onnx_session import RUNTIME
 
     folder = ladder_folder(tmp_path, files.digest) / place_name(RUNTIME, "here", 1)
     record = climb(Order(files=files, text=PROSE, folder=folder, device="here", threads=1), lambda *_: None)

@@ -21,12 +21,12 @@ from typing import Any, Final
 from edgewise.core.errors import BadModelFile, EdgewiseError
 from edgewise.models.encoders.ladder import MANY, Ladder, Told
 from edgewise.models.encoders.record import GATE, LadderRecord, write_winner
-from edgewise.models.encoders.run import RUNTIME
 from edgewise.models.encoders.shape import read_shape
 from edgewise.models.encoders.text import load_tokenizer
 from edgewise.models.encoders.weights import read_weights
 from edgewise.models.files import ModelFiles
 from edgewise.models.manifest import TIME_FORMAT
+from edgewise.models.onnx_session import RUNTIME
 
 SENTENCES: Final = 64
 """For the calibration, and as many others for the gate."""

@@ -25,10 +25,11 @@ from edgewise.models.encoders.build import Order
 from edgewise.models.encoders.graph import build_graph
 from edgewise.models.encoders.record import LadderRecord, ladder_folder, place_name, read_ladder
 from edgewise.models.encoders.rows import Rows, unpack_rows
-from edgewise.models.encoders.run import RUNTIME, Session
+from edgewise.models.encoders.run import Session
 from edgewise.models.encoders.shape import EncoderShape, read_shape
 from edgewise.models.encoders.weights import Array, read_weights
 from edgewise.models.files import ModelFiles
+from edgewise.models.onnx_session import RUNTIME
 
 log = get_logger(__name__)
 

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import onnxruntime as ort
 
 from edgewise.models.encoders.graph import IDS, MASK, OUT
 from edgewise.models.encoders.weights import Array
+from edgewise.models.onnx_session import open_session, options_for
 
-RUNTIME: Final = f"onnxruntime-{ort.__version__}"
-_CPU: Final = "CPUExecutionProvider"
 _ERRORS: Final = 3
 
 
@@ -26,15 +24,10 @@ class Session:
     """
 
     def __init__(self, model: bytes | Path, threads: int) -> None:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
+        options = options_for(threads)
         options.log_severity_level = _ERRORS
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # A provider that is asked for and not there is an error, never another one in its place.
-        self._session = ort.InferenceSession(
-            model if isinstance(model, bytes) else str(model), options, providers=[_CPU]
-        )
+        self._session = open_session(model, options)
 
     def run(self, rows: Sequence[Sequence[int]]) -> Array:
         """Vectors [rows, width], float32, of length one.

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32]
+from edgewise.models.vision.network import Floats
+
 Corners = npt.NDArray[np.float64]
 """[4, 2]: x, y of the top left, top right, bottom right and bottom left corner of the text."""
 

@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-import onnxruntime
 from PIL import Image
 
 from edgewise.core.errors import BadModelFile
 from edgewise.models.files import ModelFiles
 from edgewise.models.media.pictures import open_picture, to_rgb
+from edgewise.models.onnx_session import RUNTIME, open_session, options_for
+from edgewise.models.vision.network import Floats
 
 PARAM: Final = "image"
 """The field that a picture comes in."""
 
-Floats = npt.NDArray[np.float32]
 Result = tuple[Mapping[str, Any], bytes]
 
 
@@ -65,14 +63,10 @@ class Session:
     """A graph with one input and one output on the CPU."""
 
     def __init__(self, model: Path | bytes, threads: int) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
+        options = options_for(threads)
         options.enable_cpu_mem_arena = False  # sizes vary: an arena keeps the largest for ever
         try:
-            self._session = onnxruntime.InferenceSession(
-                model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
-            )
+            self._session = open_session(model, options)
         except Exception as error:  # its errors have no common class but this
             raise BadModelFile(f"A network cannot be loaded ({error}): pull the model again.") from error
         (self._input,) = (one.name for one in self._session.get_inputs())
@@ -95,4 +89,4 @@ def path_of(files: ModelFiles, name: str) -> Path:
 
 
 def numeric_class() -> str:
-    return f"onnxruntime-{onnxruntime.__version__}/cpu/float32"
+    return f"{RUNTIME}/cpu/float32"

@@ -5,27 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from edgewise.core.errors import BadModelFile
+from edgewise.models.vision.network import Network
 
 CHECKPOINT: Final = "efficientnet-lite0.pth"
 SYNSETS: Final = "imagenet_synsets.txt"
 LEMMAS: Final = "imagenet_synset_to_lemma.txt"
 _CROP: Final = 0.875
 _MEAN, _SPREAD = 127.0, 128.0
-
-Floats = npt.NDArray[np.float32]
-
-
-class Network(Protocol):
-    """Float32 [n, 3, side, side] in, logits [n, classes] out."""
-
-    def __call__(self, pictures: Floats) -> Floats: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +39,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Labeller:
-    """`classes`: synset and names of each output of the network; `side`: of its pictures, in pixels."""
+    """`network`: to logits [n, classes]; `classes`: synset and names of each of them; `side`: of its pictures, in pixels."""
 
     network: Network
     classes: Sequence[tuple[str, str]]

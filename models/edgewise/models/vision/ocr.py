@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from edgewise.models.vision.boxes import Box, find_boxes, reading_order
+from edgewise.models.vision.network import Floats, Network
 
 DETECTOR: Final = "detect.onnx"
 DIRECTION: Final = "direction.onnx"
@@ -32,14 +32,6 @@ _MAX_TEXT_WIDTH: Final = 3200
 _BATCH: Final = 6
 _UPSIDE_DOWN: Final = 0.9
 _MIN_SCORE: Final = 0.5
-
-Floats = npt.NDArray[np.float32]
-
-
-class Network(Protocol):
-    """One network: float32 [n, 3, height, width] in, one output."""
-
-    def __call__(self, pictures: Floats) -> Floats: ...
 
 
 @dataclass(frozen=True, slots=True)
