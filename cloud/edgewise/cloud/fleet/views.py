@@ -12,6 +12,8 @@ DeviceState = Literal["online", "degraded", "draining", "offline-expected", "off
 RolloutState = Literal[
     "draft", "waiting-approval", "running", "paused", "succeeded", "failed", "rolling-back", "rolled-back", "cancelled"
 ]
+GOING: tuple[RolloutState, ...] = ("waiting-approval", "running", "paused", "rolling-back")
+"""States of a rollout that has begun and not ended."""
 Item = TypeVar("Item")
 
 

@@ -264,7 +264,7 @@ def _stages(rollout: views.RolloutView) -> None:
 def _stage(rollout: views.RolloutView, stage: Stage, index: int) -> None:
     own = [device for device in rollout.devices if device.stage == index]
     counts = {name: sum(device.state == name for device in own) for name in _FIRST}
-    current = rollout.state in ("running", "paused", "waiting-approval", "rolling-back") and rollout.stage == index
+    current = rollout.state in views.GOING and rollout.stage == index
     with Tag("li", cls=f"stage {'current' if current else ''}", aria_current="step" if current else None):
         Tag("h3", f"Stage {index + 1}: {stage_text(stage)}")
         Tag("div", f"{plural(len(own), 'device')}, watched for {span(stage.bake_s)}, within {span(stage.deadline_s)}"

@@ -7,10 +7,10 @@ from sqlalchemy.orm import Session
 
 from edgewise.cloud.fleet.db.tables import CommandLog, CommandRow, CommandStep, Rollout
 from edgewise.cloud.fleet.rollouts.facts import PROBE, TRY, command_key
+from edgewise.cloud.fleet.views import GOING
 from edgewise.wire.fleet import ENDED
 
 _COMMANDS = 100  # of one transaction: each may have hundreds of steps and parts of a log
-_GOING = ("waiting-approval", "running", "paused", "rolling-back")
 
 
 def delete_ended(session: Session, before: float) -> int:
@@ -18,7 +18,7 @@ def delete_ended(session: Session, before: float) -> int:
 
     Those of a rollout stay as long as it goes on: what it no longer finds it would ask for again.
     """
-    rollouts = session.scalars(select(Rollout.id).where(Rollout.state.in_(_GOING)))
+    rollouts = session.scalars(select(Rollout.id).where(Rollout.state.in_(GOING)))
     theirs = [command_key(rollout, what) for rollout in rollouts for what in (TRY, PROBE)]
     query = (
         select(CommandRow.id)
