@@ -257,11 +257,9 @@ class Agent:
     async def _tell_again(self) -> None:
         """All that a fleet which has come may have missed, not in the same moment as every other device."""
         await self._deps.clock.sleep(random.uniform(0.0, _SPREAD_S))  # noqa: S311 - spreads load, hides nothing
-        self._uplink.sender.link_up()
-        self._telemetry.soon()
         try:
             await self._presence.tell_sync()
-            await self._desired.twin.report_all()
+            await self._born()
         except EdgewiseError as error:  # the next connect tells it
             log.info("not_told_again", reason=error.message)
 
