@@ -1,10 +1,10 @@
-"""Waiting with a limit."""
+"""Waiting with a limit, and for the end of a task."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
@@ -32,3 +32,10 @@ async def within(work: Awaitable[Result], seconds: float, late: Callable[[], Exc
         raise
     finally:
         timer.cancel()
+
+
+async def end_task(task: asyncio.Task[Any] | None) -> None:
+    """Cancel a task and wait until it has ended, however it does; without one there is nothing to do."""
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -17,6 +17,7 @@ from typing import Any
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import EdgewiseError, NotFound
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.core.sqlite import Database
 from edgewise.engine.request import RequestStats
 from edgewise.pipeline.plan import Errand, Plan
@@ -226,9 +227,7 @@ class ReceiptStore:
 
     async def aclose(self) -> None:
         """Write what is left; called before the database is closed."""
-        if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.gather(self._writing, return_exceptions=True)
+        await end_task(self._writing)
         await self._write()
 
     async def _write_soon(self) -> None:

@@ -32,6 +32,7 @@ from edgewise.cloud.workers import Workers
 from edgewise.core.errors import ConfigError, EdgewiseError
 from edgewise.core.files import alone, read_secret
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.core.settings import LoadedSettings, Settings
 from edgewise.models.store import Store
 from edgewise.security.keys import KeyStore
@@ -148,9 +149,7 @@ class CloudPart:
         self._main = asyncio.create_task(self._run(), name="cloud")
 
     async def stop(self) -> None:
-        if self._main is not None:
-            self._main.cancel()
-            await asyncio.gather(self._main, return_exceptions=True)
+        await end_task(self._main)
         await self._workers.stop()
         await self._catalog.stop()
         await self.executor.stop()

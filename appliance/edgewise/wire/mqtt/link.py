@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import EdgewiseError, LinkLost, NotAuthenticated, NotPermitted
 from edgewise.core.log import get_logger
-from edgewise.core.patience import within
+from edgewise.core.patience import end_task, within
 from edgewise.wire import topics
 from edgewise.wire.envelope import Envelope, Sealer, encode
 from edgewise.wire.mqtt.connection import Broker, Connection, Ended, Incoming, Subscription, Will
@@ -147,9 +147,7 @@ class Link:
             self._probing.cancel()
         if connection is not None:
             await connection.close()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
         if self._on_stop is not None:
             self._on_stop()
 

@@ -26,6 +26,7 @@ from edgewise.cloud.fleet.uplink import KINDS, Uplink
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.wire.fleet import Birth, Live, Severity
 
 log = get_logger(__name__)
@@ -69,9 +70,7 @@ class Attendance:
         self._task = asyncio.create_task(self._run(), name="fleet-attendance")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     def began(self) -> None:
         """This service, or its link to the broker, is (again) there: what was before must be confirmed."""

@@ -26,6 +26,7 @@ from edgewise.cloud.fleet.uplink import KINDS, UNKEPT, Arrived, UnreadableBody, 
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import BadMessage, EdgewiseError, StorageError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.wire.fleet import Live
 from edgewise.wire.mqtt.connection import Incoming
 
@@ -104,9 +105,7 @@ class Ingest:
 
     async def stop(self) -> None:
         """What still waits is dropped: its devices send it again."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     @property
     def waiting_bytes(self) -> int:

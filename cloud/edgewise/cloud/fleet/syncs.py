@@ -14,6 +14,7 @@ from edgewise.cloud.fleet.uplink import Uplink
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.wire.fleet import Sync
 
 log = get_logger(__name__)
@@ -63,9 +64,7 @@ class Syncs:
         self._task = asyncio.create_task(self._run(), name="fleet-syncs")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     async def _run(self) -> None:
         while True:

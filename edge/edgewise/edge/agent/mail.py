@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from edgewise.core.clock import Clock
 from edgewise.core.errors import BadMessage, EdgewiseError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.wire import topics
 from edgewise.wire.mqtt.connection import Incoming
 from edgewise.wire.mqtt.link import Link
@@ -50,9 +51,7 @@ class Mail:
         self._task = asyncio.create_task(self._work(), name="agent-mail")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     @property
     def alive(self) -> bool:

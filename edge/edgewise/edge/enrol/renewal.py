@@ -16,6 +16,7 @@ from fastapi import APIRouter
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import EdgewiseError, LinkLost
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.core.tls_time import FILE as FLOOR
 from edgewise.core.tls_time import TimeFloor
 from edgewise.edge.enrol.client import EnrolmentClient, fingerprint_of
@@ -55,9 +56,7 @@ class Renewal:
             self._task = asyncio.create_task(self._run(), name="certificate-renewal")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     async def _run(self) -> None:
         failures = 0

@@ -11,6 +11,7 @@ from fastapi import APIRouter
 
 from edgewise.core.clock import Clock
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.edge.hardware.energy import Energy
 from edgewise.edge.hardware.protocol import Hardware, Readings
 
@@ -53,9 +54,7 @@ class HardwareWatch:
         self._task = asyncio.create_task(self._run(), name="hardware-watch")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     # --- `Hardware`, from any thread ---------------------------------------------------------------------------------------
 

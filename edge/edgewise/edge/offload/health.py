@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from edgewise.core.errors import EdgewiseError, LinkLost
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.edge.offload.transport import Transport
 from edgewise.edge.placement.protocol import LinkState, Meter
 from edgewise.pipeline.plan import Outside
@@ -71,9 +72,7 @@ class Health:
         self._task = asyncio.get_running_loop().create_task(self._watch(), name=f"{self._place}-link")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
         for transport in self._transports:
             await transport.close()
 

@@ -16,7 +16,7 @@ from fastapi import APIRouter
 from edgewise.api.deps import ApiDependencies
 from edgewise.core.errors import EdgewiseError, LinkLost, NotPermitted
 from edgewise.core.log import get_logger
-from edgewise.core.patience import within
+from edgewise.core.patience import end_task, within
 from edgewise.core.settings import Settings
 from edgewise.edge.agent.telemetry.meter import Meter
 from edgewise.edge.agent.waker import Waker
@@ -74,9 +74,7 @@ class Site:
 
     async def stop(self) -> None:
         """The site hears that the device is gone, for as long as nobody says otherwise."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
         if not self._told or not self._announced:
             return
         try:

@@ -21,6 +21,7 @@ from edgewise.cloud.fleet.services import Registry
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.wire.envelope import new_ulid
 
 log = get_logger(__name__)
@@ -66,9 +67,7 @@ class AlertEngine:
         self._task = asyncio.create_task(self._run(), name="alerts")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
         await self._delivery.close()
 
     async def _run(self) -> None:

@@ -24,6 +24,7 @@ from edgewise.cloud.fleet.syncs import Synced
 from edgewise.core.clock import Clock
 from edgewise.core.errors import EdgewiseError, LinkLost, StorageError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.wire.fleet import ENDED, Ack, Command, CommandState, Control
 
 log = get_logger(__name__)
@@ -83,9 +84,7 @@ class Sender:
         self._task = asyncio.create_task(self._run(), name="fleet-commands")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     def wake(self) -> None:
         """There is something new to do."""

@@ -16,6 +16,7 @@ from edgewise.cloud.fleet.enrolment.broker_config import CERTIFICATE_FILE, FOLDE
 from edgewise.core.errors import ConfigError, EdgewiseError
 from edgewise.core.files import atomic_write, translate_os_errors
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.core.settings_schema import Settings
 from edgewise.security.tls import TlsFiles, check_tls
 
@@ -64,9 +65,7 @@ class ServerCertificates:
         self._task = asyncio.create_task(self._run(), name="fleet-server-certificates")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     async def _run(self) -> None:
         while True:

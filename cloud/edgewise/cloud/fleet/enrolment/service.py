@@ -30,6 +30,7 @@ from edgewise.cloud.fleet.people.tries import Tries, network_of
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import EdgewiseError, InvalidRequest, NotFound, NotPermitted
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.core.settings_schema import Settings
 from edgewise.wire.envelope import new_ulid
 from edgewise.wire.fleet import Challenge, Enrolled, EnrolPoll, EnrolRequest, RenewalQuestion, RenewRequest
@@ -210,9 +211,7 @@ class EnrolmentService:
         self._keeping = asyncio.create_task(self._keep_crl(), name="fleet-crl")
 
     async def stop(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        await end_task(self._keeping)
         if self._cloud_keys is not None:
             await asyncio.to_thread(self._cloud_keys.close)
 

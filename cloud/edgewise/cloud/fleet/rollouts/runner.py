@@ -29,6 +29,7 @@ from edgewise.cloud.fleet.services import Commands, Registry, Shadows
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.wire.fleet import TrialArgs
 
 log = get_logger(__name__)
@@ -75,9 +76,7 @@ class RolloutRunner:
         self._task = asyncio.create_task(self._run(), name="rollouts")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     async def _run(self) -> None:
         while True:

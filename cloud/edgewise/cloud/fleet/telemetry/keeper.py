@@ -16,6 +16,7 @@ from edgewise.cloud.fleet.telemetry.rollups import BATCH, HOUR, MINUTE, mark, ro
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.core.settings_fleet import FleetSettings
 
 log = get_logger(__name__)
@@ -41,9 +42,7 @@ class TelemetryKeeper:
         self._task = asyncio.create_task(self._run(), name="fleet-telemetry")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     async def roll_up(self, batch: int = BATCH) -> None:
         """Count all samples that are there."""

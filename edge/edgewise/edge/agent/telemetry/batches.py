@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.edge.agent.moments import Moment, Moments
 from edgewise.edge.agent.telemetry.meter import Meter
 from edgewise.edge.agent.uplink.uplink import Uplink
@@ -53,9 +54,7 @@ class TelemetryTask:
 
     async def stop(self) -> None:
         """What was gathered is kept for the next start."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
         await self._guarded(self._flush)
 
     def change(self, period_s: float, *, wanted: bool) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from edgewise.core.clock import Clock
 from edgewise.core.errors import EdgewiseError, LinkLost, PayloadTooLarge
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.edge.agent.moments import Moments
 from edgewise.edge.agent.uplink.budget import Budget
 from edgewise.edge.agent.uplink.rows import CLASSES, Row, RowClass, Rows
@@ -83,9 +84,7 @@ class Sender:
         self._task = asyncio.create_task(self._run(), name="agent-uplink")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     def wake(self) -> None:
         """There is a new row."""
