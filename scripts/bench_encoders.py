@@ -66,10 +66,8 @@ def _torch(files: ModelFiles) -> Callable[[Any], Any]:
         network = transformers.AutoModel.from_pretrained(folder).eval()
 
     def encode(rows: Any) -> Any:
-        inputs = {
-            "input_ids": torch.from_numpy(feed(rows)["ids"]),
-            "attention_mask": torch.from_numpy(feed(rows)["mask"]),
-        }
+        fed = feed(rows)
+        inputs = {"input_ids": torch.from_numpy(fed["ids"]), "attention_mask": torch.from_numpy(fed["mask"])}
         with torch.inference_mode():
             states, mask = network(**inputs).last_hidden_state, inputs["attention_mask"][..., None]
             return torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=1)
