@@ -12,6 +12,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.priority import Priority as Priority
+from edgewise.models.multimodal.media import Media
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 MAX_TOP_LOGPROBS = 20
@@ -105,6 +106,7 @@ class GenerateRequest:
         deadline_s: Seconds from submission after which the request fails with `deadline_exceeded`; None for no limit.
         constraint: Grammar that the answer must follow, as llguidance's JSON text; None for free text.
         shared: Whether KV pages of its prompt may come from, and go to, appliances of the same site.
+        media: What the prompt's placeholders stand for, in order, without overlap.
     """
 
     id: str
@@ -117,6 +119,7 @@ class GenerateRequest:
     deadline_s: float | None = None
     constraint: str | None = None
     shared: bool = False
+    media: tuple[Media, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,10 @@ class AttentionMeta:
         slots: [T] int64, where each token is written: page * PAGE_TOKENS + offset.
         block_tables: [B, max_pages] int32, pages of each sequence in order; unused entries are 0 (a valid page that is never
             read unmasked).
+        visible: [T] int64, the last position that each token sees, where that is not its own: a picture's tokens that see all of
+            it, text that sees all of a recording. None: every token sees itself and what came before.
+        rope_positions: [3, T] int64, positions by which rotary embeddings turn, where they are numbered in three dimensions
+            (time, height, width); None: `positions`.
     """
 
     query_lens: tuple[int, ...]
@@ -49,3 +53,5 @@ class AttentionMeta:
     positions: torch.Tensor
     slots: torch.Tensor
     block_tables: torch.Tensor
+    visible: torch.Tensor | None = None
+    rope_positions: torch.Tensor | None = None

@@ -1,0 +1,46 @@
+"""What a model with eyes or ears is to the engine that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from edgewise.kernels.paging import AttentionMeta, KVLayer
+from edgewise.models.multimodal.media import Media
+
+
+class MediaEncoder(Protocol):
+    """A vision tower, an audio encoder: from samples to rows of the decoder's input."""
+
+    def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
+        """[count, width] for each item, on the decoder's device; a row for each placeholder.
+
+        A result depends on its own item alone, not on those that are computed beside it.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class StepMedia:
+    """Rows of one step's tokens that come from an encoder.
+
+    Attributes:
+        rows: [n] int64, which of the step's tokens.
+        values: [n, width].
+    """
+
+    rows: torch.Tensor
+    values: torch.Tensor
+
+
+class MultimodalNetwork(Protocol):
+    """A decoder whose prompts may hold media: `engine.runner.Network`, and this."""
+
+    @property
+    def encoder(self) -> MediaEncoder: ...
+
+    def forward(
+        self, tokens: torch.Tensor, kv: Sequence[KVLayer], meta: AttentionMeta, media: StepMedia | None = None
+    ) -> torch.Tensor: ...
