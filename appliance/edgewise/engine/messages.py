@@ -70,6 +70,7 @@ class SubmitEncode(Message, frozen=True):
     id: str
     content: bytes
     options: dict[str, Any]
+    skip: int
     key: str
     priority: Priority
     deadline_s: float | None
@@ -80,6 +81,7 @@ class SubmitEncode(Message, frozen=True):
             id=request.id,
             content=request.content,
             options=dict(request.options),
+            skip=request.skip,
             key=request.key,
             priority=request.priority,
             deadline_s=request.deadline_s,
@@ -90,6 +92,7 @@ class SubmitEncode(Message, frozen=True):
             id=self.id,
             content=self.content,
             options=self.options,
+            skip=self.skip,
             key=self.key,
             priority=self.priority,
             deadline_s=self.deadline_s,

@@ -10,8 +10,9 @@ import pytest
 from edgewise.core.errors import InvalidRequest, QueueFull
 from edgewise.core.priority import Priority
 from edgewise.engine.encoders.engine import EncoderCore, Result
-from edgewise.engine.encoders.request import EncodeRequest, EncoderInfo
+from edgewise.engine.encoders.request import EncodeRequest, EncoderInfo, merge_parts
 from edgewise.engine.ledger import Ledger
+from edgewise.models.parts import Parts
 
 INFO = EncoderInfo(model="m", digest="sha256:0", role="vision", numeric_class="test", device="cpu", pid=1, load_s=0.0)
 
@@ -117,3 +118,60 @@ def test_it_can_be_told_to_do_less() -> None:
     core.step()
     assert encoder.batches == [["a"]]
     assert core.stats().waiting == 1
+
+
+class Spelling(Shouting):
+    """A named double: one part for each letter."""
+
+    def check(self, content: bytes, options: Mapping[str, Any]) -> Any:
+        return Parts(list(content.decode()))
+
+
+def spelling(**options: Any) -> EncoderCore:
+    core, _, _ = made(**options)
+    core._encoder = Spelling()
+    return core
+
+
+def test_an_answer_in_parts_comes_in_order_and_others_are_not_kept_waiting() -> None:
+    core = spelling(max_batch=1)
+    core.add(ask("abc"))
+    core.add(ask("xy"))
+    chunks = [core.step()[0] for _ in range(5)]
+    assert [(one.offset, one.content, one.finish) for one in chunks] == [
+        (0, b"a", None),
+        (0, b"x", None),
+        (1, b"b", None),
+        (1, b"y", "done"),
+        (2, b"c", "done"),
+    ]
+    assert not core.has_work
+
+
+def test_parts_that_are_there_are_skipped_and_a_cancel_ends_the_rest() -> None:
+    core = spelling()
+    core.add(ask("abc", skip=1))
+    (second,) = core.step()
+    assert (second.offset, second.content) == (1, b"b")
+    core.cancel("abc")
+    (end,) = core.step()
+    assert (end.finish, end.content) == ("cancelled", b"")
+    assert not core.has_work
+
+
+def test_a_deadline_ends_an_answer_between_its_parts() -> None:
+    core, _, clock = made()
+    core._encoder = Spelling()
+    core.add(ask("abc", deadline_s=1.0))
+    core.step()
+    clock.now = 1.5
+    (end,) = core.step()
+    assert (end.finish, end.error_code) == ("error", "deadline_exceeded")
+
+
+def test_parts_of_a_slow_reader_are_joined_without_loss() -> None:
+    core = spelling()
+    core.add(ask("abc"))
+    first, second, third = (core.step()[0] for _ in range(3))
+    joined = merge_parts(merge_parts(first, second), third)
+    assert (joined.offset, joined.content, joined.finish) == (0, b"abc", "done")

@@ -1,1 +1,1 @@
-"""Engine processes of models that answer at once: they read an input whole and give one result."""
+"""Engine processes of models that answer at once: they read an input whole and give one result, or one in parts."""

@@ -8,7 +8,7 @@ from edgewise.core.log import Logger
 from edgewise.engine.book_base import Action
 from edgewise.engine.encoders.book import EncoderBook
 from edgewise.engine.encoders.config import ENCODER_FACTORY, EncoderConfig
-from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest, EncoderInfo
+from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest, EncoderInfo, merge_parts
 from edgewise.engine.events import EngineEvent
 from edgewise.engine.messages import EncodeChunks, ToService
 from edgewise.engine.process_client import ProcessClient
@@ -40,7 +40,7 @@ class EncoderClient(ProcessClient[EncodeRequest, EncodeChunk, EncoderInfo]):
         return (message.epoch, message.chunks) if isinstance(message, EncodeChunks) else None
 
     def _is_progress(self, chunk: EncodeChunk) -> bool:
-        return chunk.finish == "done"
+        return chunk.finish in (None, "done")
 
     def _mailbox(self) -> Mailbox[EncodeChunk]:
-        return Mailbox(lambda _first, second: second)  # there is one chunk: nothing is merged
+        return Mailbox(merge_parts)

@@ -14,6 +14,7 @@ from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest, Encoder
 from edgewise.engine.heartbeat import resident_bytes
 from edgewise.engine.ledger import Ledger
 from edgewise.engine.notices import Notices, Notify
+from edgewise.models.parts import Parts
 
 Result = tuple[Mapping[str, Any], bytes]
 """`result` and `content` of an `EncodeChunk`."""
@@ -23,7 +24,8 @@ class Encoder(Protocol):
     """A loaded model: inputs in, one result each. What it raises ends the process."""
 
     def check(self, content: bytes, options: Mapping[str, Any]) -> Any:
-        """What is computed, from what a caller sent. Raises `EdgewiseError`, naming the field."""
+        """What is computed, from what a caller sent; `Parts` of it, where the answer shall begin before it is whole. Raises
+        `EdgewiseError`, naming the field."""
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[Result]:
         """One result for each, in order."""
@@ -31,11 +33,13 @@ class Encoder(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """`request` without its content: `input` is what was made of it."""
+    """`request` without its content: `inputs` are what was made of it, of which `offset` is next; it waits for that `since`."""
 
     request: EncodeRequest
-    input: Any
+    inputs: Sequence[Any]
+    asked: float
     since: float
+    offset: int
 
 
 class EncoderCore:
@@ -71,7 +75,9 @@ class EncoderCore:
         if len(self._waiting) >= self._max_waiting:
             raise QueueFull(f"{self._max_waiting} requests wait for '{self.info.model}' already.", retry_after_s=1.0)
         checked = self._encoder.check(request.content, request.options)
-        self._waiting.append(_Waiting(replace(request, content=b""), checked, self._now()))
+        inputs = checked.inputs if isinstance(checked, Parts) else (checked,)
+        now = self._now()
+        self._waiting.append(_Waiting(replace(request, content=b""), inputs, now, now, request.skip))
 
     def cancel(self, request_id: str) -> None:
         kept = deque(one for one in self._waiting if one.request.id != request_id)
@@ -84,7 +90,7 @@ class EncoderCore:
         return bool(self._waiting or self._ended)
 
     def step(self) -> Sequence[EncodeChunk]:
-        """Compute one batch: the most urgent first, then in order of arrival."""
+        """Compute one batch: the most urgent first, then in order of arrival; a request with further parts goes to the end."""
         chunks, self._ended = self._ended, []
         now = self._now()
         for one in [one for one in self._waiting if _expired(one, now)]:
@@ -95,15 +101,27 @@ class EncoderCore:
             return chunks
         for one in batch:
             self._waiting.remove(one)
-        results = self._encoder.compute([one.input for one in batch])
+        results = self._encoder.compute([one.inputs[one.offset] for one in batch])
         self._steps += 1
         took = self._now() - now
         for one, (result, content) in zip(batch, results, strict=True):
             stats = EncodeStats(queued_s=now - one.since, compute_s=took, batch=len(batch))
-            chunks.append(
-                EncodeChunk(request_id=one.request.id, finish="done", result=result, content=content, stats=stats)
-            )
+            chunks.append(self._part(one, result, content, stats))
         return chunks
+
+    def _part(self, one: _Waiting, result: Mapping[str, Any], content: bytes, stats: EncodeStats) -> EncodeChunk:
+        """The next part of an answer; what comes after it waits again."""
+        offset, one.offset, one.since = one.offset, one.offset + 1, self._now()
+        if more := one.offset < len(one.inputs):
+            self._waiting.append(one)
+        return EncodeChunk(
+            request_id=one.request.id,
+            finish=None if more else "done",
+            offset=offset,
+            result=result,
+            content=content,
+            stats=stats,
+        )
 
     def limit(self, max_running: int, pace: float) -> None:
         """See `engine.core.Limited`: smaller batches."""
@@ -129,7 +147,7 @@ class EncoderCore:
 
 
 def _expired(one: _Waiting, now: float) -> bool:
-    return one.request.deadline_s is not None and now - one.since >= one.request.deadline_s
+    return one.request.deadline_s is not None and now - one.asked >= one.request.deadline_s
 
 
 def _failed(one: _Waiting, error: EdgewiseError) -> EncodeChunk:

@@ -1,12 +1,13 @@
 """What a caller asks of an encoder's process and what comes back. Plain frozen data; crosses the process border unchanged.
 
-A result is a pure function of model and input: a request that is begun again gives the same.
+A result is a function of model and input: a request that is begun again gives the same, and one whose answer comes in parts, as
+speech does, goes on at the first part that is missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from edgewise.core.priority import Priority
@@ -22,11 +23,13 @@ class EncodeRequest:
     Attributes:
         content: The input's bytes, whatever the model's role takes: an encoded picture, packed token ids.
         options: Of this kind of model.
+        skip: Parts of the answer that are there already, from its beginning on.
     """
 
     id: str
     content: bytes
     options: Mapping[str, Any] = field(default_factory=dict)
+    skip: int = 0
     key: str = ""
     priority: Priority = Priority.INTERACTIVE
     deadline_s: float | None = None
@@ -44,18 +47,27 @@ class EncodeStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeChunk:
-    """The answer: there is one, and it has `finish` set.
+    """The answer, or its part number `offset`; the last one, and only it, has `finish` set.
 
-    With "done", `result` is what the model's role gives, and `content` are bytes that belong to it.
+    With None and "done", `result` is what the model's role gives, and `content` are bytes that belong to it.
     """
 
     request_id: str
-    finish: EncodeFinish
+    finish: EncodeFinish | None
+    offset: int = 0
     result: Mapping[str, Any] = field(default_factory=dict)
     content: bytes = b""
     stats: EncodeStats | None = None
     error_code: str | None = None
     error_message: str | None = None
+
+
+def merge_parts(first: EncodeChunk, second: EncodeChunk) -> EncodeChunk:
+    """Two parts that follow each other, as one: content joined, times added, the rest that of the second."""
+    stats = second.stats
+    if stats is not None and first.stats is not None:
+        stats = replace(stats, queued_s=first.stats.queued_s, compute_s=first.stats.compute_s + stats.compute_s)
+    return replace(second, offset=first.offset, content=first.content + second.content, stats=stats or first.stats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +88,14 @@ class EncoderInfo:
 
 
 class EncodeStream(Protocol):
-    """The answer to one submitted request: an async iterator of one `EncodeChunk`."""
+    """The answer to one submitted request: an async iterator of `EncodeChunk` that ends after the one with `finish` set."""
 
     def __aiter__(self) -> AsyncIterator[EncodeChunk]: ...
 
     async def __anext__(self) -> EncodeChunk: ...
 
     async def aclose(self) -> None:
-        """Cancel if it has not begun. Safe to call twice."""
+        """Cancel what has not begun of it. Safe to call twice."""
 
 
 class EncoderEngine(Protocol):
