@@ -96,6 +96,40 @@ def test_rope_rotates_pairs_by_their_angle(head_dim: int) -> None:
         assert torch.equal(part, out[9 : 9 + rows])
 
 
+def qwen2_vl_rows(cos: torch.Tensor, sections: list[int]) -> torch.Tensor:
+    """As transformers' Qwen2-VL picks from cosines [3, T, n] of both halves (`apply_multimodal_rotary_pos_emb`)."""
+    return torch.cat([part[i % 3] for i, part in enumerate(torch.split(cos, sections * 2, dim=-1))], dim=-1)
+
+
+def qwen3_vl_rows(cos: torch.Tensor, sections: list[int]) -> torch.Tensor:
+    """As transformers' Qwen3-VL does, for one half (`apply_interleaved_mrope`)."""
+    half = cos[..., : cos.shape[-1] // 2]
+    picked = half[0].clone()
+    for axis in (1, 2):
+        picked[..., axis : sections[axis] * 3 : 3] = half[axis, ..., axis : sections[axis] * 3 : 3]
+    return torch.cat((picked, picked), dim=-1)
+
+
+@pytest.mark.parametrize(("interleaved", "picked"), [(False, qwen2_vl_rows), (True, qwen3_vl_rows)])
+def test_rope_by_three_positions(interleaved: bool, picked: Callable[..., torch.Tensor]) -> None:
+    table = rope_tables(RopeParameters(sections=(6, 5, 5), interleaved=interleaved), 32, 200)
+    positions = torch.randint(0, 200, (3, 40), generator=torch.Generator().manual_seed(2))
+    rows = rope_rows(table, positions)
+    flat = [rope_rows(table, axis) for axis in positions]
+    assert torch.equal(rows.cos[:, 0], picked(torch.stack([one.cos[:, 0] for one in flat]), [6, 5, 5]))
+    assert torch.equal(rows.sin[:, 0].abs(), picked(torch.stack([one.sin[:, 0].abs() for one in flat]), [6, 5, 5]))
+    equal = rope_rows(table, positions[:1].expand(3, -1))
+    assert torch.equal(equal.cos, flat[0].cos)
+    assert torch.equal(equal.sin, flat[0].sin)
+
+
+def test_three_positions_need_sections() -> None:
+    with pytest.raises(ValueError, match="sections"):
+        rope_rows(rope_tables(RopeParameters(), 32, 20), torch.zeros(3, 4, dtype=torch.int64))
+    with pytest.raises(ValueError, match="sum to 16"):
+        rope_tables(RopeParameters(sections=(6, 5, 6)), 32, 20)
+
+
 def test_rope_leaves_the_dimensions_beyond_its_own() -> None:
     rows = rope_rows(rope_tables(RopeParameters(), 16, 60), torch.arange(60))
     x = random(60, 3, 40)

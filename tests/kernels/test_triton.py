@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,6 +97,27 @@ def test_sums(rows: int, columns: int, moved: bool) -> None:
 
 def test_the_trial_passes_here() -> None:
     assert why_not(torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize("window", [None, 64])
+def test_attention_of_a_picture_over_these_kernels(
+    paged_sequences: Callable[..., Any], window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens 250 to 289 of the second sequence see each other in both directions."""
+    paged = paged_sequences(kv_heads=2, head_dim=32, dtype=torch.float32)
+    for length in (270, 300):
+        paged.add(length)
+    work = [(0, 269, 1), (1, 240, 60)]
+    meta = paged.meta(work)
+    visible = torch.where((meta.positions >= 250) & (meta.positions < 290), 289, meta.positions)
+    visible[0] = 269
+    meta = replace(meta, visible=visible)
+    q = random(61, 4, 32)
+    expected = paged_attention(q, paged.layer, meta, scale=0.2, window=window)
+    for public in (public_product, public_sum):
+        monkeypatch.setattr(public, "compiled", lambda device: True)
+    result = paged_attention(q, paged.layer, meta, scale=0.2, window=window)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("head_dim", "dtype"), [(80, torch.float32), (32, torch.int8)])

@@ -37,8 +37,21 @@ def plan_attention(
         raise ValueError("query_lens, context_lens and block_tables must have one entry per sequence")
     if any(not 1 <= new <= total for new, total in zip(meta.query_lens, meta.context_lens, strict=True)):
         raise ValueError(f"each query length must be in [1, context length]: {meta.query_lens}, {meta.context_lens}")
+    if meta.visible is not None:
+        _check_visible(meta, meta.visible, window)
     shape = Shape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, window=window)
     return build_plan(meta, shape, scratch or Scratch())
+
+
+def _check_visible(meta: AttentionMeta, visible: torch.Tensor, window: int | None) -> None:
+    """A token that saw nothing would be NaN, one that saw beyond the context another sequence's pages."""
+    if visible.shape != meta.positions.shape or visible.dtype != torch.int64:
+        raise ValueError(f"visible must be [T] int64, got {tuple(visible.shape)} {visible.dtype}")
+    contexts = torch.tensor(meta.context_lens).repeat_interleave(torch.tensor(meta.query_lens))
+    seen = visible.cpu()
+    first = torch.zeros_like(seen) if window is None else (meta.positions.cpu() - window + 1).clamp(min=0)
+    if bool(((seen < first) | (seen >= contexts)).any()):
+        raise ValueError("each token must see a position within its sequence's context, and within the window")
 
 
 def paged_attention(
@@ -53,9 +66,9 @@ def paged_attention(
 ) -> torch.Tensor:
     """softmax(q k^T * scale) v over each sequence's own cache, in float32 whatever the storage.
 
-    The token at position p attends to positions in (p - window, p]. Its result has the same bits whatever else is in the
-    batch and however the sequence was cut into chunks: work is done in tiles of 256 absolute key positions, tile sums are
-    added in order of position, and masked tiles add exact zeros.
+    The token at position p attends to positions in (p - window, p], or in (p - window, meta.visible] where that is given. Its
+    result has the same bits whatever else is in the batch and however the sequence was cut into chunks: work is done in tiles
+    of 256 absolute key positions, tile sums are added in order of position, and masked tiles add exact zeros.
 
     Args:
         q: [rows, heads, head_dim] floating point, rows >= T; rows beyond the T tokens of `meta` are padding.

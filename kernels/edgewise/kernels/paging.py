@@ -43,7 +43,8 @@ class AttentionMeta:
         block_tables: [B, max_pages] int32, pages of each sequence in order; unused entries are 0 (a valid page that is never
             read unmasked).
         visible: [T] int64, the last position that each token sees, where that is not its own: a picture's tokens that see all of
-            it, text that sees all of a recording. None: every token sees itself and what came before.
+            it, text that sees all of a recording. Within the sequence's context; a window reaches back from the token's own
+            position all the same. None: every token sees itself and what came before.
         rope_positions: [3, T] int64, positions by which rotary embeddings turn, where they are numbered in three dimensions
             (time, height, width); None: `positions`.
     """

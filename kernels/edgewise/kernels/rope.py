@@ -12,10 +12,15 @@ from edgewise.kernels.rope_parameters import RopeParameters
 
 @dataclass(frozen=True, slots=True)
 class RopeTable:
-    """Cosine and sine of every position's angles; `cos`, `sin`: [positions, n / 2] float32 for n rotated dimensions."""
+    """Cosine and sine of every position's angles; `cos`, `sin`: [positions, n / 2] float32 for n rotated dimensions.
+
+    `axes` [n / 2] int64 is the row of `AttentionMeta.rope_positions` by which each angle turns; None where positions have one
+    dimension.
+    """
 
     cos: torch.Tensor
     sin: torch.Tensor
+    axes: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ def rope_tables(
         divisors: [n / 2] float32 or None; each frequency is divided by its entry (GGUF files carry such).
 
     Raises:
-        ValueError: An odd size, no position, or divisors of another shape.
+        ValueError: An odd size, no position, divisors of another shape, or sections that do not cover the angles.
     """
     if rotary_dim < 2 or rotary_dim % 2 or max_position < 1:
         raise ValueError(f"rotary_dim must be even and max_position positive, got {rotary_dim} and {max_position}")
@@ -54,18 +59,31 @@ def rope_tables(
     if divisors is not None:
         frequencies = frequencies / divisors.to(torch.float32)
     cos, sin = reference.tables(frequencies, max_position, parameters.attention_factor)
-    return RopeTable(cos.to(device), sin.to(device))
+    axes = None
+    if parameters.sections:
+        if len(parameters.sections) != 3 or sum(parameters.sections) != rotary_dim // 2:
+            raise ValueError(f"three sections must sum to {rotary_dim // 2}, got {parameters.sections}")
+        axes = reference.section_axes(parameters.sections, parameters.interleaved).to(device)
+    return RopeTable(cos.to(device), sin.to(device), axes)
 
 
 def rope_rows(table: RopeTable, positions: torch.Tensor) -> RopeRows:
-    """Look up positions [T] int64, once for all layers of a step.
+    """Look up positions, once for all layers of a step.
+
+    Args:
+        table: Of the layers.
+        positions: [T] int64; or [3, T] for a table with sections, where [T] stands for three equal rows.
 
     Raises:
-        ValueError: `positions` is not one row of int64.
+        ValueError: `positions` is of another shape or dtype.
     """
-    if positions.dim() != 1 or positions.dtype != torch.int64:
-        raise ValueError(f"positions must be [T] int64, got {tuple(positions.shape)} {positions.dtype}")
-    return RopeRows(*reference.rows(table.cos, table.sin, positions))
+    if positions.dtype != torch.int64 or positions.dim() not in (1, 2):
+        raise ValueError(f"positions must be [T] or [3, T] int64, got {tuple(positions.shape)} {positions.dtype}")
+    if positions.dim() == 1:
+        return RopeRows(*reference.rows(table.cos, table.sin, positions))
+    if table.axes is None or positions.shape[0] != 3:
+        raise ValueError(f"positions {tuple(positions.shape)} need a table with sections, and three rows")
+    return RopeRows(*reference.section_rows(table.cos, table.sin, positions, table.axes))
 
 
 def apply_rope(x: torch.Tensor, rows: RopeRows) -> torch.Tensor:

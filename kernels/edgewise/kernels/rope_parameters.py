@@ -26,6 +26,9 @@ class RopeParameters:
         short_divisors, long_divisors: "longrope": one per angle; empty where the weight file holds them.
         served_context: "longrope": the longest context that is served, in tokens. It decides once which set is used, so that
             cached keys stay valid and a token's angles do not depend on the length of the text around it.
+        sections: How many angles turn by each of three positions (time, height, width): M-RoPE (Wang et al. 2024, Qwen2-VL); they
+            sum to half the dimensions that rotate. Empty where positions have one dimension.
+        interleaved: The three take turns among the angles (Qwen3-VL); else they follow one another.
     """
 
     kind: RopeKind = "default"
@@ -41,6 +44,8 @@ class RopeParameters:
     short_divisors: tuple[float, ...] = ()
     long_divisors: tuple[float, ...] = ()
     served_context: int = 0
+    sections: tuple[int, ...] = ()
+    interleaved: bool = False
 
     @property
     def is_long(self) -> bool:

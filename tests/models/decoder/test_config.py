@@ -90,7 +90,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("num_local_experts", {"num_local_experts": 8}),
     ("sliding_window", {"sliding_window": 128}),
     ("'dynamic'", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
-    ("mrope_section", {"rope_parameters": {"rope_type": "default", "mrope_section": [8, 4, 4]}}),
     ("full_attention", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}),
     ("beta_fast", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "beta_fast": 3.0}}),
     ("partial_rotary_factor", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25}}),
@@ -101,6 +100,21 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 def test_what_is_not_implemented_is_refused_by_name(name: str, change: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedModel, match=name):
         DecoderConfig.from_hf({**LLAMA, **change})
+
+
+@pytest.mark.parametrize("kind", ["default", "mrope"])
+def test_sections_of_rope_are_read_where_they_cover_the_angles(kind: str) -> None:
+    def read(sections: Any, **more: Any) -> DecoderConfig:
+        rope = {"type": kind, "mrope_section": sections, "rope_theta": 1e6, **more}
+        return DecoderConfig.from_hf({**LLAMA, "rope_parameters": rope})
+
+    half = DecoderConfig.from_hf(LLAMA).rotary_dim // 2
+    good = [half - 4, 2, 2]
+    assert read(good).rope.sections == tuple(good)
+    assert read(good, mrope_interleaved=True).rope.interleaved
+    for bad in ([half, 2, 2], [half - 4.5, 2.5, 2], [half - 2, 2]):
+        with pytest.raises(BadModelFile, match="mrope_section"):
+            read(bad)
 
 
 def test_unsupported_architecture_says_what_is_supported() -> None:

@@ -106,18 +106,22 @@ class AttentionPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """`count` new tokens of sequence `sequence`, the first at row `row` of q and at position `position`."""
+    """`count` new tokens of sequence `sequence`, the first at row `row` of q and at position `position`.
+
+    `seen` is the last position that each of them sees.
+    """
 
     sequence: int
     row: int
     position: int
     count: int
     context: int
+    seen: Ints
 
     def tiles(self, window: int | None) -> tuple[int, int]:
         """First and last + 1 tile that some token of the span looks at."""
         first = 0 if window is None else max(0, self.position - window + 1) // TILE_TOKENS
-        return first, (self.position + self.count - 1) // TILE_TOKENS + 1
+        return first, int(self.seen.max()) // TILE_TOKENS + 1
 
     def tile_count(self, window: int | None) -> int:
         first, last = self.tiles(window)
@@ -133,8 +137,10 @@ def plan(meta: AttentionMeta, shape: Shape, scratch: Scratch) -> AttentionPlan:
 
 def _spans(meta: AttentionMeta) -> list[_Span]:
     spans, row = [], 0
+    visible = None if meta.visible is None else meta.visible.cpu().numpy()
     for sequence, (count, context) in enumerate(zip(meta.query_lens, meta.context_lens, strict=True)):
-        spans.append(_Span(sequence, row, context - count, count, context))
+        seen = np.arange(context - count, context) if visible is None else visible[row : row + count]
+        spans.append(_Span(sequence, row, context - count, count, context, seen))
         row += count
     return spans
 
@@ -165,10 +171,13 @@ def _blocks(span: _Span, shape: Shape) -> list[list[_Span]]:
     step = max(1, rows // shape.group)
     step = step // QUERY_ROW_MULTIPLE * QUERY_ROW_MULTIPLE or step
     starts = range(0, span.count, step)
-    return [
-        [_Span(span.sequence, span.row + at, span.position + at, min(step, span.count - at), span.context)]
-        for at in starts
-    ]
+    return [[_part(span, at, min(step, span.count - at))] for at in starts]
+
+
+def _part(span: _Span, at: int, count: int) -> _Span:
+    """Tokens [at, at + count) of a span."""
+    seen = span.seen[at : at + count]
+    return _Span(span.sequence, span.row + at, span.position + at, count, span.context, seen)
 
 
 def _group(meta: AttentionMeta, spans: list[_Span], shape: Shape) -> Group:
@@ -238,15 +247,17 @@ def _pages(
 def _mask(spans: list[_Span], owner: Ints, tile: Ints, rows: int, shape: Shape) -> tuple[int, NDArray[np.bool_]]:
     if len(spans) > 1 or shape.window is not None:
         start = 0
-    else:  # tiles wholly at or before the first token need none
-        start = int(np.searchsorted((tile + 1) * TILE_TOKENS - 1, spans[0].position, side="right"))
+    else:  # tiles that every token sees whole need none
+        start = int(np.searchsorted((tile + 1) * TILE_TOKENS - 1, int(spans[0].seen.min()), side="right"))
     keys = (tile[start:, None] * TILE_TOKENS + np.arange(TILE_TOKENS))[:, None, None, :]
     if spans[0].count == 1:
+        seen = np.array([s.seen[0] for s in spans])[owner[start:], None, None, None]
         queries = np.array([s.position for s in spans])[owner[start:], None, None, None]
     else:
         offsets = np.minimum(np.arange(rows) // shape.group, spans[0].count - 1)
+        seen = spans[0].seen[offsets][None, None, :, None]
         queries = (spans[0].position + offsets)[None, None, :, None]
-    masked = keys > queries
+    masked = keys > seen
     if shape.window is not None:
         masked |= keys <= queries - shape.window
     return start, masked

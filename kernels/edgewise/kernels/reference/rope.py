@@ -63,7 +63,28 @@ def tables(frequencies: torch.Tensor, positions: int, factor: float) -> tuple[to
 
 
 def rows(cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    c, s = cos.index_select(0, positions), sin.index_select(0, positions)
+    return _laid_out(cos.index_select(0, positions), sin.index_select(0, positions))
+
+
+def section_rows(
+    cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, axes: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`rows` for positions [3, T]: each angle turns by the position of its own axis."""
+    own = positions.index_select(0, axes).T  # [T, n / 2]
+    return _laid_out(cos.gather(0, own), sin.gather(0, own))
+
+
+def section_axes(sections: tuple[int, ...], interleaved: bool) -> torch.Tensor:
+    """[sum(sections)] int64, the axis of each angle, as transformers' Qwen2-VL has them (in turn), or its Qwen3-VL."""
+    if not interleaved:
+        return torch.repeat_interleave(torch.arange(3), torch.tensor(sections))
+    axes = torch.zeros(sum(sections), dtype=torch.int64)
+    for axis in (1, 2):
+        axes[axis : 3 * sections[axis] : 3] = axis
+    return axes
+
+
+def _laid_out(c: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat((c, c), dim=-1).unsqueeze(1), torch.cat((-s, s), dim=-1).unsqueeze(1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from edgewise.core.errors import UnsupportedModel
 from edgewise.kernels.rope_parameters import RopeKind, RopeParameters
@@ -19,7 +20,16 @@ _ROPE_KEYS: Mapping[RopeKind, frozenset[str]] = {
     "longrope": frozenset({"attention_factor", "short_factor", "long_factor"}),
 }
 _COMMON_ROPE_KEYS = frozenset(
-    {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "partial_rotary_factor"}
+    {
+        "rope_type",
+        "type",
+        "rope_theta",
+        "factor",
+        "original_max_position_embeddings",
+        "partial_rotary_factor",
+        "mrope_section",
+        "mrope_interleaved",
+    }
 )
 _THETA = 10_000.0
 
@@ -69,13 +79,26 @@ def _object(fields: Fields, key: str) -> Fields:
 
 
 def _parse(fields: Fields, rope: Fields, theta: float, rotary_dim: int, max_position: int) -> RopeParameters:
+    if rope.get("rope_type", rope.get("type")) == "mrope":  # how transformers 4 called sections of the plain angles
+        rope = Fields({**rope.values, "rope_type": "default"}, rope.where)
+    parameters = _one_dimension(fields, rope, theta, rotary_dim, max_position)
+    if rope.get("mrope_section") is None:
+        return parameters
+    sections = rope.positives("mrope_section", 3)
+    if sum(sections) != rotary_dim // 2 or not all(section.is_integer() for section in sections):
+        raise rope.bad("mrope_section", f"three whole numbers that sum to {rotary_dim // 2}")
+    interleaved = rope.flag("mrope_interleaved", False)
+    return replace(parameters, sections=tuple(int(section) for section in sections), interleaved=interleaved)
+
+
+def _one_dimension(fields: Fields, rope: Fields, theta: float, rotary_dim: int, max_position: int) -> RopeParameters:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in _ROPE_KEYS:
         raise UnsupportedModel(f"{rope.where}: the type {kind!r}; this build supports {', '.join(_ROPE_KEYS)}.")
     for unknown in rope.values.keys() - _COMMON_ROPE_KEYS - _ROPE_KEYS[kind]:
         if rope.values[unknown] is not None and kind != "default":
             raise rope.unsupported(unknown, f"models of type {kind} without it")
-        if isinstance(rope.values[unknown], dict | list):  # a table per layer type, sections of multimodal rope
+        if isinstance(rope.values[unknown], dict | list):  # a table per layer type
             raise rope.unsupported(unknown, "one table for all layers")
     if kind == "default":
         return RopeParameters(theta=theta)

@@ -24,6 +24,7 @@ from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.experts import Experts
 from edgewise.models.decoder.parallel import ALONE, Parallel
 from edgewise.models.decoder.parameters import DecoderParameters, LayerParameters
+from edgewise.models.multimodal.protocol import StepMedia
 
 _ACTIVATIONS = {"silu": silu_mul, "gelu_tanh": gelu_mul}
 
@@ -83,13 +84,16 @@ class Decoder:
         return self.rows.proven
 
     @torch.inference_mode()
-    def forward(self, tokens: torch.Tensor, kv: Sequence[KVLayer], meta: AttentionMeta) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, kv: Sequence[KVLayer], meta: AttentionMeta, media: StepMedia | None = None
+    ) -> torch.Tensor:
         """Compute T tokens and write their keys and values.
 
         Args:
             tokens: [T] int64, each in [0, vocab); sequence after sequence as in `meta`.
             kv: One per layer; changed at `meta.slots`.
             meta: Layout of the batch. Positions are below `config.max_position`.
+            media: Rows that stand in place of tokens' embeddings; they are not multiplied by `config.embedding_scale`.
 
         Returns:
             [T, hidden], the weights' dtype: hidden states after the final norm.
@@ -104,7 +108,8 @@ class Decoder:
                 f"positions {tuple(meta.positions.shape)} and {len(kv)} layers"
             )
         padding = (0, self.rows.padded(count) - count)
-        positions = torch.nn.functional.pad(meta.positions, padding)
+        turned = meta.positions if meta.rope_positions is None else meta.rope_positions
+        positions = torch.nn.functional.pad(turned, padding)
         step = _Step(
             tokens=count,
             meta=meta,
@@ -115,6 +120,8 @@ class Decoder:
         x = embedding(torch.nn.functional.pad(tokens, padding), self.parameters.embedding)
         if self.config.embedding_scale != 1.0:
             x *= self._embedding_scale
+        if media is not None:
+            x[media.rows] = media.values.to(x.dtype)
         for index, (layer, pages) in enumerate(zip(self.parameters.layers, kv, strict=True)):
             x += self._after(self._attention(x, index, layer, pages, step), layer.attention_post_norm)
             x += self._after(self._feed_forward(x, index, layer, step), layer.ffn_post_norm)

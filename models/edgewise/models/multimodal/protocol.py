@@ -28,7 +28,7 @@ class StepMedia:
 
     Attributes:
         rows: [n] int64, which of the step's tokens.
-        values: [n, width].
+        values: [n, width], as the decoder's first layer takes them: a model that scales its embeddings (Gemma) leaves these.
     """
 
     rows: torch.Tensor
