@@ -1,0 +1,124 @@
+"""Qwen2-VL (Wang et al. 2024) and Qwen2.5-VL (Bai et al. 2025): pictures of nearly their own size, 28 x 28 pixels a position."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image
+
+from edgewise.core.errors import InvalidRequest
+from edgewise.models.decoder.fields import Fields
+from edgewise.models.files import ModelFiles
+from edgewise.models.multimodal.layout import Fitted, Pixels, medium, resized
+from edgewise.models.multimodal.media import MediaKind
+from edgewise.models.multimodal.pixels import edge_options, film_options, picture_options
+
+PATCH: Final = 14
+MERGE: Final = 2
+_MOST_STRETCHED: Final = 200
+_MARKERS: Final[Mapping[MediaKind, str]] = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Pixels that a picture, or a frame of a film, has at least and at most after resizing."""
+
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QwenLayout:
+    """Attributes:
+    placeholders: Ids of <|image_pad|> and <|video_pad|>.
+    side: Pixels of one position, across and down.
+    depth: Frames of one position in time.
+    per_second: Positions in time of one second of film; 0 where each position in time counts one, whatever it lasts (Qwen2-VL).
+    """
+
+    placeholders: Mapping[MediaKind, int]
+    side: int
+    depth: int
+    picture_bounds: Bounds
+    film_bounds: Bounds
+    per_second: float
+
+    @property
+    def markers(self) -> Mapping[MediaKind, str]:
+        return _MARKERS
+
+    def picture(self, pixels: Pixels, param: str, *, max_pixels: int | None = None) -> Fitted:
+        width, height = self.target(pixels.shape[1], pixels.shape[0], param, self.picture_bounds, max_pixels)
+        frames = resized(pixels, width, height, Image.Resampling.BICUBIC)[None]
+        return self._fitted("image", frames, grid_frames=1, second=0.0)
+
+    def film(
+        self, frames: Sequence[Pixels], seconds_per_frame: float, param: str, *, max_pixels: int | None = None
+    ) -> Fitted:
+        """A last position in time that lacks frames repeats the last one."""
+        shape = frames[0].shape
+        width, height = self.target(shape[1], shape[0], param, self.film_bounds, max_pixels)
+        fitted = [resized(frame, width, height, Image.Resampling.BICUBIC) for frame in frames]
+        fitted += [fitted[-1]] * (-len(fitted) % self.depth)
+        second = self.per_second * seconds_per_frame * self.depth
+        return self._fitted("video", np.stack(fitted), grid_frames=len(fitted) // self.depth, second=second)
+
+    def target(self, width: int, height: int, param: str, bounds: Bounds, max_pixels: int | None) -> tuple[int, int]:
+        """(width, height): multiples of `side` as near to the picture's as the bounds allow.
+
+        Raises:
+            InvalidRequest: One side is more than 200 times the other.
+        """
+        if max(width, height) > _MOST_STRETCHED * min(width, height):
+            raise InvalidRequest(
+                f"'{param}' is {width} x {height} pixels: this model takes pictures whose longer side is at most "
+                f"{_MOST_STRETCHED} times the shorter. Cut it.",
+                param=param,
+            )
+        most = bounds.most if max_pixels is None else max(self.side**2, min(bounds.most, max_pixels))
+        least = min(bounds.least, most)
+        rows, columns = round(height / self.side), round(width / self.side)
+        if rows * columns * self.side**2 > most:
+            scale = math.sqrt(width * height / most)
+            rows = max(1, math.floor(height / scale / self.side))
+            columns = max(1, math.floor(width / scale / self.side))
+        elif rows * columns * self.side**2 < least:
+            scale = math.sqrt(least / (width * height))
+            rows, columns = math.ceil(height * scale / self.side), math.ceil(width * scale / self.side)
+        return columns * self.side, rows * self.side
+
+    def _fitted(self, kind: MediaKind, frames: Any, *, grid_frames: int, second: float) -> Fitted:
+        height, width = frames.shape[1:3]
+        grid = (grid_frames, height // self.side, width // self.side)
+        count = math.prod(grid)
+        one = medium(kind, frames, count, grid=grid, second=second)
+        return Fitted(_MARKERS[kind] * count, (one,), (width, height), len(frames))
+
+
+def read_layout(config: Fields, files: ModelFiles) -> QwenLayout:
+    """Raises:
+    BadModelFile: A number is missing or impossible.
+    """
+    vision = Fields(config.get("vision_config", {}), config.where)
+    pictures, film = picture_options(files), film_options(files)
+    side = vision.size("patch_size", PATCH) * vision.size("spatial_merge_size", MERGE)
+    timed = config.get("model_type") == "qwen2_5_vl"
+    return QwenLayout(
+        placeholders={"image": config.size("image_token_id", 151655), "video": config.size("video_token_id", 151656)},
+        side=side,
+        depth=vision.size("temporal_patch_size", 2),
+        picture_bounds=_bounds(pictures, Bounds(56 * 56, 28 * 28 * 1280)),
+        film_bounds=_bounds(film, Bounds(128 * 28 * 28, 28 * 28 * 768)),
+        per_second=vision.positive("tokens_per_second", 4) if timed else 0.0,
+    )
+
+
+def _bounds(options: Fields, default: Bounds) -> Bounds:
+    """Older files call them min_pixels and max_pixels, newer ones the edges of "size", which are pixels all the same."""
+    size = Fields(edge_options(options), options.where)
+    least = options.size("min_pixels", size.size("shortest_edge", default.least))
+    return Bounds(least, options.size("max_pixels", size.size("longest_edge", default.most)))
