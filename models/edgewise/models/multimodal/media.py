@@ -28,8 +28,8 @@ class Media:
         shape: Of `content`.
         grid: (frames, rows, columns) of the placeholders where the model numbers positions in three dimensions (M-RoPE, Qwen2-VL,
             Wang et al. 2024); frames * rows * columns == count. None where positions are counted as for text.
-        second: Positions in time per grid frame, where the model's positions depend on time (frame t begins at floor(t * second));
-            0 otherwise (at t).
+        second: Positions in time per grid frame, where the model's positions depend on time: frame t begins at
+            floor(t * second). 0 otherwise: it begins at t.
         whole: Its placeholders see each other in both directions (Gemma 3), so they are computed in one step.
         options: Whatever else the model's encoder needs, e.g. how a picture was cut into tiles. JSON-like data.
     """
