@@ -4,22 +4,19 @@ A chat template is a program that came with a model. Jinja's sandbox keeps it fr
 building a string of gigabytes, inside one call that nothing in the same process could interrupt. So it runs here, under limits
 of the kernel: address space (a MemoryError, reported) and CPU time per render (SIGPROF ends the process, the parent sees that).
 
-Frames on standard input and output: length (u32, little-endian), then JSON. A request holds "source" and "variables"; the
-answer "text", or "error" with the kind of fault. The process ends with its input, so it cannot outlive its parent.
+Frames (`core.confined`) hold JSON. A request has "source" and "variables"; the answer "text", or "error" with the kind of fault.
 """
 
 from __future__ import annotations
 
 import json
-import resource
-import signal
-import sys
-from typing import Any, BinaryIO
+from typing import Any
 
 from jinja2 import Template, TemplateError
 
+from edgewise.core.confined import serve
 from edgewise.models.templates.environment import TemplateRefusedError, chat_environment
-from edgewise.models.templates.limits import ADDRESS_SPACE_BYTES, CPU_SECONDS, FRAME, MAX_OUTPUT_CHARS
+from edgewise.models.templates.limits import ADDRESS_SPACE_BYTES, CPU_SECONDS, MAX_OUTPUT_CHARS
 
 # What a template's own mistakes raise.
 _FAULTS = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -27,17 +24,12 @@ _FAULTS = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeErro
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = ADDRESS_SPACE_BYTES if hard == resource.RLIM_INFINITY else min(ADDRESS_SPACE_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     renderer = Renderer()
-    while (request := read_frame(sys.stdin.buffer)) is not None:
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        answer = renderer.answer(request)
-        signal.setitimer(signal.ITIMER_PROF, 0.0)
-        write_frame(sys.stdout.buffer, answer)
+
+    def answer(body: bytes) -> bytes:  # ASCII: half surrogate pairs survive as escapes
+        return json.dumps(renderer.answer(json.loads(body))).encode()
+
+    serve(answer, address_space=ADDRESS_SPACE_BYTES, cpu_s=CPU_SECONDS)
 
 
 class Renderer:
@@ -66,24 +58,6 @@ class Renderer:
         if template is None:
             template = self._compiled[source] = self._environment.from_string(source)
         return template
-
-
-def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
-    """The next frame; None when the stream ends, also in the middle of a frame."""
-    head = stream.read(FRAME.size)
-    if len(head) < FRAME.size:
-        return None
-    body = stream.read(FRAME.unpack(head)[0])
-    if len(body) < FRAME.unpack(head)[0]:
-        return None
-    frame: dict[str, Any] = json.loads(body)
-    return frame
-
-
-def write_frame(stream: BinaryIO, value: dict[str, Any]) -> None:
-    body = json.dumps(value).encode()  # ASCII: half surrogate pairs survive as escapes
-    stream.write(FRAME.pack(len(body)) + body)
-    stream.flush()
 
 
 if __name__ == "__main__":
