@@ -109,7 +109,7 @@ async def generate(request: Request, deps: ApiDependencies, prepared: Prepared) 
     context = context_of(request.scope)
     assert context.record is not None
     task, form = prepared.task, prepared.form
-    receipt_header = _wants_receipt_header(request, form)
+    receipt_header = wants_receipt_header(request, stream=form.stream)
     context.facts["model"] = task.model.name
     if deps.log_content:
         context.facts |= _asked(task) | {"answer": context.transcript}
@@ -148,14 +148,14 @@ async def start_task(deps: ApiDependencies, task: Task) -> Run:
     return run
 
 
-def _wants_receipt_header(request: Request, form: AnswerForm) -> bool:
+def wants_receipt_header(request: Request, *, stream: bool) -> bool:
     """`X-Edgewise-Receipt: header` asks for the receipt in the answer's header of that name, besides the one in the body."""
     value = request.headers.get(RECEIPT_HEADER)
     if value is None:
         return False
     if value.strip().lower() != "header":
         raise InvalidRequest(f"The header '{RECEIPT_HEADER}' must be 'header' or absent.", param=RECEIPT_HEADER)
-    if form.stream:
+    if stream:
         raise InvalidRequest(
             f"The header '{RECEIPT_HEADER}' cannot be honoured with 'stream': headers leave before the answer is made. The "
             "last event of the stream has the receipt.",

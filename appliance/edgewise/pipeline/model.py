@@ -431,6 +431,7 @@ _FOR: Mapping[str, str] = {
     "vision": "labels of pictures",
     "ocr": "text in pictures",
     "embeddings": "vectors of texts",
+    "text-to-speech": "speech",
 }
 
 

@@ -22,7 +22,7 @@ from edgewise.models.store import Store
 from edgewise.pipeline.model import ServedEncoder
 from edgewise.serving.served import with_remedy
 
-ENCODER_ROLES: Final[tuple[Role, ...]] = ("embeddings", "ocr", "vision")
+ENCODER_ROLES: Final[tuple[Role, ...]] = ("embeddings", "ocr", "text-to-speech", "vision")
 """Of models that answer at once."""
 _GUESS: Final = 3
 _ROOM: Final = 128 << 20
@@ -30,7 +30,7 @@ _ROOM: Final = 128 << 20
 _TOGETHER: Final = 16
 """Texts that are computed together, unless lengths set them apart."""
 _PICTURES: Final = 16
-"""That wait at most: each is held decoded, in up to 12 MB. Their sizes differ, so they are computed one by one."""
+"""That wait at most: each is held decoded, in up to 12 MB. Their sizes differ, so each is computed alone, as sentences are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +73,14 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
     needs = int((_GUESS * manifest.size + _ROOM if measured is None else measured) / REFUSE_MARK) + 1
     engine = settings.engine
     threads = engine.threads or len(os.sched_getaffinity(0))
-    texts = manifest.info.role == "embeddings"
+    texts, pictures = manifest.info.role == "embeddings", manifest.info.role in ("ocr", "vision")
     config = EncoderConfig(
         model=model,
         role=manifest.info.role,
         needs_bytes=int(needs * REFUSE_MARK),
         memory_fraction=engine.memory_fraction,
         max_running=_TOGETHER if texts else 1,
-        max_waiting=engine.max_waiting if texts else min(engine.max_waiting, _PICTURES),
+        max_waiting=min(engine.max_waiting, _PICTURES) if pictures else engine.max_waiting,
         threads=threads,
         options=_of_texts(store) if texts else {},
     )

@@ -9,6 +9,6 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a model computes for an answer that shall begin before it is whole: one input for each part, at least one, in order."""
+    """What a model computes for an answer that shall begin before it is whole: one input for each part, in order."""
 
     inputs: Sequence[Any]

@@ -20,6 +20,7 @@ LOADERS: Final[Mapping[str, str]] = {
     "embeddings": "edgewise.models.encoders.load:load_text_encoder",
     "vision": "edgewise.models.vision.load_labels:load_labeller",
     "ocr": "edgewise.models.vision.load_ocr:load_reader",
+    "text-to-speech": "edgewise.models.speech.load:load_speaker",
 }
 """By role: "module:function" that takes `ModelFiles`, a number of threads and `EncoderConfig.options`, and returns an
 `engine.encoders.engine.Encoder` and its numeric class. By name, so that a process loads only the libraries of its own model."""

@@ -187,10 +187,15 @@ class Passage:
 
     async def pass_picture(self, index: int, picture: bytes) -> None:
         """Picture `index` is finished; before the last one is shown, the end has been told."""
+        await self.pass_bytes(index, picture, last=True)
+
+    async def pass_bytes(self, index: int, piece: bytes, *, last: bool) -> None:
+        """The next bytes of answer `index`; before the last ones of the last answer are shown, the end has been told."""
         answer = self._answers[index]
-        answer.sha.update(picture)
-        answer.finish = "done"
-        await self._end_when_complete()
+        answer.sha.update(piece)
+        if last:
+            answer.finish = "done"
+            await self._end_when_complete()
 
     async def end(self, code: str) -> None:
         """The request ends without all of its answers; nobody is left who could be refused, so faults are only logged."""
