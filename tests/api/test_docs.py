@@ -21,6 +21,7 @@ from edgewise.core.errors import BadModelFile, ConfigError, EdgewiseError, Sourc
 from edgewise.pipeline.receipts import (
     DiffuseReceipt,
     GenerateReceipt,
+    LookReceipt,
     PictureReceipt,
     Receipt,
     StageReceipt,
@@ -110,7 +111,7 @@ async def test_scopes_are_as_documented(scope: str) -> None:
 def test_the_receipts_fields() -> None:
     section = PAGE.split("## The receipt\n", 1)[1].split("\n## ", 1)[0]
     tables = re.split(r"^(?:Each stage|A `\w+` stage also has)", section, flags=re.MULTILINE)
-    whole, stage, generate, diffuse = [
+    whole, stage, generate, look, diffuse = [
         [name for row in re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
         for table in tables
     ]
@@ -120,6 +121,7 @@ def test_the_receipts_fields() -> None:
     )
     assert stage == every
     assert generate == list(GenerateReceipt.__dataclass_fields__)[len(every) :]
+    assert look == list(LookReceipt.__dataclass_fields__)[len(every) :]
     assert diffuse == list(DiffuseReceipt.__dataclass_fields__)[len(every) :]
 
 

@@ -103,7 +103,7 @@ async def test_refused_by_name(messages: Any, param: str, code: str) -> None:
     assert param in error["message"]
 
 
-@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
+@pytest.mark.parametrize("kind", ["input_audio", "file"])
 async def test_media_are_refused_by_name(kind: str) -> None:
     parts = [{"type": "text", "text": "what is this?"}, {"type": kind, kind: {"url": "file:///etc/hostname"}}]
     error = await make_api().refusal(CHAT, hello(messages=[{"role": "user", "content": parts}]))
@@ -111,6 +111,43 @@ async def test_media_are_refused_by_name(kind: str) -> None:
     assert kind in error["message"]
     assert error["param"] == "messages[0].content[1]"
     assert "hostname" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("part", "param", "code"),
+    [
+        ({"image_url": {"url": "file:///etc/hostname"}}, ".image_url.url", "invalid_value"),
+        ({"image_url": {"url": "/etc/hostname"}}, ".image_url.url", "invalid_value"),
+        ({"image_url": {"url": "cat.png"}}, ".image_url.url", "invalid_value"),
+        ({"image_url": {"url": "ftp://x/a.png"}}, ".image_url.url", "invalid_value"),
+        ({"image_url": "data:,x"}, ".image_url", "invalid_type"),
+        ({"image_url": {}}, ".image_url.url", "missing_required_parameter"),
+        ({"image_url": {"url": "data:,x", "detail": "best"}}, ".image_url.detail", "invalid_value"),
+        ({"image_url": {"url": "data:,x", "size": 3}}, ".image_url.size", "unknown_parameter"),
+        ({}, ".image_url", "invalid_type"),
+        ({"image_url": {"url": "data:,x"}, "foo": 1}, ".foo", "unknown_parameter"),
+    ],
+)
+async def test_pictures_are_refused_by_name(part: dict[str, Any], param: str, code: str) -> None:
+    messages = [{"role": "user", "content": [{"type": "image_url", **part}]}]
+    error = await make_api().refusal(CHAT, hello(messages=messages))
+    assert (error["param"], error["code"]) == (f"messages[0].content[0]{param}", code)
+    assert "hostname" not in error["message"]
+
+
+@pytest.mark.parametrize("role", ["system", "assistant"])
+async def test_only_users_show_pictures(role: str) -> None:
+    parts = [{"type": "image_url", "image_url": {"url": "data:,x"}}]
+    error = await make_api().refusal(CHAT, hello(messages=[{"role": role, "content": parts}]))
+    assert error["param"] == "messages[0].content[0].type"
+
+
+async def test_a_picture_that_nobody_here_can_look_at_is_refused_with_remedies() -> None:
+    parts = [{"type": "image_url", "image_url": {"url": "data:,x"}}]
+    error = await make_api().refusal(CHAT, hello(messages=[{"role": "user", "content": parts}]))
+    assert error["param"] == "messages[0].content[0].image_url.url"
+    assert "has no eyes" in error["message"]
+    assert "edgewise models pull rapidocr" in error["message"]
 
 
 async def test_a_template_that_refuses_is_the_callers_error() -> None:

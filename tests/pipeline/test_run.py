@@ -67,6 +67,7 @@ async def test_the_answer_comes_in_pieces_and_the_stage_is_accounted_for() -> No
         "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0},
         "ignored": ("user",),
         "warnings": (),
+        "media": (),
     }
     assert stage["precision"] == {"dtype": "float32", "kv_dtype": "int8", "quantize": "none"}
     assert (stage["stage"], stage["where"], stage["cached_tokens"], stage["restarts"]) == ("generate", "local", 0, 0)

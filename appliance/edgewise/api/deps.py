@@ -19,6 +19,7 @@ from edgewise.pipeline.batches.files import Files
 from edgewise.pipeline.batches.store import Batches
 from edgewise.pipeline.conversations import Conversations
 from edgewise.pipeline.hooks.hooks import Hooks
+from edgewise.pipeline.media import MediaDesk
 from edgewise.pipeline.model import Models
 from edgewise.pipeline.plan import LocalPlanner, Planner
 from edgewise.pipeline.receipt_store import ReceiptStore
@@ -140,6 +141,7 @@ class ApiDependencies:
         pipelines_folder: Where pipelines are besides those that ship with the package; None for nowhere.
         cache_folder: Where engines store KV pages; None if they do not.
         fetch: What may be fetched for requests that name a URL; None fetches nothing.
+        look: Whether pictures in chats are put into words for models without eyes.
         limit_engines: Have all engines do less; see `engine.pool.pool.EnginePool.limit`.
         recent: Inputs that were answered lately, for trials of other models.
         requests: Admission and drain; `requests.begin_drain()`, `await requests.wait_idle(s)`, `requests.cut()` end the service.
@@ -164,6 +166,7 @@ class ApiDependencies:
     hooks: Hooks = field(default_factory=Hooks)
     cache_folder: Path | None = None
     fetch: FetchPolicy | None = None
+    look: bool = True
     end_service: Callable[[int], None] | None = None
     limit_engines: Callable[[float, float], None] | None = None
     conversations: Conversations = field(init=False)
@@ -174,11 +177,15 @@ class ApiDependencies:
     readiness: Readiness = field(init=False)
     requests: Requests = field(init=False)
     events: EventLog = field(init=False)
+    media: MediaDesk = field(init=False)
 
     def __post_init__(self) -> None:
         self.readiness = Readiness(self.models, clock=self.clock, max_age_s=self.ready_max_age_s)
         self.requests = Requests(clock=self.clock, limit=self.limits.max_concurrent_requests)
         self.events = EventLog(clock=self.clock)
+        self.media = MediaDesk(
+            models=self.models, fetch=self.fetch, max_bytes=self.limits.max_body_bytes, look=self.look
+        )
         self.conversations = Conversations(
             self.state,
             keep_s=self.keep.responses_s,

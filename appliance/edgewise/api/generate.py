@@ -134,7 +134,8 @@ async def begin(deps: ApiDependencies, record: RequestRecord, prepared: Prepared
 
 
 async def start_task(deps: ApiDependencies, task: Task) -> Run:
-    """`start_run` with this service's planner, hooks, metrics and receipts."""
+    """`start_run` with this service's planner, hooks, metrics and receipts; what hangs on messages is fetched before."""
+    task = await deps.media.gather(task)
     observer: RunObserver = _Observer(deps, task.model.name)
     run = await start_run(
         task,

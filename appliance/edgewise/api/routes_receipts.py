@@ -75,7 +75,7 @@ async def _explain(deps: ApiDependencies, body: dict[str, Any], asker: Caller) -
         task = (await prepare_pictures(deps, validate(ImageBody, body), asker, "generation")).task
         plan = await explain_pictures(task, deps.planner)
     else:
-        task = (await _prepare_of(body)(deps, body, asker)).task
+        task = await deps.media.gather((await _prepare_of(body)(deps, body, asker)).task)
         plan = await explain(task, deps.planner)
     return {
         "model": task.model.name,

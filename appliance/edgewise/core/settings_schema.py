@@ -202,6 +202,20 @@ class SourcesSettings(Section):
     )
 
 
+class VisionSettings(Section):
+    """Pictures in chats."""
+
+    look: bool = Field(
+        default=True,
+        description="Have installed models that read text and name things look at pictures for a language model without eyes; "
+        "off refuses pictures for such a model.",
+    )
+    max_pixels: PositiveInt | None = Field(
+        default=None,
+        description="Pixels (width x height) that a model with eyes sees of a picture at most; unset leaves it to the model.",
+    )
+
+
 class ResponsesSettings(Section):
     """Answers of /v1/responses that are kept, so that they can be continued."""
 
@@ -305,6 +319,7 @@ class Settings(Section):
     tls: TlsSettings = TlsSettings()
     security: SecuritySettings = SecuritySettings()
     sources: SourcesSettings = SourcesSettings()
+    vision: VisionSettings = VisionSettings()
     responses: ResponsesSettings = ResponsesSettings()
     files: FilesSettings = FilesSettings()
     batches: BatchesSettings = BatchesSettings()

@@ -14,6 +14,7 @@ from edgewise.engine.encoders.request import EncoderEngine
 from edgewise.engine.pictures.request import PictureEngine
 from edgewise.models.encoders.text import TextFace
 from edgewise.models.manifest import Role
+from edgewise.models.multimodal.layout import Layout
 from edgewise.models.templates.tool_styles import ToolSupport
 from edgewise.pipeline.structured.check import GrammarCheck
 
@@ -79,6 +80,7 @@ class ServedModel:
         here: False for a model that is only elsewhere: its engine takes nothing.
         far_contexts: Largest prompt + answer of the same model elsewhere, by the strictest label that may go there.
         sampling: Recommended values for fields of `pipeline.task.Sampling` that a request leaves out.
+        layout: How it takes pictures and film; None for a model that takes none.
     """
 
     name: str
@@ -93,6 +95,7 @@ class ServedModel:
     far_contexts: Mapping[Privacy, int] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     sampling: Mapping[str, float] = field(default_factory=dict)
+    layout: Layout | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -305,6 +308,10 @@ class Models:
     async def cards(self) -> tuple[ModelCard, ...]:
         """Every model that may be asked."""
         return tuple(card_of(model) for model in self.all())
+
+    async def seeing(self) -> tuple[str, ...]:
+        """Names of models that take pictures."""
+        return tuple(model.name for model in self.all() if model.layout is not None)
 
     def status(self) -> PoolStatus:
         models = tuple(

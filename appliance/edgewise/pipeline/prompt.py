@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgewise.core.errors import ContextLengthExceeded, InvalidRequest
+from edgewise.core.errors import ContextLengthExceeded, EngineFault, InvalidRequest
 from edgewise.pipeline.model import ChatTemplate, ServedModel
 from edgewise.pipeline.task import ChatInput, Task
 from edgewise.pipeline.tools.conversation import adapt, with_objects
@@ -47,6 +47,8 @@ async def encode_input(task: Task) -> EncodedInput:
 
 def _encode(task: Task) -> EncodedInput:
     if isinstance(task.input, ChatInput):
+        if task.input.attachments:
+            raise EngineFault("A conversation was to be tokenized before its media were fetched.")
         return _encode_chat(task.model, task.input, without_tools=task.tool_choice.mode == "none")
     prompts = task.input.prompts
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]

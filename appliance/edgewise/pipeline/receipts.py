@@ -99,6 +99,37 @@ class DiffuseReceipt(StageReceipt):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LookReceipt(StageReceipt):
+    """A model looked at a picture for another one, which has no eyes, and its words became part of the prompt.
+
+    `model` is the one that looked, `of` the field with the picture; `compute_ms` None where its engine gave no account.
+    """
+
+    model: str
+    of: str
+    compute_ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediumReceipt:
+    """A picture or film of the request: its size as it was sent, and as the model sees it.
+
+    `of` is its field, `tokens` how many it takes of the prompt (0 where words stand for it). `bounded_by` names what made it
+    smaller than the model would take it: "max_image_pixels", "detail" or "vision.max_pixels"; None if nothing did.
+    """
+
+    of: str
+    kind: str
+    width: int
+    height: int
+    seen_width: int
+    seen_height: int
+    frames: int
+    tokens: int
+    bounded_by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """What a request cost: bytes over the link, money, and energy of this device in joules (None where its power is unknown).
 
@@ -139,11 +170,12 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextReceipt(Receipt):
-    """`sampling` holds the values in force, the model's recommendations included."""
+    """`sampling` holds the values in force, the model's recommendations included; `media` is what was seen of each picture."""
 
-    stages: tuple[GenerateReceipt, ...]
+    stages: tuple[StageReceipt, ...]
     seed: int
     sampling: Mapping[str, float]
+    media: tuple[MediumReceipt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

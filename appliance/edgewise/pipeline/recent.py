@@ -25,7 +25,9 @@ class RecentInputs:
         return len(self._inputs)
 
     def note(self, task: Task) -> None:
-        """Remember what a task asks, unless it is long or asked before."""
+        """Remember what a task asks, unless it is long, asked before or not all text."""
+        if isinstance(task.input, ChatInput) and (task.input.attachments or task.input.media):
+            return
         if task.key != TRIAL_KEY and _size(task.input) <= _LONGEST and task.input not in self._inputs:
             self._inputs.append(task.input)
 

@@ -132,7 +132,11 @@ class Run(RunBase[Task, _Sequence, TextChunk]):
             **self._common(),
             seed=self.seed,
             sampling=self.task.sampling.effective(self.task.model),
-            stages=(generate_receipt(self.plan.decision("generate"), stats, self._cached_tokens(), pace),),
+            stages=(
+                *self.task.looks,
+                generate_receipt(self.plan.decision("generate"), stats, self._cached_tokens(), pace),
+            ),
+            media=self.task.media,
             warnings=(*self.task.warnings, *self._warnings()),
         )
 

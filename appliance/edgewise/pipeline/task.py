@@ -8,8 +8,11 @@ from typing import Any, Literal
 
 from edgewise.core.privacy import Privacy
 from edgewise.engine.request import Priority, SamplingParams
+from edgewise.models.multimodal.layout import Fitted
+from edgewise.pipeline.attachments import Attachment
 from edgewise.pipeline.model import ServedModel
 from edgewise.pipeline.plan import Place, PolicyName
+from edgewise.pipeline.receipts import LookReceipt, MediumReceipt
 
 DEFAULTS: Mapping[str, float] = {
     "temperature": 1.0,
@@ -26,13 +29,18 @@ class ChatInput:
     """A conversation, ready for the chat template.
 
     Attributes:
-        messages: Each has `role` and `content` (text); an assistant's may have `tool_calls`, a tool's has `tool_call_id`, both in
-            OpenAI's chat form (arguments as a JSON text).
+        messages: Each has `role` and `content`; an assistant's may have `tool_calls`, a tool's has `tool_call_id`, both in
+            OpenAI's chat form (arguments as a JSON text). The content is text, or a list of parts where media are among them:
+            {"type": "text", "text": ...}, {"type": "image"}.
         tools: Functions the model may call, in OpenAI's chat form: {"type": "function", "function": {...}}.
+        attachments: One for each part that is no text, in their order, until `pipeline.media` has fetched them.
+        media: The same when they have been fetched and fitted for the model; of a model without eyes the parts are texts then.
     """
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...] = ()
+    attachments: tuple[Attachment, ...] = ()
+    media: tuple[Fitted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +157,8 @@ class Task:
         answer_format: None for free text.
         ignored: Fields of the request that have no effect here.
         warnings: Sentences for the receipt.
+        max_image_pixels: The caller's bound of what a model sees of a picture, width * height.
+        looks, media: For the receipt: which models looked at media before this one was asked, and what is seen of them.
     """
 
     id: str
@@ -168,3 +178,6 @@ class Task:
     answer_format: AnswerFormat | None = None
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    max_image_pixels: int | None = None
+    looks: tuple[LookReceipt, ...] = ()
+    media: tuple[MediumReceipt, ...] = ()

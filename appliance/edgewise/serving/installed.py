@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgewise.core.errors import EdgewiseError, InvalidRequest
@@ -17,6 +17,7 @@ from edgewise.engine.pool.pool import EnginePool
 from edgewise.engine.pool.pooled import PooledEncoder, PooledEngine, PooledPictures
 from edgewise.models.catalog import SETS, member_for_role
 from edgewise.models.manifest import Manifest, Role
+from edgewise.models.multimodal.families import read_layout
 from edgewise.models.names import check_name
 from edgewise.models.store import Store
 from edgewise.pipeline.model import (
@@ -160,6 +161,10 @@ class InstalledModels(Models):
         cards = [self._card(manifest) for manifest in await self._manifests()]
         order = {name: number for number, name in enumerate(self.first)}
         return tuple(sorted(cards, key=lambda card: (order.get(card.name, len(order)), card.role != "llm", card.name)))
+
+    async def seeing(self) -> tuple[str, ...]:
+        named = [manifest.name for manifest in await self._manifests() if manifest.info.role == "llm"]
+        return tuple(await asyncio.to_thread(_with_eyes, self._store, named))
 
     def status(self) -> PoolStatus:
         book, now = self._pool.book, time.monotonic()
@@ -388,6 +393,18 @@ def _read(settings: Settings, store: Store, name: str, machine: Machine) -> _Rea
     if role == "diffusion":
         return read_pictures(settings, store, name, machine)
     return read_model(settings, store, name, machine)
+
+
+def _with_eyes(store: Store, names: Sequence[str]) -> list[str]:
+    """Those whose layout can be read; what is damaged is told to whoever opens it."""
+    found = []
+    for name in names:
+        try:
+            if read_layout(store.resolve(name)) is not None:
+                found.append(name)
+        except EdgewiseError:
+            continue
+    return found
 
 
 def _starting(entry: Entry) -> ModelState:

@@ -22,6 +22,8 @@ from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.files import ModelFiles
 from edgewise.models.gate_record import read_record
 from edgewise.models.longtail.estimate import read_network
+from edgewise.models.multimodal.families import read_layout
+from edgewise.models.multimodal.layout import Layout
 from edgewise.models.sampling import recommended_sampling
 from edgewise.models.store import Store
 from edgewise.models.templates import ChatTemplate, load_template
@@ -43,6 +45,7 @@ class ReadModel:
     needs: Needs
     created: int
     sampling: Mapping[str, float]
+    layout: Layout | None = None
 
     def served(self, engine: Engine, aliases: tuple[str, ...]) -> ServedModel:
         files = self.config.model
@@ -56,6 +59,7 @@ class ReadModel:
             digest=files.digest,
             created=self.created,
             sampling=self.sampling,
+            layout=self.layout,
         )
 
     def close(self) -> None:
@@ -136,6 +140,7 @@ def _read(settings: Settings, store: Store, files: ModelFiles, machine: Machine)
         needs=needs,
         created=manifest.installed_seconds,
         sampling=manifest.info.sampling or recommended_sampling(files),
+        layout=read_layout(files),
     )
 
 

@@ -284,6 +284,7 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hoo
         hooks=hooks,
         cache_folder=settings.kv_cache_dir,
         fetch=None if settings.offline else _fetching(settings),
+        look=settings.vision.look,
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from edgewise.api.messages_api.writer import MessagesWriter
 from edgewise.api.parse import Caller
-from edgewise.api.responses_api.items import messages_of
+from edgewise.api.responses_api.items import conversation_of
 from edgewise.api.responses_api.routes import prepare_response
 from edgewise.api.writers import Writer
 from edgewise.models.templates.tool_styles import ToolSupport
@@ -72,7 +72,7 @@ async def test_responses_items() -> None:
     calls = [(item["call_id"], item["name"], item["arguments"], item["status"]) for item in body["output"][1:]]
     assert calls == [("c1", "look", '{"at": "x"}', "completed"), ("c2", "see", "{}", "completed")]
     assert body["status"] == "completed"
-    (message,) = messages_of(body["output"])
+    (message,) = conversation_of([], body["output"]).messages
     assert [call["id"] for call in message["tool_calls"]] == ["c1", "c2"]
 
 
@@ -125,7 +125,7 @@ async def test_a_call_that_is_cut_off_is_never_taken_for_a_whole_one(form: str) 
         assert "'look'" in body["edgewise"]["warnings"][-1]
         return
     assert (body["status"], body["output"][1]["status"]) == ("incomplete", "incomplete")
-    assert "tool_calls" not in messages_of(body["output"])[0]
+    assert "tool_calls" not in conversation_of([], body["output"]).messages[0]
 
 
 TWO = (

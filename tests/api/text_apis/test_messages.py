@@ -151,6 +151,10 @@ async def test_refused_fields_are_named(api: Api, name: str) -> None:
     assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", "unsupported_parameter", name)
 
 
+def show(source: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [{"type": "image", "source": source}]}]}
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -158,7 +162,11 @@ async def test_refused_fields_are_named(api: Api, name: str) -> None:
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "assistant", "content": "The answer is"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].source"),
+        (show({"type": "file", "file_id": "x"}), "messages[0].content[0].source.type"),
+        (show({"type": "url", "url": "file:///etc/hostname"}), "messages[0].content[0].source.url"),
+        (show({"type": "base64", "media_type": "image/png", "data": "eA=="}), "messages[0].content[0].source.data"),
+        (show({"type": "base64", "media_type": "png", "data": "eA=="}), "messages[0].content[0].source.media_type"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_use"}]}]}, "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id"),

@@ -183,8 +183,18 @@ async def test_refused_fields_are_named(api: Api, name: str) -> None:
         ({"input": [{"role": "user", "content": "x", "foo": 1}]}, "input[0].foo", "unknown_parameter"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-            "input[0].content[0]",
+            "input[0].content[0].image_url",
+            "missing_required_parameter",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "file-1"}]}]},
+            "input[0].content[0].file_id",
             "unsupported_parameter",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,x"}]}]},
+            "input[0].content[0].image_url",
+            "invalid_value",
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "output_text"}]}]},

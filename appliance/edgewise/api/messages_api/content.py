@@ -9,28 +9,33 @@ from typing import Any
 
 from edgewise.api.checks import a_string, an_object, only
 from edgewise.api.errors import WrongType
+from edgewise.api.media_parts import attachments_of, content_of, image_block
 from edgewise.api.messages_api.schemas import Turn
 from edgewise.core.errors import InvalidRequest, UnsupportedField
+from edgewise.pipeline.attachments import Attachment
 
-_MEDIA = {"image": "pictures cannot be read yet", "document": "documents cannot be read yet"}
+_MEDIA = {"document": "documents cannot be read yet"}
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 _FIELDS = {
     "text": frozenset({"type", "text", "cache_control", "citations"}),
+    "image": frozenset({"type", "source", "cache_control"}),
     "tool_use": frozenset({"type", "id", "name", "input", "cache_control", "caller", "toolset_name"}),
     "tool_result": frozenset({"type", "tool_use_id", "content", "is_error", "cache_control", "toolset_name"}),
 }
 _NO_EFFECT = ("cache_control", "caller", "citations", "is_error", "toolset_name")
-_ALLOWED = {"user": ("text", "tool_result"), "assistant": ("text", "tool_use"), "system": ("text",)}
+_ALLOWED = {"user": ("text", "image", "tool_result"), "assistant": ("text", "tool_use"), "system": ("text",)}
 
 
 @dataclass(slots=True)
 class Conversation:
     """Attributes:
-    messages: In OpenAI's chat form.
+    messages: In OpenAI's chat form; the content is as `pipeline.task.ChatInput` has it.
+    attachments: What hangs on them.
     ignored: Names of what has no effect.
     """
 
     messages: list[dict[str, Any]] = field(default_factory=list)
+    attachments: list[Attachment] = field(default_factory=list)
     ignored: dict[str, None] = field(default_factory=dict)
 
 
@@ -59,19 +64,22 @@ def _read_turn(turn: Turn, where: str, found: Conversation) -> None:
     if isinstance(turn.content, str):
         found.messages.append({"role": turn.role, "content": turn.content})
         return
-    texts: list[str] = []
+    parts: list[str | Attachment] = []
     calls: list[dict[str, Any]] = []
     for place, block in _blocks(turn.content, f"{where}.content", turn.role, found):
         if block["type"] == "text":
-            texts.append(_text(block, place, found))
+            parts.append(_text(block, place, found))
+        elif block["type"] == "image":
+            parts.append(image_block(block, place))
         elif block["type"] == "tool_use":
             calls.append(_call(block, place))
         else:
             found.messages.append(_result(block, place, found))
+    found.attachments += attachments_of(parts)
     if calls:
-        found.messages.append({"role": "assistant", "content": "\n".join(texts), "tool_calls": calls})
-    elif texts or turn.role == "assistant":
-        found.messages.append({"role": turn.role, "content": "\n".join(texts)})
+        found.messages.append({"role": "assistant", "content": content_of(parts), "tool_calls": calls})
+    elif parts or turn.role == "assistant":
+        found.messages.append({"role": turn.role, "content": content_of(parts)})
 
 
 def _blocks(value: Any, where: str, role: str, found: Conversation) -> list[tuple[str, dict[str, Any]]]:

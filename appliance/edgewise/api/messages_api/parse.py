@@ -34,7 +34,7 @@ def messages_task(body: MessagesBody | CountBody, model: ServedModel, caller: Ca
     task = Task(
         id=caller.request_id,
         model=model,
-        input=ChatInput(tuple(conversation.messages), tools),
+        input=ChatInput(tuple(conversation.messages), tools, tuple(conversation.attachments)),
         sampling=sampling,
         stop=stops,
         salt=caller.salt,

@@ -52,7 +52,7 @@ def messages_router(deps: ApiDependencies) -> APIRouter:
         task, _ = messages_task(
             body, await deps.models.open(body.model, keep_alive_s=body.keep_alive), caller(context, deps)
         )
-        encoded = await encode_input(task)
+        encoded = await encode_input(await deps.requests.until_cut(deps.media.gather(task)))
         return json_response({"input_tokens": sum(len(prompt) for prompt in encoded.prompts)})
 
     return router

@@ -9,14 +9,17 @@ from typing import Any
 
 from edgewise.api.checks import a_string, an_object, only
 from edgewise.api.errors import WrongType
+from edgewise.api.media_parts import attachments_of, content_of, input_image_part
 from edgewise.core.errors import InvalidRequest, UnsupportedField
+from edgewise.pipeline.attachments import Attachment
+from edgewise.pipeline.task import ChatInput
 
 _ROLES = ("user", "assistant", "system", "developer")
 _MEDIA = {
-    "input_image": "pictures cannot be read yet",
     "input_file": "files cannot be read yet",
     "input_audio": "speech cannot be read yet",
 }
+_ALLOWED = {"assistant": ("output_text", "refusal"), "user": ("input_text", "input_image")}
 _MESSAGE = frozenset({"type", "role", "content", "id", "status", "phase"})
 _CALL = frozenset({"type", "call_id", "name", "arguments", "id", "status", "caller", "namespace", "async"})
 _OUTPUT = frozenset({"type", "call_id", "output", "id", "status", "caller", "name", "namespace"})
@@ -63,7 +66,7 @@ def _read_item(item: dict[str, Any], where: str, found: Input) -> None:
         only(item, _OUTPUT, where)
         call_id = a_string(item, "call_id", where)
         output = item.get("output")
-        text = output if isinstance(output, str) else _joined(_parts(output, f"{where}.output", "user", found))
+        text = output if isinstance(output, str) else _joined(_parts(output, f"{where}.output", "tool", found))
         found.items.append(
             {"id": new_id("fco"), "type": kind, "status": "completed", "call_id": call_id, "output": text}
         )
@@ -102,17 +105,25 @@ def _part(part: dict[str, Any], where: str, role: str, found: Input) -> dict[str
     kind = part.get("type")
     if isinstance(kind, str) and kind in _MEDIA:
         raise UnsupportedField(f"'{where}' is of type '{kind}': {_MEDIA[kind]}. Send text.", param=where)
-    allowed = ("output_text", "refusal") if role == "assistant" else ("input_text",)
+    allowed = _ALLOWED.get(role, ("input_text",))
     if kind not in allowed:
         raise InvalidRequest(
-            f"'{where}.type' is '{str(kind)[:40]}': it must be '{allowed[0]}' in a message of the role '{role}'.",
+            f"'{where}.type' is '{str(kind)[:40]}': in a message of the role '{role}' it must be {' or '.join(allowed)}.",
             param=f"{where}.type",
         )
+    if kind == "input_image":
+        found.ignored.update(_no_breakpoint(part))
+        one = input_image_part(part, where)
+        return {"type": kind, "image_url": one.urls[0], "detail": one.detail}
     only(part, _PART, where)
-    if part.get("prompt_cache_breakpoint") is not None:
-        found.ignored["input[].content[].prompt_cache_breakpoint"] = None
+    found.ignored.update(_no_breakpoint(part))
     text = a_string(part, "refusal" if kind == "refusal" else "text", where)
     return _text_part(str(kind), text)
+
+
+def _no_breakpoint(part: Mapping[str, Any]) -> dict[str, None]:
+    name = "input[].content[].prompt_cache_breakpoint"
+    return {name: None} if part.get("prompt_cache_breakpoint") is not None else {}
 
 
 def _text_part(kind: str, text: str) -> dict[str, Any]:
@@ -125,16 +136,24 @@ def _message(role: str, content: list[dict[str, Any]]) -> dict[str, Any]:
     return {"id": new_id("msg"), "type": "message", "status": "completed", "role": role, "content": content}
 
 
-def messages_of(items: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def conversation_of(earlier: Sequence[Mapping[str, Any]], given: Iterable[Mapping[str, Any]]) -> ChatInput:
     """Items as chat messages: calls join the assistant's message before them, "developer" is told as "system".
 
     A call that was cut off (status "incomplete") is left out: its arguments are no JSON.
+
+    Args:
+        earlier: Of the answers that the request continues.
+        given: Of the request itself.
     """
     messages: list[dict[str, Any]] = []
-    for item in items:
+    attachments: list[Attachment] = []
+    for index, item in enumerate([*earlier, *given], start=-len(earlier)):
         if item["type"] == "message":
             role = "system" if item["role"] == "developer" else item["role"]
-            messages.append({"role": role, "content": _joined(item["content"])})
+            where = "previous_response_id" if index < 0 else f"input[{index}]"
+            parts = [_read_part(part, f"{where}.content[{n}]") for n, part in enumerate(item["content"])]
+            attachments += attachments_of(parts)
+            messages.append({"role": role, "content": content_of(parts)})
         elif item["type"] == "function_call" and item["status"] == "incomplete":
             continue
         elif item["type"] == "function_call":
@@ -146,8 +165,15 @@ def messages_of(items: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             )
         else:
             messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
-    return messages
+    return ChatInput(tuple(messages), attachments=tuple(attachments))
+
+
+def _read_part(part: Mapping[str, Any], where: str) -> str | Attachment:
+    if part["type"] == "input_image":
+        return input_image_part(dict(part), where)
+    text: str = part["refusal"] if part["type"] == "refusal" else part["text"]
+    return text
 
 
 def _joined(parts: Sequence[Mapping[str, Any]]) -> str:
-    return "\n".join(part["refusal"] if part["type"] == "refusal" else part["text"] for part in parts)
+    return "\n".join(part["text"] for part in parts)

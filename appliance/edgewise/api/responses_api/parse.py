@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edgewise.api.checks import a_string, an_object, function, only, refuse
 from edgewise.api.errors import WrongType
 from edgewise.api.extensions import drawing
 from edgewise.api.parse import AnswerForm, Caller
-from edgewise.api.responses_api.items import Input, messages_of, read_input
+from edgewise.api.responses_api.items import Input, conversation_of, read_input
 from edgewise.api.responses_api.schemas import IGNORED, INCLUDE_IGNORED, INCLUDE_LOGPROBS, REFUSED, ResponsesBody
 from edgewise.core.errors import InvalidRequest, UnsupportedField
 from edgewise.pipeline.conversations import History
 from edgewise.pipeline.model import ServedModel
-from edgewise.pipeline.task import AnswerFormat, ChatInput, Task, ToolChoice
+from edgewise.pipeline.task import AnswerFormat, Task, ToolChoice
 
 _FUNCTION = frozenset({"type", "name", "description", "parameters", "strict"})
 MAX_METADATA_KEY, MAX_METADATA_VALUE = 64, 512
@@ -62,11 +62,12 @@ def responses_task(
     answer_format, text, text_ignored = _text(body.text or {})
     tools = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or ()))
     parallel = body.parallel_tool_calls is not False
-    system = [] if body.instructions is None else [{"role": "system", "content": body.instructions}]
+    system = () if body.instructions is None else ({"role": "system", "content": body.instructions},)
+    conversation = conversation_of(history.items, given.items)
     task = Task(
         id=caller.request_id,
         model=model,
-        input=ChatInput((*system, *messages_of([*history.items, *given.items])), tools),
+        input=replace(conversation, messages=(*system, *conversation.messages), tools=tools),
         sampling=drawing(
             body,
             max_tokens=body.max_output_tokens,

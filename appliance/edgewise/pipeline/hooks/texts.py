@@ -9,7 +9,7 @@ from typing import Any
 
 from edgewise.core.errors import HookFailed
 from edgewise.pipeline.hooks.protocol import PromptText
-from edgewise.pipeline.task import ChatInput, Task, TextInput
+from edgewise.pipeline.task import Task, TextInput
 
 
 def prompt_texts(task: Task) -> list[PromptText]:
@@ -18,7 +18,7 @@ def prompt_texts(task: Task) -> list[PromptText]:
         return [PromptText("prompt", _text(task, prompt)) for prompt in task.input.prompts]
     found = []
     for message in task.input.messages:
-        found.append(PromptText(message["role"], message["content"]))
+        found += [PromptText(message["role"], text) for text in _content(message)]
         found += [PromptText("call", call["function"]["arguments"]) for call in message.get("tool_calls", ())]
     return found + [PromptText("tools", json.dumps(tool, ensure_ascii=False)) for tool in task.input.tools]
 
@@ -37,7 +37,17 @@ def with_texts(task: Task, texts: Sequence[PromptText]) -> Task:
         return replace(task, input=TextInput(prompts))
     messages = tuple(_with_message(message, new) for message in task.input.messages)
     tools = tuple(_with_tool(next(new)) for _ in task.input.tools)
-    return replace(task, input=ChatInput(messages, tools))
+    return replace(task, input=replace(task.input, messages=messages, tools=tools))
+
+
+def _content(message: Mapping[str, Any]) -> list[str]:
+    """The texts of a message's content; parts that are none have none."""
+    content = message["content"]
+    return [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
+
+
+def _with_part(part: Mapping[str, Any], new: Iterator[str]) -> Mapping[str, Any]:
+    return {**part, "text": next(new)} if part["type"] == "text" else part
 
 
 def _text(task: Task, prompt: str | tuple[int, ...]) -> str:
@@ -52,7 +62,11 @@ def _kept(task: Task, prompt: str | tuple[int, ...], text: str) -> str | tuple[i
 
 
 def _with_message(message: Mapping[str, Any], new: Iterator[str]) -> dict[str, Any]:
-    made = {**message, "content": next(new)}
+    content = message["content"]
+    made = {
+        **message,
+        "content": next(new) if isinstance(content, str) else [_with_part(part, new) for part in content],
+    }
     if "tool_calls" in message:
         made["tool_calls"] = [
             {**call, "function": {**call["function"], "arguments": next(new)}} for call in message["tool_calls"]

@@ -29,19 +29,24 @@ def read_source(url: str, param: str, *, max_bytes: int, policy: FetchPolicy | N
     Raises:
         InvalidRequest: Another scheme, malformed, too large, an address that is not opened, or an answer that is no file.
     """
-    scheme = url[:8].partition(":")[0].lower()
-    if scheme == "data":
+    if check_scheme(url, param) == "data":
         return _data(url, param, max_bytes)
-    if scheme not in ("http", "https"):
-        raise InvalidRequest(
-            f"'{param}' begins with {url[:20]!r}: send a data URL (data:image/png;base64,...) or an https URL.",
-            param=param,
-        )
     if policy is None:
         raise InvalidRequest(
             f"'{param}' is a URL, and this service fetches nothing (`offline = true`): send a data URL.", param=param
         )
     return _fetch(url, param, max_bytes, policy)
+
+
+def check_scheme(url: str, param: str) -> str:
+    """The URL's scheme; raises `InvalidRequest` for all but "data", "http" and "https", file names and paths among them."""
+    scheme = url[:8].partition(":")[0].lower()
+    if scheme not in ("data", "http", "https"):
+        raise InvalidRequest(
+            f"'{param}' begins with {url[:8]!r}: send a data URL (data:image/png;base64,...) or an https URL.",
+            param=param,
+        )
+    return scheme
 
 
 def _data(url: str, param: str, max_bytes: int) -> bytes:

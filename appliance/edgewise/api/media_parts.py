@@ -1,0 +1,99 @@
+"""Pictures and film in messages, in the forms of three APIs, as `Attachment`s. Nothing is fetched here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from edgewise.api.checks import a_string, an_object, only
+from edgewise.core.errors import InvalidRequest, UnsupportedField
+from edgewise.models.media.source import check_scheme
+from edgewise.pipeline.attachments import Attachment, Detail
+
+DETAILS: Final = ("auto", "low", "high")
+_TYPE: Final = re.compile(r"image/[a-z0-9.+-]{1,40}", re.ASCII)
+
+
+def content_of(parts: Sequence[str | Attachment]) -> str | list[dict[str, Any]]:
+    """The content of a `ChatInput`'s message: texts joined by line breaks, or a list of parts where media are among them."""
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        return "\n".join(texts)
+    return [{"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind} for part in parts]
+
+
+def attachments_of(parts: Sequence[str | Attachment]) -> list[Attachment]:
+    return [part for part in parts if isinstance(part, Attachment)]
+
+
+def image_url_part(part: dict[str, Any], where: str) -> Attachment:
+    """OpenAI's chat form: {"type": "image_url", "image_url": {"url": ..., "detail": ...}}. Raises `InvalidRequest`."""
+    place = f"{where}.image_url"
+    value = an_object(part.get("image_url"), place)
+    only(value, frozenset({"url", "detail"}), place)
+    return Attachment(
+        kind="image",
+        param=f"{place}.url",
+        urls=(_url(value, "url", place),),
+        detail=_detail(value.get("detail"), f"{place}.detail"),
+    )
+
+
+def input_image_part(part: dict[str, Any], where: str) -> Attachment:
+    """The form of the Responses API: {"type": "input_image", "image_url": ..., "detail": ...}. Raises `InvalidRequest`."""
+    only(part, frozenset({"type", "image_url", "detail", "file_id", "prompt_cache_breakpoint"}), where)
+    if part.get("file_id") is not None:
+        raise _no_files(f"{where}.file_id")
+    return Attachment(
+        kind="image",
+        param=f"{where}.image_url",
+        urls=(_url(part, "image_url", where),),
+        detail=_detail(part.get("detail"), f"{where}.detail"),
+    )
+
+
+def image_block(block: dict[str, Any], where: str) -> Attachment:
+    """Anthropic's form: {"type": "image", "source": {"type": "base64", "media_type": ..., "data": ...}}, or a source of the type
+    "url". Raises `InvalidRequest`."""
+    place = f"{where}.source"
+    source = an_object(block.get("source"), place)
+    kind = source.get("type")
+    if kind == "url":
+        only(source, frozenset({"type", "url"}), place)
+        return Attachment(kind="image", param=f"{place}.url", urls=(_url(source, "url", place),))
+    if kind == "file":
+        raise _no_files(f"{place}.type")
+    if kind != "base64":
+        raise InvalidRequest(
+            f"'{place}.type' is '{str(kind)[:40]}': it must be 'base64' or 'url'.", param=f"{place}.type"
+        )
+    only(source, frozenset({"type", "media_type", "data"}), place)
+    media_type = a_string(source, "media_type", place)
+    if not _TYPE.fullmatch(media_type):
+        raise InvalidRequest(
+            f"'{place}.media_type' is '{media_type[:40]}': it must name a type of pictures, as image/png.",
+            param=f"{place}.media_type",
+        )
+    url = f"data:{media_type};base64,{a_string(source, 'data', place)}"
+    return Attachment(kind="image", param=f"{place}.data", urls=(url,))
+
+
+def _url(value: dict[str, Any], name: str, where: str) -> str:
+    url = a_string(value, name, where)
+    check_scheme(url, f"{where}.{name}")
+    return url
+
+
+def _no_files(param: str) -> UnsupportedField:
+    return UnsupportedField(
+        f"'{param}' names an uploaded file: pictures are not read from those here. Send a data URL.", param=param
+    )
+
+
+def _detail(value: Any, where: str) -> Detail:
+    if value is None:
+        return "auto"
+    if value not in DETAILS:
+        raise InvalidRequest(f"'{where}' is '{str(value)[:40]}': it must be one of {', '.join(DETAILS)}.", param=where)
+    return cast("Detail", value)
