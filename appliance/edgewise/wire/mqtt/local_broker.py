@@ -1,6 +1,7 @@
 """A broker for one machine: iotcore (rumqttd) in a child process that ends with this one.
 
 It knows no users and no access lists, so whoever reaches it may read and write everything: it listens on loopback only.
+One that takes no clients any more is started again (`broker_watch`).
 For several machines run mosquitto with `systemd/mosquitto.conf`.
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from edgewise.core.errors import ConfigError
+from edgewise.wire.mqtt.broker_watch import BrokerWatch
 
 MAX_PAYLOAD = 2 * 1024**2
 """Bytes; iotcore's own default of 20 kB would drop the connection of whoever sends a block of a blob."""
@@ -41,6 +43,7 @@ class LocalBroker:
         self.host, self.port = host, port
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._broker: Any = None
+        self._watch = BrokerWatch(host, port, self._restart)
 
     def start(self) -> None:
         """Start it; returns once it answers.
@@ -64,9 +67,15 @@ class LocalBroker:
             self._folder.cleanup()
             raise ConfigError(f"mqtt: the built-in broker cannot listen on {self.host}:{self.port}: {error}") from error
         self._broker = broker
+        self._watch.start()
+
+    def _restart(self) -> None:
+        self._broker.stop()
+        self._broker.start()
 
     def stop(self) -> None:
         """End it and free the port. Safe to call twice."""
+        self._watch.stop()
         if self._broker is not None:
             self._broker.stop()
             self._broker = None
