@@ -18,10 +18,10 @@ import transformers as untyped_transformers
 
 from edgewise.core.settings import load_settings
 from edgewise.engine.numerics import cpu_family
-from edgewise.models.encoders.build import sentences
 from edgewise.models.encoders.load import load_text_encoder
 from edgewise.models.encoders.run import feed
 from edgewise.models.encoders.text import load_face
+from edgewise.models.encoders.text_network import sentences
 from edgewise.models.files import ModelFiles
 from edgewise.models.store import Store
 
@@ -41,7 +41,7 @@ def main() -> None:
     store = Store(home / "models")
     files = store.resolve(options.model, "embeddings")
     encoder, _ = load_text_encoder(
-        files, options.threads, store=str(store.root), text=str(PROSE), device=cpu_family(), climb=False
+        files, options.threads, store=str(store.root), samples=str(PROSE), device=cpu_family(), climb="no"
     )
     torch.set_num_threads(options.threads)
     network = _torch(files)
@@ -50,7 +50,7 @@ def main() -> None:
         face.tokenizer.shorten(ids, face.shape.max_tokens)
         for ids in face.tokenizer.encode(sentences(PROSE.read_text()))
     ]
-    print(f"{files.name}, {encoder.rung.precision}, {options.threads} threads")
+    print(f"{files.name}, {encoder.precision}, {options.threads} threads")
     for count in BATCHES:
         batch = tuple(tuple(row) for row in rows[200 : 200 + count])
         ours, theirs = _quickest(lambda: encoder.compute([batch]), lambda: network(batch), options.rounds)  # noqa: B023

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib.resources import files as package_files
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, print_table, say
+from edgewise.core.errors import InvalidRequest
 from edgewise.core.settings import Settings, load_settings
-from edgewise.engine.numerics import cpu_family
 from edgewise.models.encoders.record import CandidateRecord, LadderRecord, read_ladders
-from edgewise.models.manifest import Manifest
+from edgewise.models.manifest import Manifest, Role
 from edgewise.models.store import Store
+from edgewise.serving.encoders import ladder_options
+
+_ROLES: Final[tuple[Role, ...]] = ("embeddings", "vision")
+"""Of encoders that have a ladder."""
 
 
 def encoders_command(
@@ -28,7 +30,7 @@ def encoders_command(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the candidates of each encoder of texts: time, error, and why it lost."""
+    """Show the candidates of each encoder: time, error, and why it lost."""
     settings = load_settings(config).settings
     store = Store(settings.home / "models")
     shown: list[tuple[Manifest, list[LadderRecord]]] = []
@@ -42,35 +44,32 @@ def encoders_command(
     for manifest, records in shown:
         _print(manifest, records)
     if not shown:
-        say("No encoder of texts is installed: `edgewise models pull minilm` installs one.")
+        say("No encoder with a ladder is installed: `edgewise models pull minilm` installs one.")
 
 
 def _encoders(store: Store, name: str | None) -> Iterator[Manifest]:
-    if name is not None:
-        store.resolve(name, "embeddings")  # says what is wrong with it
-        yield store.manifest(name)
+    if name is None:
+        yield from (it for it in store.manifests() if it.info.role in _ROLES)
         return
-    yield from (it for it in store.manifests() if it.info.role == "embeddings")
+    manifest = store.manifest(name)
+    if manifest.info.role not in _ROLES:
+        raise InvalidRequest(
+            f"'{name}' is a model for {manifest.info.role}; those for {' and '.join(_ROLES)} have a ladder.",
+            param="name",
+        )
+    store.resolve(name, manifest.info.role)  # says what is wrong with it
+    yield manifest
 
 
 def _measure(settings: Settings, store: Store, manifest: Manifest) -> None:
     # Here: it brings ONNX Runtime along.
-    from edgewise.models.encoders.build import Order, climb
-    from edgewise.models.encoders.record import ladder_folder, place_name
-    from edgewise.models.onnx_session import RUNTIME
+    from edgewise.models.encoders.build import climb
+    from edgewise.models.encoders.rung import place_of
 
     threads = settings.engine.threads or len(os.sched_getaffinity(0))
-    place = place_name(RUNTIME, cpu_family(), threads)
-    climb(
-        Order(
-            files=store.resolve(manifest.name, "embeddings"),
-            text=Path(str(package_files("edgewise.pipeline") / "gate_text.txt")),
-            folder=ladder_folder(store.root, manifest.digest) / place,
-            device=cpu_family(),
-            threads=threads,
-        ),
-        lambda stage, share: say(f"{share:4.0%} {stage}"),
-    )
+    place = place_of(threads, ladder_options(store, manifest))
+    files = store.resolve(manifest.name, manifest.info.role)
+    climb(place.order(files, manifest.info.role), lambda stage, share: say(f"{share:4.0%} {stage}"))
 
 
 def _document(manifest: Manifest, records: list[LadderRecord]) -> dict[str, Any]:

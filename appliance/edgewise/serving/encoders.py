@@ -17,13 +17,18 @@ from edgewise.engine.ledger import REFUSE_MARK
 from edgewise.engine.machine import Machine
 from edgewise.engine.numerics import cpu_family
 from edgewise.models.encoders.text import TextFace, load_face
-from edgewise.models.manifest import Role
+from edgewise.models.manifest import Manifest, Role
 from edgewise.models.store import Store
 from edgewise.pipeline.model import ServedEncoder
 from edgewise.serving.served import with_remedy
 
 ENCODER_ROLES: Final[tuple[Role, ...]] = ("embeddings", "ocr", "text-to-speech", "vision")
 """Of models that answer at once."""
+_SAMPLES: Final[Mapping[Role, tuple[str, str]]] = {
+    "embeddings": ("edgewise.pipeline", "gate_text.txt"),
+    "vision": ("edgewise.models.vision", "photos"),
+}
+"""Package and name of the real inputs that an encoder is calibrated and judged with, for roles that have a ladder."""
 _GUESS: Final = 3
 _ROOM: Final = 128 << 20
 """Where nobody measured a model's memory: so many times its files, and this much more."""
@@ -82,7 +87,7 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
         max_running=_TOGETHER if texts else 1,
         max_waiting=min(engine.max_waiting, _PICTURES) if pictures else engine.max_waiting,
         threads=threads,
-        options=_of_texts(store) if texts else {},
+        options=ladder_options(store, manifest),
     )
     try:
         face = load_face(model) if texts else None
@@ -96,7 +101,16 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
     )
 
 
-def _of_texts(store: Store) -> Mapping[str, str]:
-    """What `models.encoders.load.load_text_encoder` needs besides."""
-    prose = package_files("edgewise.pipeline") / "gate_text.txt"
-    return {"store": str(store.root), "text": str(prose), "device": cpu_family()}
+def ladder_options(store: Store, manifest: Manifest) -> Mapping[str, str]:
+    """What `models.encoders.rung.place_of` reads, for models that have a ladder."""
+    samples = _SAMPLES.get(manifest.info.role)
+    if samples is None:
+        return {}
+    package, name = samples
+    gate = {} if manifest.info.gate is None else {"gate": str(manifest.info.gate)}
+    return {
+        "store": str(store.root),
+        "samples": str(package_files(package) / name),
+        "device": cpu_family(),
+        **gate,
+    }

@@ -48,6 +48,7 @@ class ModelInfo:
         memory_bytes: Memory to plan for, weights and a short context together, None where unknown.
         chat_template: Whether the file itself holds a chat template.
         sampling: What its makers recommend for drawing tokens (`models.sampling`); for fields that a request leaves out.
+        gate: Least cosine to float32 that a quicker candidate of an encoder must reach (docs/encoders.md), None for 0.999.
     """
 
     role: Role
@@ -59,6 +60,7 @@ class ModelInfo:
     memory_bytes: int | None = None
     chat_template: ChatTemplate = "unknown"
     sampling: Mapping[str, float] = field(default_factory=dict)
+    gate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +181,7 @@ def build_info(raw: Mapping[str, Any]) -> ModelInfo:
             "ChatTemplate", _one_of({"chat_template": "unknown", **raw}, "chat_template", CHAT_TEMPLATES)
         ),
         sampling=check_sampling(raw.get("sampling", {})),
+        gate=_optional_cosine(raw, "gate"),
     )
 
 
@@ -190,6 +193,13 @@ def _one_of(raw: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> str:
 
 def _optional_count(raw: Mapping[str, Any], key: str) -> int | None:
     return None if raw.get(key) is None else _count(raw[key])
+
+
+def _optional_cosine(raw: Mapping[str, Any], key: str) -> float | None:
+    value = raw.get(key)
+    if value is not None and (type(value) is not float or not 0 < value <= 1):
+        raise ValueError(f"{key} {value!r} is no cosine above 0")
+    return value
 
 
 def _count(value: object) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import onnxruntime
 
 RUNTIME: Final = f"onnxruntime-{onnxruntime.__version__}"
+_ERRORS: Final = 3
 
 
 def options_for(threads: int) -> Any:
@@ -23,3 +24,11 @@ def open_session(model: bytes | Path, options: Any) -> Any:
     never another one in its place."""
     source = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def open_quiet(model: bytes | Path, threads: int) -> Any:
+    """As `open_session`, for encoders: threads sleep between calls, since other models want the processor."""
+    options = options_for(threads)
+    options.log_severity_level = _ERRORS
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return open_session(model, options)

@@ -13,15 +13,17 @@ import pytest
 
 from edgewise.core.errors import BadModelFile, InvalidRequest, UnsupportedModel
 from edgewise.models.encoders import ladder as ladder_module
-from edgewise.models.encoders.build import Order, climb, read_order, sentences
+from edgewise.models.encoders.build import Order, climb, read_order
 from edgewise.models.encoders.calibrate import calibrate
 from edgewise.models.encoders.graph import Form, build_graph, groups, products
-from edgewise.models.encoders.load import MAX_BATCH_TOKENS, Rung, TextEncoder, batches, load_text_encoder
-from edgewise.models.encoders.record import RECORD, place_name, read_ladder, read_ladders
+from edgewise.models.encoders.load import MAX_BATCH_TOKENS, TextEncoder, batches, load_text_encoder
+from edgewise.models.encoders.record import GATE, RECORD, place_name, read_ladder, read_ladders
 from edgewise.models.encoders.rows import pack_rows, unpack_rows
-from edgewise.models.encoders.run import Session
+from edgewise.models.encoders.run import TextSession
+from edgewise.models.encoders.rung import Rung
 from edgewise.models.encoders.shape import read_shape
 from edgewise.models.encoders.text import load_tokenizer
+from edgewise.models.encoders.text_network import TextNetwork, sentences
 from edgewise.models.encoders.weights import read_weights
 from edgewise.models.files import ModelFiles
 from edgewise.models.onnx_session import RUNTIME
@@ -46,9 +48,14 @@ def rows_of(files: ModelFiles, count: int) -> list[list[int]]:
     return [tokenizer.shorten(row, MAX_TOKENS) for row in found]
 
 
-def session(files: ModelFiles) -> Session:
+def options(store: Path, **more: str) -> dict[str, str]:
+    """What the service tells the loader."""
+    return {"store": str(store), "samples": str(PROSE), "device": "test", **more}
+
+
+def session(files: ModelFiles) -> TextSession:
     shape = read_shape(files)
-    return Session(build_graph(shape, read_weights(files, shape)).SerializeToString(), 1)
+    return TextSession(build_graph(shape, read_weights(files, shape)).SerializeToString(), 1)
 
 
 @pytest.mark.parametrize(("family", "pooling"), FAMILIES)
@@ -66,14 +73,14 @@ def test_vectors_are_those_of_transformers(family: str, pooling: str, tmp_path: 
 def test_eight_bits_stay_near_float32(form: Form, files: ModelFiles) -> None:
     shape, rows = read_shape(files), rows_of(files, 24)
     weights = read_weights(files, shape)
-    tapped = Session(build_graph(shape, weights, taps=True).SerializeToString(), 1)
+    tapped = TextSession(build_graph(shape, weights, taps=True).SerializeToString(), 1)
     found = {}
     for name in groups(shape):
         inputs = np.concatenate([tapped.outputs([row], [f"{name}.in"])[0] for row in rows[:12]])
         found[name] = calibrate(inputs, [weights[f"{it}.weight"].T for it in products(name)])
     model = build_graph(shape, weights, dict.fromkeys(groups(shape), form), found)
     assert {"static": "QuantizeLinear", "blocks": "MatMulNBits"}[form] in {node.op_type for node in model.graph.node}
-    got, exact = Session(model.SerializeToString(), 1).run(rows[12:]), session(files).run(rows[12:])
+    got, exact = TextSession(model.SerializeToString(), 1).run(rows[12:]), session(files).run(rows[12:])
     assert (got * exact).sum(axis=1).min() > 0.99
     assert np.abs(got - exact).max() > 0
 
@@ -112,7 +119,7 @@ def test_the_ladder_keeps_every_candidate_and_the_winner_serves(
     monkeypatch.setattr(
         ladder_module.Candidate, "cost", property(lambda it: {"fp32": 9.0, "int8-blocks": 1.0}.get(it.name, 2.0))
     )
-    order = Order(files=files, text=PROSE, folder=place, device="test", threads=1)
+    order = Order(files=files, role="embeddings", samples=PROSE, folder=place, device="test", threads=1)
     stages: list[str] = []
     record = climb(read_order(json.loads(order.to_json())), lambda stage, _: stages.append(stage))
     assert stages[0] == "float32"
@@ -125,8 +132,8 @@ def test_the_ladder_keeps_every_candidate_and_the_winner_serves(
     assert not older.exists()
     assert read_ladders(tmp_path, files.digest) == [record]
 
-    encoder, _ = load_text_encoder(files, 1, store=str(tmp_path), text=str(PROSE), device="test", climb=False)
-    assert encoder.rung.precision == record.chosen.name
+    encoder, _ = load_text_encoder(files, 1, **options(tmp_path, climb="no"))
+    assert encoder.precision == record.chosen.name
     row = rows_of(files, 1)[0]
     ((result, content),) = encoder.compute([((tuple(row)),)])
     assert result == {"precision": record.chosen.name, "width": WIDTH}
@@ -139,22 +146,23 @@ def test_a_damaged_record_is_ignored_and_float32_serves(files: ModelFiles, tmp_p
     place.mkdir(parents=True)
     (place / RECORD).write_text('{"schema": 1}')
     assert read_ladder(place, files.digest) is None
-    encoder, _ = load_text_encoder(files, 1, store=str(tmp_path), text=str(PROSE), device="test", climb=False)
-    assert encoder.rung.precision == "fp32"
+    encoder, _ = load_text_encoder(files, 1, **options(tmp_path, climb="no"))
+    assert encoder.precision == "fp32"
 
 
 def test_what_loses_too_much_never_wins(files: ModelFiles) -> None:
     shape = read_shape(files)
     weights = read_weights(files, shape)
-    made = ladder_module.Ladder(shape, weights, rows_of(files, 20)[::2], rows_of(files, 20)[1::2], 1)
+    rows = rows_of(files, 20)
+    made = ladder_module.Ladder(TextNetwork(shape, weights, rows[::2], rows[1::2], gate=GATE, threads=1))
     plain = made._plain()
     bad = dataclasses.replace(
         plain, name="int8-static", cosines=np.full(10, 0.9985, np.float32), times={1: 1e-9, 16: 1e-9}
     )
     plain.times |= {1: 1.0, 16: 1.0}
-    best = ladder_module._best([plain, bad])
+    best = ladder_module.choose([plain, bad], GATE)
     assert best is plain
-    assert "0.99850 is below 0.999" in ladder_module._record(bad, best, 8).why
+    assert "0.99850 is below 0.999" in ladder_module.record_of(bad, best, GATE, 8).why
 
 
 @pytest.mark.parametrize(
@@ -203,7 +211,7 @@ def test_batches_hold_every_text_once_and_none_is_padded_much() -> None:
 
 def test_what_the_graph_cannot_take_is_refused_before_it(files: ModelFiles) -> None:
     shape = read_shape(files)
-    encoder = TextEncoder(shape, Rung("fp32", session(files)))
+    encoder = TextEncoder(shape, SimpleNamespace(rung=Rung("fp32", session(files))))
     for row in ([], [1] * (MAX_TOKENS + 1), [shape.vocab]):
         with pytest.raises(InvalidRequest):
             encoder.check(pack_rows([row], "input"), {})
@@ -218,14 +226,14 @@ def test_the_end_is_dropped_and_the_last_special_token_is_kept(files: ModelFiles
 
 
 def test_a_climb_runs_beside_and_its_winner_is_taken(files: ModelFiles, tmp_path: Path) -> None:
-    encoder, _ = load_text_encoder(files, 1, store=str(tmp_path), text=str(PROSE), device="test")
+    encoder, _ = load_text_encoder(files, 1, **options(tmp_path))
     row = tuple(rows_of(files, 1)[0])
     (before,) = encoder.compute([(row,)])  # answered at once, whatever is being built
     (climbing,) = (thread for thread in threading.enumerate() if thread.name == "encoder-climb")
     climbing.join(120)
     assert not climbing.is_alive()
     (record,) = read_ladders(tmp_path, files.digest)
-    assert encoder.rung.precision == record.chosen.name
+    assert encoder.precision == record.chosen.name
     (after,) = encoder.compute([(row,)])
     assert float(np.frombuffer(before[1], np.float32) @ np.frombuffer(after[1], np.float32)) >= 0.999
 
@@ -234,6 +242,6 @@ def test_without_room_for_a_climb_float32_serves(
     files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=256 << 20))
-    encoder, _ = load_text_encoder(files, 1, store=str(tmp_path), text=str(PROSE), device="test")
-    assert encoder.rung.precision == "fp32"
+    encoder, _ = load_text_encoder(files, 1, **options(tmp_path))
+    assert encoder.precision == "fp32"
     assert not [thread for thread in threading.enumerate() if thread.name == "encoder-climb"]

@@ -10,12 +10,13 @@ import pytest
 import torch
 import transformers as untyped_transformers
 
-from edgewise.models.encoders.build import Order, climb, sentences
+from edgewise.models.encoders.build import Order, climb
 from edgewise.models.encoders.graph import build_graph, groups
 from edgewise.models.encoders.load import load_text_encoder
-from edgewise.models.encoders.run import Session
+from edgewise.models.encoders.run import TextSession
 from edgewise.models.encoders.shape import read_shape
 from edgewise.models.encoders.text import load_tokenizer
+from edgewise.models.encoders.text_network import sentences
 from edgewise.models.encoders.weights import read_weights
 from edgewise.models.files import ModelFiles
 from edgewise.models.store import Store
@@ -64,7 +65,7 @@ def truth(files: ModelFiles, rows: list[list[int]], tmp_path_factory: pytest.Tem
 def test_float32_is_transformers(files: ModelFiles, rows: list[list[int]], truth: Any) -> None:
     shape = read_shape(files)
     assert (shape.width, shape.max_tokens, shape.pooling) == (384, 256, "mean")
-    exact = Session(build_graph(shape, read_weights(files, shape)).SerializeToString(), 1)
+    exact = TextSession(build_graph(shape, read_weights(files, shape)).SerializeToString(), 1)
     np.testing.assert_allclose(exact.run(rows), truth, atol=1e-5)
 
 
@@ -73,7 +74,7 @@ def test_eight_bit_blocks_pass_the_gate_on_sentences_that_they_have_not_seen(
 ) -> None:
     shape = read_shape(files)
     model = build_graph(shape, read_weights(files, shape), dict.fromkeys(groups(shape), "blocks"))
-    cosines = (Session(model.SerializeToString(), 1).run(rows) * truth).sum(axis=1)
+    cosines = (TextSession(model.SerializeToString(), 1).run(rows) * truth).sum(axis=1)
     assert cosines.mean() >= 0.999
 
 
@@ -85,13 +86,14 @@ def test_the_ladders_winner_stays_near_transformers(
     from edgewise.models.onnx_session import RUNTIME
 
     folder = ladder_folder(tmp_path, files.digest) / place_name(RUNTIME, "here", 1)
-    record = climb(Order(files=files, text=PROSE, folder=folder, device="here", threads=1), lambda *_: None)
+    order = Order(files=files, role="embeddings", samples=PROSE, folder=folder, device="here", threads=1)
+    record = climb(order, lambda *_: None)
     for it in record.candidates:
         print(it)
     chosen = record.chosen
     assert chosen.cosine_min is not None
     assert chosen.cosine_min >= 0.999
-    encoder, _ = load_text_encoder(files, 1, store=str(tmp_path), text=str(PROSE), device="here", climb=False)
-    assert encoder.rung.precision == chosen.name
+    encoder, _ = load_text_encoder(files, 1, store=str(tmp_path), samples=str(PROSE), device="here", climb="no")
+    assert encoder.precision == chosen.name
     vectors = np.frombuffer(encoder.compute([tuple(map(tuple, rows))])[0][1], np.float32).reshape(len(rows), -1)
     assert (vectors * truth).sum(axis=1).mean() >= 0.999

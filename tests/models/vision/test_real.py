@@ -12,12 +12,16 @@ from edgewise.models.store import Store
 from edgewise.models.vision.encoders import PictureEncoder
 from edgewise.models.vision.load_labels import load_labeller
 from edgewise.models.vision.load_ocr import load_reader
+from edgewise.serving.encoders import ladder_options
 from tests.e2e.vision import INVOICE, invoice, photo, png, vision_store
 
 
 @pytest.fixture(scope="module")
-def labeller() -> PictureEncoder:
-    return load_labeller(Store(vision_store()).resolve("efficientnet-lite0", "vision"), 1)[0]
+def labeller(tmp_path_factory: pytest.TempPathFactory) -> PictureEncoder:
+    store = Store(vision_store())
+    options = {**ladder_options(store, store.manifest("efficientnet-lite0")), "climb": "no"}
+    options["store"] = str(tmp_path_factory.mktemp("ladders"))
+    return load_labeller(store.resolve("efficientnet-lite0", "vision"), 1, **options)[0]
 
 
 @pytest.fixture(scope="module")

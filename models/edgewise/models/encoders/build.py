@@ -5,52 +5,55 @@ It runs at the lowest priority and within a bound of memory, and whatever happen
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
-import re
 import resource
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from edgewise.core.errors import BadModelFile, EdgewiseError
-from edgewise.models.encoders.ladder import MANY, Ladder, Told
+from edgewise.core.errors import EdgewiseError, UnsupportedModel
+from edgewise.models.encoders.ladder import Ladder, Told
+from edgewise.models.encoders.network import Network
 from edgewise.models.encoders.record import GATE, LadderRecord, write_winner
-from edgewise.models.encoders.shape import read_shape
-from edgewise.models.encoders.text import load_tokenizer
-from edgewise.models.encoders.weights import read_weights
 from edgewise.models.files import ModelFiles
 from edgewise.models.manifest import TIME_FORMAT
 from edgewise.models.onnx_session import RUNTIME
 
-SENTENCES: Final = 64
-"""For the calibration, and as many others for the gate."""
+NETWORKS: Final[Mapping[str, str]] = {
+    "embeddings": "edgewise.models.encoders.text_network:text_network",
+    "vision": "edgewise.models.vision.load_labels:labels_network",
+}
+"""By role: "module:function" that takes `ModelFiles`, the samples, the gate and the threads, and returns a `network.Network`."""
 _NICEST: Final = 19
-_END: Final = re.compile(r"(?<=[.!?])\s+")
-_SHORTEST, _LONGEST = 24, 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """Attributes:
     files: The encoder.
-    text: File of prose, from which the sentences are taken.
+    role: Of the model, which says how its network is read (`NETWORKS`).
+    samples: Real inputs for calibration and gate: a file or a folder, as the role has it.
     folder: Where the place's record and the winner go.
     device: Name of the processor's family, for the record.
     threads: As the encoder will run.
+    gate: Least cosine to float32.
     memory_bytes: Address space that may be used beyond what is mapped at the start; None for no bound.
     """
 
     files: ModelFiles
-    text: Path
+    role: str
+    samples: Path
     folder: Path
     device: str
     threads: int
+    gate: float = GATE
     memory_bytes: int | None = None
 
     def to_json(self) -> str:
@@ -60,45 +63,43 @@ class Order:
             "format": self.files.format,
             "paths": {name: str(path) for name, path in self.files.paths.items()},
         }
-        rest = {"device": self.device, "threads": self.threads, "memory_bytes": self.memory_bytes}
-        return json.dumps({"files": files, "text": str(self.text), "folder": str(self.folder), **rest})
+        names = ("role", "device", "threads", "gate", "memory_bytes")
+        rest = {name: getattr(self, name) for name in names}
+        return json.dumps({"files": files, "samples": str(self.samples), "folder": str(self.folder), **rest})
 
 
 def read_order(raw: Mapping[str, Any]) -> Order:
     """The order that `Order.to_json` wrote."""
     files = raw["files"]
-    return Order(
-        files=ModelFiles(**{**files, "paths": {name: Path(path) for name, path in files["paths"].items()}}),
-        text=Path(raw["text"]),
-        folder=Path(raw["folder"]),
-        device=raw["device"],
-        threads=raw["threads"],
-        memory_bytes=raw["memory_bytes"],
-    )
+    paths = {name: Path(path) for name, path in files["paths"].items()}
+    read = {"files": ModelFiles(**{**files, "paths": paths}), "samples": Path(raw["samples"])}
+    return Order(**{**raw, **read, "folder": Path(raw["folder"])})
 
 
-def sentences(text: str) -> list[str]:
-    """Sentences of prose, of ordinary length, in order, each once."""
-    found = (it.strip() for paragraph in text.split("\n\n") for it in _END.split(" ".join(paragraph.split())))
-    return list(dict.fromkeys(it for it in found if _SHORTEST <= len(it) <= _LONGEST))
+def network_of(order: Order) -> Network:
+    """The network to climb with.
+
+    Raises:
+        UnsupportedModel, BadModelFile: It cannot be read, or the samples are too few.
+    """
+    place = NETWORKS.get(order.role)
+    if place is None:
+        raise UnsupportedModel(f"{order.files.name}: models for {order.role} have no ladder.")
+    module, _, function = place.partition(":")
+    read = cast("Callable[[ModelFiles, Path, float, int], Network]", getattr(importlib.import_module(module), function))
+    return read(order.files, order.samples, order.gate, order.threads)
 
 
 def climb(order: Order, told: Told) -> LadderRecord:
     """Build, measure, choose and keep; `told` hears of each stage and the share done.
 
     Raises:
-        UnsupportedModel, BadModelFile: The encoder cannot be read, or the text has too few sentences.
+        UnsupportedModel, BadModelFile: The encoder cannot be read, or the samples are too few.
         StorageError: The disk refuses.
     """
     began = time.monotonic()
-    shape = read_shape(order.files)
-    tokenizer = load_tokenizer(order.files)
-    found = sentences(order.text.read_text(encoding="utf-8"))
-    if len(found) < 2 * MANY:
-        raise BadModelFile(f"{order.text.name} has {len(found)} sentences; {2 * MANY} are needed.")
-    rows = [tokenizer.shorten(ids, shape.max_tokens) for ids in tokenizer.encode(found[: 2 * SENTENCES])]
-    ladder = Ladder(shape, read_weights(order.files, shape), rows[0::2], rows[1::2], order.threads)
-    best, candidates = ladder.climb(told)
+    network = network_of(order)
+    best, candidates = Ladder(network).climb(told)
     plain = not best.forms
     record = LadderRecord(
         model=order.files.name,
@@ -108,9 +109,9 @@ def climb(order: Order, told: Told) -> LadderRecord:
         threads=order.threads,
         measured_at=datetime.now(timezone.utc).strftime(TIME_FORMAT),
         took_s=round(time.monotonic() - began, 2),
-        gate=GATE,
-        sentences=len(rows[1::2]),
-        many=MANY,
+        gate=network.gate,
+        inputs=len(network.judged),
+        many=network.many,
         file="" if plain else f"{best.name}.onnx",
         candidates=tuple(candidates),
     )

@@ -34,7 +34,7 @@ MASK: Final = "mask"
 OUT: Final = "vectors"
 _OPSET: Final = 21
 _IR: Final = 10
-_MICROSOFT: Final = "com.microsoft"
+MICROSOFT: Final = "com.microsoft"
 
 
 def groups(shape: EncoderShape) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ def build_graph(
     if taps:
         outputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in graph.taps]
     made = helper.make_graph(graph.nodes, "encoder", sizes, outputs, graph.constants)
-    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_MICROSOFT, 1)]
+    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(MICROSOFT, 1)]
     return helper.make_model(made, opset_imports=opsets, ir_version=_IR, producer_name="edgewise")
 
 
@@ -118,7 +118,7 @@ class _Graph:
             "MultiHeadAttention",
             [query, key, value, "", seen],
             f"{layer}.attended",
-            domain=_MICROSOFT,
+            domain=MICROSOFT,
             num_heads=self._shape.heads,
         )
         (mixed,) = self._group(f"{layer}.mix", attended)
@@ -177,7 +177,7 @@ class _Graph:
         values, scales = by_block(weight, BLOCK)
         inputs = [x, self._constant(f"{name}.values", values), self._constant(f"{name}.scales", scales)]
         sizes = {"K": weight.shape[0], "N": weight.shape[1], "bits": 8, "block_size": BLOCK, "accuracy_level": 4}
-        return self._biased(name, self._add("MatMulNBits", inputs, f"{name}.product", domain=_MICROSOFT, **sizes))
+        return self._biased(name, self._add("MatMulNBits", inputs, f"{name}.product", domain=MICROSOFT, **sizes))
 
     def _biased(self, name: str, x: str, shift: Array | None = None) -> str:
         bias = self._weights[f"{name}.bias"]

@@ -1,7 +1,7 @@
-"""Builds an encoder's candidates, holds each to float32 on real sentences, times those that pass, and chooses.
+"""Builds an encoder's candidates, holds each to float32 on real inputs, times those that pass, and chooses.
 
-Four candidates: float32; all products static (QDQ); all in blocks; and a mixture. The mixture gives each group of products the
-form that saves most time for the error that it adds, as long as the gate holds: where a layer loses too much, it stays float32.
+float32; each form for all products; and a mixture. The mixture gives each group of products the form that saves most time for the
+error that it adds, as long as the gate holds: where a layer loses too much, it stays float32.
 """
 
 from __future__ import annotations
@@ -10,43 +10,36 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from edgewise.models.encoders.calibrate import Calibration, calibrate
-from edgewise.models.encoders.graph import BLOCK, PARTS, Form, build_graph, groups, products
-from edgewise.models.encoders.record import GATE, CandidateRecord
-from edgewise.models.encoders.run import Session
-from edgewise.models.encoders.shape import EncoderShape
+from edgewise.models.encoders.network import Network, Session
+from edgewise.models.encoders.record import FLOAT32, CandidateRecord
 from edgewise.models.encoders.weights import Array
 
-MANY: Final = 16
-"""Sentences of the larger timing."""
 _FEW: Final = 8
-"""Sentences on which each group alone is judged, for the plan of the mixture; the gate then judges it on all."""
+"""Inputs on which each group alone is judged, for the plan of the mixture; the gate then judges it on all."""
 _BATCH: Final = 8
 _ROUNDS: Final = 6
-_SAFETY: Final = 0.8
-"""Share of the gate's room that the mixture may plan to use: errors of groups do not quite add up."""
-_TRIES: Final = 4
-_UNITS: Final = 12
-"""In so many parts at most, each judged alone in each form, an encoder is divided for the mixture."""
 _LEAST: Final = 1e-9
-_TAP_BYTES: Final = 128 << 20
 _GAIN: Final = 0.98
 """A candidate must be faster than float32 by this factor to be worth its error."""
 
-Rows = Sequence[Sequence[int]]
 Told = Callable[[str, float], None]
 
 
 @dataclass(slots=True)
 class Candidate:
-    """One that was built. `error` is one minus the smallest cosine."""
+    """One that was built.
+
+    Attributes:
+        cosines: To float32, of each input.
+        times: Seconds, by the number of inputs that were computed together.
+    """
 
     name: str
-    forms: Mapping[str, Form]
+    forms: Mapping[str, str]
     model: bytes
     session: Session
     cosines: Array
@@ -54,192 +47,152 @@ class Candidate:
 
     @property
     def error(self) -> float:
+        """One minus the smallest cosine."""
         return 1.0 - float(self.cosines.min())
 
-    @property
-    def passed(self) -> bool:
-        return self.error <= 1.0 - GATE
+    def passes(self, gate: float) -> bool:
+        return self.error <= 1.0 - gate
 
     @property
     def cost(self) -> float:
-        """Geometric mean of the times for one sentence and for many."""
-        return float(np.sqrt(self.times[1] * self.times[MANY]))
+        """Geometric mean of the times for one input and for many."""
+        return float(np.exp(np.mean(np.log([*self.times.values()]))))
 
 
 @dataclass(frozen=True, slots=True)
 class _Move:
     """Give these groups these forms: how much error that adds, and how much time it saves."""
 
-    forms: Mapping[str, Form]
+    forms: Mapping[str, str]
     error: float
     gain: float
 
 
 class Ladder:
-    """One model's candidates.
+    """One network's candidates."""
 
-    Args:
-        shape, weights: The encoder.
-        calibration, judged: Rows of real sentences, not the same ones.
-        threads: As the encoder will run.
-    """
-
-    def __init__(
-        self, shape: EncoderShape, weights: Mapping[str, Array], calibration: Rows, judged: Rows, threads: int
-    ) -> None:
-        self._shape = shape
-        self._weights = weights
-        self._calibration = calibration
-        self._judged = judged
-        self._threads = threads
-        self._calibrations: dict[str, Calibration] = {}
-        self._truth = np.zeros((0, shape.width), np.float32)
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._truth = np.zeros((0, 0), np.float32)
 
     def climb(self, told: Told) -> tuple[Candidate, list[CandidateRecord]]:
         """The one to use, and the records of all, also of those that could not be built; `told` hears how far it is."""
+        network = self._network
         told("float32", 0.0)
         plain = self._plain()
         told("calibration", 0.1)
-        self._calibrate()
+        network.calibrate()
         told("candidates", 0.2)
-        names = groups(self._shape)
-        built = [plain, self._build("int8-static", dict.fromkeys(names, "static"))]
-        missing = []
-        if self._shape.width % BLOCK == 0 and self._shape.hidden % BLOCK == 0:
-            built.append(self._build("int8-blocks", dict.fromkeys(names, "blocks")))
-        else:
-            missing.append(_absent("int8-blocks", f"rows of its products are no multiple of {BLOCK}"))
-        self._time(built)
+        wholes = [self._build(name, dict.fromkeys(network.groups, form)) for name, form in network.wholes.items()]
+        self._time([plain, *wholes])
         told("mixture", 0.3)
-        mixed = self._mixture(plain, built[1:])
+        mixed = self._mixture(plain, wholes)
+        absent = dict(network.absent)
         if mixed is None:
-            missing.append(_absent("int8-mixed", "no group of products can be rounded within the gate"))
-        else:
-            built.append(mixed)
+            absent["int8-mixed"] = "no group of products can be rounded within the gate and save time"
+        built = [plain, *wholes, *([] if mixed is None else [mixed])]
         told("times", 0.9)
         self._time(built)
-        best = _best(built)
-        return best, [*(_record(it, best, len(names)) for it in built), *missing]
+        best = choose(built, network.gate)
+        records = [record_of(it, best, network.gate, len(network.groups)) for it in built]
+        return best, [*records, *(record_of_absent(name, why) for name, why in absent.items())]
 
     # --- building ------------------------------------------------------------------------------------------------------
 
     def _plain(self) -> Candidate:
-        model = build_graph(self._shape, self._weights).SerializeToString()
-        session = Session(model, self._threads)
-        self._truth = _vectors(session, self._judged)
-        return Candidate("fp32", {}, model, session, _cosines(self._truth, self._truth))
+        model = self._network.build({})
+        session = self._network.open(model)
+        self._truth = outputs(session, self._network.judged)
+        return Candidate(FLOAT32, {}, model, session, cosines(self._truth, self._truth))
 
-    def _build(self, name: str, forms: Mapping[str, Form], judged: int | None = None) -> Candidate:
-        """Judged on the first `judged` sentences, or on all."""
-        model = build_graph(self._shape, self._weights, forms, self._calibrations).SerializeToString()
-        session = Session(model, self._threads)
-        vectors = _vectors(session, self._judged[:judged])
-        return Candidate(name, forms, model, session, _cosines(vectors, self._truth[: len(vectors)]))
-
-    def _calibrate(self) -> None:
-        """From the inputs of every group, of as many sentences as fit in `_TAP_BYTES`."""
-        names = groups(self._shape)
-        tapped = Session(build_graph(self._shape, self._weights, taps=True).SerializeToString(), self._threads)
-        a_token = 4 * self._shape.layers * (3 * self._shape.width + self._shape.hidden)
-        room = _TAP_BYTES // a_token
-        inputs: dict[str, list[Array]] = {name: [] for name in names}
-        for row in self._calibration:
-            if len(row) > room:
-                break
-            room -= len(row)
-            for name, value in zip(names, tapped.outputs([row], [f"{it}.in" for it in names]), strict=True):
-                inputs[name].append(value)
-        for name, values in inputs.items():
-            weights = [self._weights[f"{product}.weight"].T for product in products(name)]
-            self._calibrations[name] = calibrate(np.concatenate(values), weights)
+    def _build(self, name: str, forms: Mapping[str, str], judged: int | None = None) -> Candidate:
+        """Judged on the first `judged` inputs, or on all."""
+        model = self._network.build(forms)
+        session = self._network.open(model)
+        found = outputs(session, self._network.judged[:judged])
+        return Candidate(name, forms, model, session, cosines(found, self._truth[: len(found)]))
 
     def _mixture(self, plain: Candidate, whole: Sequence[Candidate]) -> Candidate | None:
         """Each unit alone in each form: what it adds in error, and its share of the whole candidate's gain in time."""
-        total = sum(self._size(name) for name in groups(self._shape))
+        network = self._network
+        total = sum(map(network.size, network.groups))
         moves: list[_Move] = []
         for candidate in whole:
             gain = plain.cost - candidate.cost
-            for unit in _units(self._shape) if gain > 0 else ():
+            for unit in network.units if gain > 0 else ():
                 forms = {name: candidate.forms[name] for name in unit}
                 error = max(self._build("", forms, judged=_FEW).error, _LEAST)
-                moves.append(_Move(forms, error, gain * sum(map(self._size, unit)) / total))
+                moves.append(_Move(forms, error, gain * sum(map(network.size, unit)) / total))
         moves.sort(key=lambda it: it.error / it.gain)
-        budget = (1.0 - GATE) * _SAFETY
-        for _ in range(_TRIES):
-            forms = _within(moves, budget)
-            if not forms:
-                return None
-            candidate = self._build("int8-mixed", forms)
-            if candidate.passed:
-                return candidate
-            budget *= _SAFETY * (1.0 - GATE) / candidate.error
-        return None
+        return self._largest(moves)
 
-    def _size(self, group: str) -> int:
-        return sum(self._weights[f"{it}.weight"].size for it in products(group))
+    def _largest(self, moves: Sequence[_Move]) -> Candidate | None:
+        """The longest beginning of `moves` that passes, by bisection: what errors add up to is known only by trying."""
+        best, low, high = None, 0, len(moves)
+        while low < high:
+            middle = (low + high + 1) // 2
+            candidate = self._build("int8-mixed", _joined(moves[:middle]))
+            if candidate.passes(self._network.gate):
+                best, low = candidate, middle
+            else:
+                high = middle - 1
+        return best
 
     # --- measuring -----------------------------------------------------------------------------------------------------
 
     def _time(self, candidates: Sequence[Candidate]) -> None:
         """The quickest of several rounds, candidates in turn: what else runs on the machine disturbs all alike."""
-        for count in (1, MANY):
-            rows = self._judged[:count]
+        for count in (1, self._network.many):
+            inputs = self._network.judged[:count]
             best = {id(it): float("inf") for it in candidates}
             for _ in range(_ROUNDS):
                 for it in candidates:
                     began = time.perf_counter()
-                    it.session.run(rows)
+                    it.session.run(inputs)
                     best[id(it)] = min(best[id(it)], time.perf_counter() - began)
             for it in candidates:
                 it.times[count] = best[id(it)]
 
 
-def _units(shape: EncoderShape) -> list[tuple[str, ...]]:
-    """What the mixture decides about together: one kind of group in a few layers that follow each other."""
-    step = -(-shape.layers * len(PARTS) // _UNITS)
-    return [
-        tuple(f"{layer}.{part}" for layer in range(first, min(first + step, shape.layers)))
-        for first in range(0, shape.layers, step)
-        for part in PARTS
-    ]
-
-
-def _within(moves: Sequence[_Move], budget: float) -> dict[str, Form]:
-    forms: dict[str, Form] = {}
+def _joined(moves: Sequence[_Move]) -> dict[str, str]:
+    """The forms of all; where two are about the same group, the first counts."""
+    forms: dict[str, str] = {}
     for move in moves:
-        if move.error <= budget and not forms.keys() & move.forms.keys():
-            forms |= move.forms
-            budget -= move.error
+        forms = {**move.forms, **forms}
     return forms
 
 
-def _best(candidates: Sequence[Candidate]) -> Candidate:
+def choose(candidates: Sequence[Candidate], gate: float) -> Candidate:
+    """The quickest that passes; the first is float32, which another must beat by `_GAIN`."""
     plain = candidates[0]
-    rivals = [it for it in candidates if it.passed and (it is plain or it.cost < plain.cost * _GAIN)]
+    rivals = [it for it in candidates if it.passes(gate) and (it is plain or it.cost < plain.cost * _GAIN)]
     return min(rivals, key=lambda it: it.cost)
 
 
-def _record(it: Candidate, best: Candidate, count: int) -> CandidateRecord:
+def record_of(it: Candidate, best: Candidate, gate: float, count: int) -> CandidateRecord:
+    """`count` groups of products."""
     why = ""
-    if not it.passed:
-        why = f"the gate: cosine {1 - it.error:.5f} is below {GATE}"
+    if not it.passes(gate):
+        why = f"the gate: cosine {1 - it.error:.5f} is below {gate:g}"
     elif it is not best:
         why = f"slower than {best.name}: {it.cost / best.cost:.2f} times its time"
+    one, many = it.times.values()
     return CandidateRecord(
         name=it.name,
         forms=dict(Counter([*it.forms.values(), *["fp32"] * (count - len(it.forms))])),
         cosine_min=round(1 - it.error, 6),
         cosine_mean=round(float(it.cosines.mean()), 6),
-        ms_one=round(it.times[1] * 1e3, 3),
-        ms_many=round(it.times[MANY] * 1e3, 3),
+        ms_one=round(one * 1e3, 3),
+        ms_many=round(many * 1e3, 3),
         bytes=len(it.model),
-        passed=it.passed,
+        passed=it.passes(gate),
         chosen=it is best,
         why=why,
     )
 
 
-def _absent(name: str, why: str) -> CandidateRecord:
+def record_of_absent(name: str, why: str) -> CandidateRecord:
+    """Of a candidate that could not be built."""
     return CandidateRecord(
         name=name,
         forms={},
@@ -254,10 +207,14 @@ def _absent(name: str, why: str) -> CandidateRecord:
     )
 
 
-def _vectors(session: Session, rows: Rows) -> Array:
-    return np.concatenate([session.run(rows[at : at + _BATCH]) for at in range(0, len(rows), _BATCH)])
+def outputs(session: Session, inputs: Sequence[Any]) -> Array:
+    """Of all inputs, [inputs, numbers]."""
+    found = [session.run(inputs[at : at + _BATCH]) for at in range(0, len(inputs), _BATCH)]
+    return np.concatenate([it.reshape(len(it), -1) for it in found])
 
 
-def _cosines(vectors: Array, truth: Array) -> Array:
-    """Of vectors of length one, [rows]; what is no number counts as the opposite direction."""
-    return np.asarray(np.nan_to_num((vectors * truth).sum(axis=1), nan=-1.0), np.float32)
+def cosines(found: Array, truth: Array) -> Array:
+    """Between rows, [rows]; what is no number counts as the opposite direction."""
+    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(truth, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.nan_to_num((found * truth).sum(axis=1) / lengths, nan=-1.0), np.float32)

@@ -20,10 +20,12 @@ from edgewise.models.small_files import read_object
 
 log = get_logger(__name__)
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 RECORD: Final = "ladder.json"
+FLOAT32: Final = "fp32"
+"""The candidate that the others are held to on the CPU."""
 GATE: Final = 0.999
-"""Least cosine between a candidate's vector of any sentence and that of float32."""
+"""Least cosine between a candidate's output for any input and that of float32, where the model's manifest names no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +33,8 @@ class CandidateRecord:
     """Attributes:
     name: "fp32", "int8-static", "int8-blocks" or "int8-mixed".
     forms: How many groups of products have which form (`graph.Form`).
-    cosine_min, cosine_mean: To the vectors of float32, over the sentences of the gate; None where it was not built.
-    ms_one, ms_many: Milliseconds for one sentence, and for `LadderRecord.many` of them together.
+    cosine_min, cosine_mean: To the outputs of float32, over the inputs of the gate; None where it was not built.
+    ms_one, ms_many: Milliseconds for one input, and for `LadderRecord.many` of them together.
     bytes: Of its file.
     passed: Whether it meets the gate.
     chosen: Whether it is the one in use.
@@ -59,8 +61,8 @@ class LadderRecord:
     measured_at: UTC, ISO 8601.
     took_s: Seconds from reading the weights to the choice.
     gate: What `cosine_min` must meet.
-    sentences: How many the gate read; the calibration read as many others.
-    many: Sentences of the larger timing.
+    inputs: How many the gate read; the calibration read others.
+    many: Inputs of the larger timing.
     file: The winner's, beside the record; "" where float32 won, whose graph is made of the weights at each load.
     """
 
@@ -72,7 +74,7 @@ class LadderRecord:
     measured_at: str
     took_s: float
     gate: float
-    sentences: int
+    inputs: int
     many: int
     file: str
     candidates: tuple[CandidateRecord, ...]

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from edgewise.models.encoders.graph import IDS, MASK, OUT
 from edgewise.models.encoders.weights import Array
-from edgewise.models.onnx_session import open_session, options_for
-
-_ERRORS: Final = 3
+from edgewise.models.onnx_session import open_quiet
 
 
-class Session:
+class TextSession:
     """A loaded graph. `run` may be called from several threads.
 
     Args:
         model: The graph's bytes, or the file that holds them.
-        threads: That compute one call together. They sleep between calls: other models want the processor.
+        threads: That compute one call together.
     """
 
     def __init__(self, model: bytes | Path, threads: int) -> None:
-        options = options_for(threads)
-        options.log_severity_level = _ERRORS
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session = open_session(model, options)
+        self._session = open_quiet(model, threads)
 
     def run(self, rows: Sequence[Sequence[int]]) -> Array:
         """Vectors [rows, width], float32, of length one.

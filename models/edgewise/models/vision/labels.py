@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from edgewise.core.errors import BadModelFile
-from edgewise.models.vision.network import Network
+from edgewise.models.vision.network import Floats, Network
 
 CHECKPOINT: Final = "efficientnet-lite0.pth"
 SYNSETS: Final = "imagenet_synsets.txt"
@@ -55,8 +55,7 @@ class Labeller:
 
     def label_square(self, square: Image.Image, top: int = 5) -> list[Label]:
         """As `label`, of what `square` gave."""
-        pixels = (np.asarray(square, dtype=np.float32) - _MEAN) / _SPREAD
-        logits = self.network(np.ascontiguousarray(pixels.transpose(2, 0, 1))[np.newaxis])[0].astype(np.float64)
+        logits = self.network(pixels(square))[0].astype(np.float64)
         odds = np.exp(logits - logits.max())
         scores = odds / odds.sum()
         best = np.argsort(-scores, kind="stable")[:top]
@@ -65,6 +64,12 @@ class Labeller:
             for index in best.tolist()
             for synset, names in (self.classes[index],)
         ]
+
+
+def pixels(square: Image.Image) -> Floats:
+    """What the network reads of an RGB picture: [1, 3, height, width]."""
+    numbers = (np.asarray(square, dtype=np.float32) - _MEAN) / _SPREAD
+    return np.ascontiguousarray(numbers.transpose(2, 0, 1))[np.newaxis]
 
 
 def read_classes(synsets: Path, lemmas: Path) -> list[tuple[str, str]]:

@@ -1,29 +1,76 @@
-"""EfficientNet-lite0 for an engine process."""
+"""EfficientNet-lite0 for an engine process, and as the ladder of encoders climbs with it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+from PIL import Image, ImageOps
+
+from edgewise.core.errors import BadModelFile
+from edgewise.models.encoders.rung import Best, place_of
+from edgewise.models.encoders.tensor_network import Samples, TensorNetwork, TensorSession
 from edgewise.models.files import ModelFiles
 from edgewise.models.vision.efficientnet import SIDE, efficientnet_lite0, read_checkpoint
-from edgewise.models.vision.encoders import PictureEncoder, Seen, Session, numeric_class, path_of
-from edgewise.models.vision.labels import CHECKPOINT, LEMMAS, SYNSETS, Labeller, read_classes
+from edgewise.models.vision.encoders import PictureEncoder, Seen, path_of
+from edgewise.models.vision.labels import CHECKPOINT, LEMMAS, SYNSETS, Labeller, pixels, read_classes
+from edgewise.models.vision.network import Floats
+
+_CLIMB: Final = 600 << 20
+"""Bytes that a climb was measured to take."""
 
 
-def load_labeller(files: ModelFiles, threads: int) -> tuple[PictureEncoder, str]:
+def load_labeller(files: ModelFiles, threads: int, **options: str) -> tuple[PictureEncoder, str]:
     """EfficientNet-lite0, and its numeric class.
+
+    Args:
+        options: As `models.encoders.rung.place_of` reads them; `samples` is a folder of photos.
 
     Raises:
         BadModelFile: A file is missing or damaged.
     """
-    graph = efficientnet_lite0(read_checkpoint(path_of(files, CHECKPOINT)))
+    place = place_of(threads, options)
+    best: Best[TensorSession] = Best(
+        place.order(files, "vision", 4 * _CLIMB),
+        lambda: TensorSession(_graph(files), threads),
+        lambda path: TensorSession(path, threads),
+    )
+    if place.climb:
+        best.climb(_CLIMB)
     classes = read_classes(path_of(files, SYNSETS), path_of(files, LEMMAS))
-    labeller = Labeller(Session(graph, threads), classes, SIDE)
 
     def look(seen: Seen) -> Mapping[str, Any]:
-        top = int(seen.options.get("top", 5))
-        return {"labels": [asdict(label) for label in labeller.label_square(seen.picture, top)]}
+        rung = best.rung
+        labels = Labeller(rung.session, classes, SIDE).label_square(seen.picture, int(seen.options.get("top", 5)))
+        return {"labels": [asdict(label) for label in labels], "precision": rung.precision}
 
-    return PictureEncoder(labeller.square, look), numeric_class()
+    return PictureEncoder(Labeller(best.rung.session, classes, SIDE).square, look), place.numeric_class
+
+
+def labels_network(files: ModelFiles, samples: Path, gate: float, threads: int) -> TensorNetwork:
+    """EfficientNet-lite0 for a climb; `samples` is a folder of photos.
+
+    Raises:
+        BadModelFile: A file is missing or damaged.
+    """
+    found = Samples(calibration=_photos(samples / "calibration"), judged=_photos(samples / "gate"))
+    return TensorNetwork(_graph(files), found, gate=gate, threads=threads)
+
+
+def _graph(files: ModelFiles) -> bytes:
+    return efficientnet_lite0(read_checkpoint(path_of(files, CHECKPOINT)))
+
+
+def _photos(folder: Path) -> list[Floats]:
+    """Each photo as it is, and mirrored and a little closer: [1, 3, side, side]."""
+    found = []
+    for path in sorted(folder.glob("*.jpg")):
+        with Image.open(path) as photo:
+            whole = photo.convert("RGB")
+        closer = ImageOps.mirror(whole.crop((20, 20, whole.width, whole.height)))
+        found += [pixels(ImageOps.fit(it, (SIDE, SIDE), Image.Resampling.BICUBIC)) for it in (whole, closer)]
+    if not found:
+        raise BadModelFile(f"{folder} has no photos to calibrate with: install Edgewise again.")
+    return found
