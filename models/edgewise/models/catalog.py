@@ -13,6 +13,7 @@ from typing import Any, Final
 from edgewise.core.errors import ConfigError, InvalidRequest, ModelNotFound
 from edgewise.models.catalog_encoders import MINILM
 from edgewise.models.catalog_files import read_catalog_files
+from edgewise.models.catalog_hearing import SILERO_VAD, WHISPER_BASE, WHISPER_TINY_EN
 from edgewise.models.catalog_pictures import STARTER_PICTURES
 from edgewise.models.catalog_speech import PIPER_JOE
 from edgewise.models.catalog_types import CatalogEntry, CatalogFile
@@ -62,7 +63,17 @@ _SMOLLM2: Final = CatalogEntry(
     ),
 )
 
-BUILT_IN: Final[tuple[CatalogEntry, ...]] = (_SMOLLM2, STARTER_PICTURES, LABELS, OCR, MINILM, PIPER_JOE)
+BUILT_IN: Final[tuple[CatalogEntry, ...]] = (
+    _SMOLLM2,
+    STARTER_PICTURES,
+    LABELS,
+    OCR,
+    MINILM,
+    WHISPER_BASE,
+    WHISPER_TINY_EN,
+    SILERO_VAD,
+    PIPER_JOE,
+)
 
 SETS: Final[Mapping[str, tuple[str, ...]]] = {"starter": ("smollm2-135m-instruct",)}
 """Names that stand for several models, at most one of each role; pulling one pulls all."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Phase = Literal["download", "unpack", "copy", "verify", "resume"]
+Phase = Literal["download", "unpack", "copy", "verify", "resume", "convert"]
 
 
 @dataclass(frozen=True, slots=True)
