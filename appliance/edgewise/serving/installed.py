@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgewise.core.errors import EdgewiseError, InvalidRequest
+from edgewise.core.modality import Modality, modality_of_role
 from edgewise.core.settings import Settings
 from edgewise.engine.api import Engine, EngineInfo
 from edgewise.engine.machine import Machine
@@ -267,13 +268,14 @@ class InstalledModels(Models):
     async def _open(self, name: str, stamp: _Stamp) -> Served:
         self._pool.book.sharing = len(await self._manifests()) > 1
         read = await asyncio.to_thread(_read, self._settings, self._store, name, self._room_for(name))
+        modality = modality_of_role((await asyncio.to_thread(self._store.manifest, name)).info.role)
         digest = read.config.model.digest
         known = self._known.get(name)
         entry = None if known is None else self._pool.book.get(known.key)
         if known is None or known.digest != digest or entry is None or entry.retired:
             self._forget(name)
             try:
-                key = self._enter(name, read)
+                key = self._enter(name, read, modality)
             except BaseException:
                 read.close()
                 raise
@@ -296,11 +298,12 @@ class InstalledModels(Models):
         self._close_unused()
         return served
 
-    def _enter(self, name: str, read: _Read) -> str:
+    def _enter(self, name: str, read: _Read, modality: Modality) -> str:
         """Make a version of a model known to the pool."""
         key = f"{name}#{next(self._numbers)}"
         keep_alive = self._keep_alive.get(name, _seconds(self._settings.pool.keep_alive_s))
-        self._pool.add(key, read.config, read.needs, pinned=name in self._pinned, keep_alive_s=keep_alive)
+        pinned = name in self._pinned
+        self._pool.add(key, read.config, read.needs, pinned=pinned, keep_alive_s=keep_alive, modality=modality)
         return key
 
     def _room_for(self, name: str) -> Machine:

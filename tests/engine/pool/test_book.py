@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgewise.core.errors import BadModelFile, EdgewiseError, EngineUnavailable, ModelNotFound, OutOfMemory
+from edgewise.core.modality import Modality
 from edgewise.engine.fit import Needs
 from edgewise.engine.pool.book import PoolBook
 from edgewise.engine.pool.entry import FOREVER, Action, Fail, Grant, Load, Unload
@@ -148,6 +149,46 @@ def test_keep_alive_is_the_models_the_latest_requests_or_none() -> None:
     made.hold("a", FOREVER)
     loaded(made, "a", 50.0)
     assert made.next_tick() is None
+
+
+def of(**modalities: Modality) -> PoolBook:
+    made = PoolBook(180, wait_s=10.0, retry_s=5.0)
+    for name, modality in modalities.items():
+        made.add(
+            name,
+            name,
+            Needs(minimal=60, full=60, context=512),
+            pinned=False,
+            keep_alive_s=300.0,
+            modality=modality,
+        )
+    return made
+
+
+def test_pictures_make_room_before_chat_and_chat_before_voice_whenever_they_were_used() -> None:
+    made = of(voice=Modality.VOICE, chat=Modality.CHAT, image=Modality.IMAGE, film=Modality.VIDEO, more=Modality.CHAT)
+    for now, name in enumerate(("voice", "chat", "image")):
+        loaded(made, name, float(now))
+    assert made.want("film", 5.0) == [Unload("image", "evicted")]
+    assert made.unloaded("image") == [Load("film", 60)]
+    made.loaded("film", 6.0)
+    made.release("film", 6.0)
+    assert made.want("more", 7.0) == [Unload("film", "evicted")]
+    made.unloaded("film")
+    made.loaded("more", 8.0)
+    made.release("more", 8.0)
+    assert made.want("image", 9.0) == [Unload("chat", "evicted")]
+
+
+def test_who_speaks_waits_before_who_draws() -> None:
+    made = of(busy=Modality.CHAT, other=Modality.CHAT, third=Modality.CHAT, image=Modality.IMAGE, voice=Modality.VOICE)
+    for name in ("busy", "other", "third"):
+        made.want(name, 0.0)
+        made.loaded(name, 0.0)
+    assert made.want("image", 1.0) == []
+    assert made.want("voice", 2.0) == []
+    assert made.release("busy", 3.0) == [Unload("busy", "evicted")]
+    assert made.unloaded("busy") == [Load("voice", 60)]
 
 
 def test_who_leaves_while_it_loads_leaves_a_whole_model_that_may_be_evicted_before_it_is_ready() -> None:

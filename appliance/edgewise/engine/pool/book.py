@@ -2,8 +2,9 @@
 
     cold -> waiting -> loading -> ready -> unloading -> cold
 
-A model waits in the order of asking. It is given room that is free; else idle models are unloaded, the least recently used
-first, never one that is writing or has requests queued. An idle pinned model that holds more than it needs is started again
+Models wait in the order of their modality (voice, chat, image, video), those of one in the order of asking. One is given room
+that is free; else idle models are unloaded, those of the last modality first and the least recently used of these, never one that
+is writing or has requests queued. An idle pinned model that holds more than it needs is started again
 with less. What does not fit after that waits until a writing model ends, for a bounded time.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from edgewise.core.errors import EdgewiseError, EngineUnavailable, ModelNotFound, OutOfMemory
+from edgewise.core.modality import Modality
 from edgewise.core.sizes import mib
 from edgewise.engine.fit import Needs
 from edgewise.engine.pool.entry import FOREVER, Action, Entry, Fail, Grant, Load, Unload, Why, again
@@ -54,15 +56,30 @@ class PoolBook:
 
     # --- what may be asked -------------------------------------------------------------------------------------------
 
-    def add(self, key: str, name: str, needs: Needs, *, pinned: bool, keep_alive_s: float) -> None:
+    def add(
+        self,
+        key: str,
+        name: str,
+        needs: Needs,
+        *,
+        pinned: bool,
+        keep_alive_s: float,
+        modality: Modality = Modality.CHAT,
+    ) -> None:
         """Make a model known; nothing is loaded yet.
 
         Raises:
             OutOfMemory: A pinned model that cannot be held beside the other pinned ones.
         """
         entry = Entry(
-            key=key, name=name, needs=needs, pinned=pinned, keep_alive_s=keep_alive_s, held_s=keep_alive_s
-        )  # fmt: skip
+            key=key,
+            name=name,
+            needs=needs,
+            modality=modality,
+            pinned=pinned,
+            keep_alive_s=keep_alive_s,
+            held_s=keep_alive_s,
+        )
         if pinned:
             self._check_possible(entry)
         self._entries[key] = entry
@@ -257,7 +274,7 @@ class PoolBook:
     def _plan(self) -> list[Action]:
         """Give room to those who wait, in their order."""
         actions: list[Action] = []
-        for entry in list(self._queue):
+        for entry in sorted(self._queue, key=lambda one: one.modality):
             room = self._free(entry)
             if entry.needs.minimal <= room:
                 self._queue.remove(entry)
@@ -302,7 +319,7 @@ class PoolBook:
             if not entry.busy and entry.state in ("loading", "ready") and entry.granted > entry.kept
         ]  # fmt: skip
         idle = [entry for entry in idle if not entry.pinned or entry.state == "ready"]
-        idle.sort(key=lambda entry: (entry.pinned, entry.used))
+        idle.sort(key=lambda entry: (entry.pinned, -entry.modality, entry.used))
         victims: list[Entry] = []
         for entry in idle:
             if missing <= 0:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.modality import Modality
 from edgewise.engine.fit import Needs
 
 State = Literal["cold", "waiting", "loading", "ready", "unloading"]
@@ -21,6 +22,7 @@ class Entry:
     Attributes:
         key: Unique, also among versions of a model with one name.
         needs: Smallest and largest useful memory budget.
+        modality: What it serves: who gives way first, and waits last, where memory is short.
         pinned: Loaded at start and never unloaded for good; an idle one may be started again with less memory.
         keep_alive_s: How long it stays loaded after its last answer, unless a request says otherwise.
         held_s: The same as the latest request wants it.
@@ -37,6 +39,7 @@ class Entry:
     key: str
     name: str
     needs: Needs
+    modality: Modality = Modality.CHAT
     pinned: bool
     keep_alive_s: float
     held_s: float

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from edgewise.core.errors import DeadlineExceeded, EdgewiseError, EngineUnavailable, ModelNotFound, ShuttingDown
 from edgewise.core.log import get_logger
+from edgewise.core.modality import Modality
 from edgewise.engine.api import CacheTier, EngineState, EngineStats, MemoryReport, TokenStream
 from edgewise.engine.client import EngineClient
 from edgewise.engine.events import EngineEvent
@@ -132,9 +133,18 @@ class EnginePool:
 
     # --- models ------------------------------------------------------------------------------------------------------
 
-    def add(self, key: str, config: AnyConfig, needs: Needs, *, pinned: bool, keep_alive_s: float) -> None:
+    def add(
+        self,
+        key: str,
+        config: AnyConfig,
+        needs: Needs,
+        *,
+        pinned: bool,
+        keep_alive_s: float,
+        modality: Modality = Modality.CHAT,
+    ) -> None:
         """See `PoolBook.add`."""
-        self.book.add(key, config.model.name, needs, pinned=pinned, keep_alive_s=keep_alive_s)
+        self.book.add(key, config.model.name, needs, pinned=pinned, keep_alive_s=keep_alive_s, modality=modality)
         self._members[key] = _Member(config)
 
     def retire(self, key: str) -> None:
