@@ -12,11 +12,13 @@ from collections import OrderedDict
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from edgewise.core.errors import UnsupportedField
 from edgewise.engine.vocabulary import Vocabulary
+from edgewise.models.whisper.rules import TokenRules, read_rules
 
 LIMITS = LLParserLimits(
     max_items_in_row=2_000,
@@ -41,10 +43,12 @@ class Permitted:
     Attributes:
         bits: One bit per id, the lowest bit of the first byte first; all zero when nothing may come.
         problem: Why nothing may come; None while something may.
+        group_from: As of `kernels.sample.RowControls`.
     """
 
     bits: bytes
     problem: str | None = None
+    group_from: int | None = None
 
 
 class TokenTable:
@@ -89,6 +93,19 @@ class _Following:
         return Permitted(bits, None if any(bits) else "no token of the vocabulary can continue the answer")
 
 
+class _Ruled:
+    """One answer and the token rules of its model, which need no matcher."""
+
+    def __init__(self, rules: TokenRules) -> None:
+        self.compiled: Future[Any] = Future()
+        self.compiled.set_result(None)
+        self._rules = rules
+
+    def permitted(self, answer: Seq[int]) -> Permitted:
+        bits = self._rules.permitted(answer)
+        return Permitted(bits, None if any(bits) else "the rules leave no token", self._rules.group_from)
+
+
 class Constraints:
     """Matchers of the requests in work. Called from the engine's loop.
 
@@ -102,18 +119,22 @@ class Constraints:
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="engine-grammar")
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="engine-mask")
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
-        self._open: dict[str, _Following] = {}
+        self._open: dict[str, _Following | _Ruled] = {}
         self._problems: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"Constraints(open={len(self._open)}, compiled={len(self._compiled)})"
 
-    def open(self, request_id: str, grammar: str) -> Future[LLMatcher]:
+    def open(self, request_id: str, grammar: str) -> Future[Any]:
         """Begin to compile a grammar; returns at once. Whoever asks for a mask before it is done waits for it.
 
         Raises:
             UnsupportedField: The engine was started without a vocabulary.
         """
+        rules = read_rules(grammar)
+        if rules is not None:
+            ruled = self._open[request_id] = _Ruled(rules)
+            return ruled.compiled
         if self._vocabulary is None or not self._vocabulary.eos:
             raise UnsupportedField("This model cannot follow a grammar: it has no end token.", param="response_format")
         if self._tokenizer is None:
@@ -151,7 +172,7 @@ class Constraints:
         for pool in (self._compiler, self._threads):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _permitted(self, request_id: str, following: _Following, answer: Seq[int]) -> Permitted:
+    def _permitted(self, request_id: str, following: _Following | _Ruled, answer: Seq[int]) -> Permitted:
         permitted = following.permitted(answer)
         if permitted.problem is not None:
             self._problems[request_id] = permitted.problem

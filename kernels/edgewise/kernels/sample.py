@@ -25,6 +25,8 @@ class RowControls:
         banned: Ids that must not be drawn (stop tokens before min_tokens); void where nothing else is allowed.
         allowed: One bit per id, the lowest bit of the first byte first: the only ids that may be drawn. Ids beyond its end
             are not allowed. None allows all.
+        group_from: The ids from here on are drawn from alone where together they are likelier than the likeliest id before
+            them, among what is allowed and before the temperature; None for no such rule.
         top_logprobs: None for no log probabilities.
     """
 
@@ -41,6 +43,7 @@ class RowControls:
     bias: Mapping[int, float] = field(default_factory=dict)
     banned: Sequence[int] = ()
     allowed: bytes | None = None
+    group_from: int | None = None
     top_logprobs: int | None = None
 
     @property
@@ -53,6 +56,7 @@ class RowControls:
             and not self.bias
             and not self.banned
             and self.allowed is None
+            and self.group_from is None
         )
 
 
@@ -123,6 +127,9 @@ def _adjust(row: torch.Tensor, control: RowControls) -> torch.Tensor:
     if control.banned:
         rest = x.index_fill(0, torch.tensor(list(control.banned), device=x.device), -math.inf)
         x = rest if control.allowed is None or float(rest.max()) > -math.inf else x
+    first = control.group_from
+    if first is not None and float(x[first:].logsumexp(0)) > float(x[:first].max()):
+        x[:first] = -math.inf
     return x
 
 

@@ -1,0 +1,101 @@
+"""Silero VAD: the probability of speech for each 32 ms of sound (silero-vad, its network for whole stretches)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edgewise.core.errors import BadModelFile, InvalidRequest
+from edgewise.models.files import ModelFiles
+from edgewise.models.onnx_session import RUNTIME, open_quiet
+from edgewise.models.vad.spans import FRAME
+
+CONTEXT: Final = 64
+"""Samples before a frame that the network also sees."""
+_BLOCK: Final = 512
+"""Frames of one call: memory stays small however long a recording is."""
+_STATE: Final = (1, 1, 128)
+
+Floats = npt.NDArray[np.float32]
+
+
+def _silent_state() -> Floats:
+    return np.zeros(_STATE, dtype=np.float32)
+
+
+@dataclass(slots=True)
+class VadState:
+    """What is carried from one stretch of a stream to the next."""
+
+    before: Floats = field(default_factory=lambda: np.zeros(CONTEXT, dtype=np.float32))
+    hidden: Floats = field(default_factory=_silent_state)
+    cell: Floats = field(default_factory=_silent_state)
+
+
+class Silero:
+    """Args:
+    session: An ONNX Runtime session of silero_vad_16k_sequence.onnx.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def probabilities(self, samples: Floats, state: VadState | None = None) -> Floats:
+        """[ceil(n / FRAME)] of speech in each frame; a last frame that is cut is filled with silence.
+
+        Args:
+            samples: [n] float32 at 16 kHz.
+            state: Of what came before, changed; None at the beginning.
+        """
+        state = VadState() if state is None else state
+        frames = np.zeros((-(-samples.shape[0] // FRAME), FRAME), dtype=np.float32)
+        frames.reshape(-1)[: samples.shape[0]] = samples
+        found = [self._block(frames[at : at + _BLOCK], state) for at in range(0, frames.shape[0], _BLOCK)]
+        return np.concatenate(found) if found else np.zeros(0, dtype=np.float32)
+
+    def _block(self, frames: Floats, state: VadState) -> Floats:
+        before = np.concatenate((state.before[None], frames[:-1, -CONTEXT:]))
+        given = {"input": np.concatenate((before, frames), axis=1), "h": state.hidden, "c": state.cell}
+        speech, state.hidden, state.cell = self._session.run(None, given)
+        state.before = frames[-1, -CONTEXT:].copy()
+        probabilities: Floats = speech
+        return probabilities
+
+
+class VadEncoder:
+    """`engine.encoders.engine.Encoder`: samples in (float32, little-endian), a probability for each frame out."""
+
+    def __init__(self, network: Silero) -> None:
+        self._network = network
+
+    def check(self, content: bytes, options: Mapping[str, Any]) -> Floats:
+        del options
+        if len(content) % 4:
+            raise InvalidRequest(f"A recording of {len(content)} bytes is no row of float32 samples.", param="file")
+        return np.frombuffer(content, dtype="<f4")
+
+    def compute(self, inputs: Sequence[Any]) -> Sequence[tuple[Mapping[str, Any], bytes]]:
+        return [({}, self._network.probabilities(samples).astype("<f4").tobytes()) for samples in inputs]
+
+
+def load_vad(files: ModelFiles, threads: int) -> tuple[VadEncoder, str]:
+    """The network, and its numeric class. One thread: its products are too small for more.
+
+    Raises:
+        BadModelFile: It is no network of this kind.
+    """
+    del threads
+    path = next((path for name, path in files.paths.items() if name.endswith(".onnx")), None)
+    if path is None:
+        raise BadModelFile(f"{files.name}: the model has no .onnx file.")
+    session = open_quiet(path, 1)
+    names = {one.name for one in session.get_inputs()}
+    if names != {"input", "h", "c"}:
+        raise BadModelFile(
+            f"{files.name}: the network takes {sorted(names)}; silero_vad_16k_sequence.onnx is expected."
+        )
+    return VadEncoder(Silero(session)), f"{RUNTIME}/cpu/float32"
