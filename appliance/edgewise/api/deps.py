@@ -22,6 +22,7 @@ from edgewise.pipeline.hooks.hooks import Hooks
 from edgewise.pipeline.media import MediaDesk
 from edgewise.pipeline.model import Models
 from edgewise.pipeline.plan import LocalPlanner, Planner
+from edgewise.pipeline.pressure import Pressure, share_reading
 from edgewise.pipeline.receipt_store import ReceiptStore
 from edgewise.pipeline.recent import RecentInputs
 from edgewise.pipeline.state import open_state
@@ -142,6 +143,7 @@ class ApiDependencies:
         cache_folder: Where engines store KV pages; None if they do not.
         fetch: What may be fetched for requests that name a URL; None fetches nothing.
         look: Whether pictures in chats are put into words for models without eyes.
+        pressure: How pressed the device is, and what steps down for it.
         limit_engines: Have all engines do less; see `engine.pool.pool.EnginePool.limit`.
         recent: Inputs that were answered lately, for trials of other models.
         requests: Admission and drain; `requests.begin_drain()`, `await requests.wait_idle(s)`, `requests.cut()` end the service.
@@ -167,6 +169,7 @@ class ApiDependencies:
     cache_folder: Path | None = None
     fetch: FetchPolicy | None = None
     look: bool = True
+    pressure: Pressure = field(default_factory=Pressure)
     end_service: Callable[[int], None] | None = None
     limit_engines: Callable[[float, float], None] | None = None
     conversations: Conversations = field(init=False)
@@ -182,6 +185,8 @@ class ApiDependencies:
     def __post_init__(self) -> None:
         self.readiness = Readiness(self.models, clock=self.clock, max_age_s=self.ready_max_age_s)
         self.requests = Requests(clock=self.clock, limit=self.limits.max_concurrent_requests)
+        self.pressure.watch("queue", lambda: share_reading(self.requests.used, "the room for requests"))
+        self.readiness.show("pressure", self.pressure.show)
         self.events = EventLog(clock=self.clock)
         self.media = MediaDesk(
             models=self.models, fetch=self.fetch, max_bytes=self.limits.max_body_bytes, look=self.look

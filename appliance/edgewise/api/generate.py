@@ -82,6 +82,7 @@ def caller(context: RequestContext, deps: ApiDependencies) -> Caller:
         asked_privacy=context.privacy,
         labels=deps.labels,
         policy=context.policy,
+        pressure=deps.pressure,
         timeout_s=limits.request_timeout_s,
         max_sequences=limits.max_sequences,
     )

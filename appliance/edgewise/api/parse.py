@@ -22,10 +22,12 @@ from edgewise.api.privacy import privacy_in_force
 from edgewise.api.schemas import ChatBody, CompletionBody, Generation
 from edgewise.api.tools import tool_choice_of, tools_of
 from edgewise.core.errors import InvalidRequest, UnsupportedField
+from edgewise.core.modality import Modality, modality_of_role
 from edgewise.core.priority import Priority
 from edgewise.core.privacy import Labels, Privacy
-from edgewise.pipeline.model import Served, ServedModel
+from edgewise.pipeline.model import Served, ServedModel, role_of
 from edgewise.pipeline.plan import PolicyName
+from edgewise.pipeline.pressure import Pressure
 from edgewise.pipeline.task import Sampling, Task, TextInput
 
 ANONYMOUS = "anonymous"
@@ -62,6 +64,7 @@ class Caller:
         label: Privacy label of the key, or of the batch; None where it has none.
         asked_privacy, policy: Label and placement policy that the request itself names; None if it does not.
         labels: Those of models, and the default.
+        pressure: What else the class depends on, where the request itself names none.
     """
 
     request_id: str
@@ -75,6 +78,7 @@ class Caller:
     asked_privacy: Privacy | None = None
     labels: Labels = field(default_factory=Labels)
     policy: PolicyName | None = None
+    pressure: Pressure = field(default_factory=Pressure)
 
     @property
     def key_id(self) -> str:
@@ -86,7 +90,12 @@ class Caller:
         return min((limit for limit in (timeout_s, self.timeout_s) if limit is not None), default=None)
 
     def priority(self, model: Served) -> Priority:
-        return priority_in_force(self.asked_priority, self.key, self.model_priority.get(model.name))
+        """Of a request to a model. What a caller named stays; else voice is realtime, and pictures and film wait while the device
+        is pressed."""
+        modality = modality_of_role(role_of(model))
+        usual = Priority.REALTIME if modality is Modality.VOICE else Priority.INTERACTIVE
+        priority = priority_in_force(self.asked_priority, self.key, self.model_priority.get(model.name), usual)
+        return priority if self.asked_priority is not None else self.pressure.priority(modality, priority)
 
     def privacy(self, model: Served, inherited: Privacy | None = None) -> Privacy:
         """The label of a request to a model; `inherited` is that of the answer it continues. Raises as `privacy_in_force`."""

@@ -1,6 +1,7 @@
 """Which deadline class a request gets.
 
-    header `X-Edgewise-Priority`, else the less urgent of the key's class and the model's, else interactive
+    header `X-Edgewise-Priority`, else the less urgent of the key's class and the model's, else what is usual: realtime for
+    voice, interactive for the rest; while the device is pressed, less for pictures and film (`pipeline.pressure`)
 
 A key's class is also its ceiling: a header may lower it, and is refused with 403 where it asks for more. A caller without a key
 is on this machine and may ask for any class.
@@ -39,11 +40,13 @@ def asked_priority(headers: Headers, key: KeyRecord | None) -> Priority | None:
     return asked
 
 
-def priority_in_force(asked: Priority | None, key: KeyRecord | None, model: Priority | None) -> Priority:
-    """The class of one request: what it asked for, else the less urgent of its key's and its model's."""
+def priority_in_force(
+    asked: Priority | None, key: KeyRecord | None, model: Priority | None, usual: Priority = Priority.INTERACTIVE
+) -> Priority:
+    """The class of one request: what it asked for, else the less urgent of its key's and its model's, else what is usual."""
     if asked is not None:
         return asked
-    own = Priority.INTERACTIVE if key is None else priority_of(key.priority)
+    own = usual if key is None else priority_of(key.priority)
     if model is None:
         return own
     return model if key is None else max(own, model)

@@ -108,6 +108,11 @@ class Requests:
         return len(self._open)
 
     @property
+    def used(self) -> float:
+        """Share of the room for requests that others than the one who asks take, 0 to 1; less urgent ones may make it more."""
+        return max(0, len(self._open) - 1) / self._limit
+
+    @property
     def draining(self) -> bool:
         return self._drain.is_set()
 

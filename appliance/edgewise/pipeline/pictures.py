@@ -22,6 +22,7 @@ from edgewise.pipeline.hooks.hooks import Hooks, Passage
 from edgewise.pipeline.hooks.protocol import Call, PromptText
 from edgewise.pipeline.model import ServedPictures
 from edgewise.pipeline.plan import Decision, Demand, Place, Plan, Planner, PolicyName
+from edgewise.pipeline.pressure import Pressure
 from edgewise.pipeline.receipt_store import Outcome
 from edgewise.pipeline.receipts import PictureReceipt, Usage, diffuse_receipt
 from edgewise.pipeline.run_base import RunBase, errand_of, raise_reported
@@ -143,8 +144,9 @@ async def start_pictures(
     clock: Callable[[], float] = time.monotonic,
     hooks: Hooks | None = None,
     on_end: Callable[[Outcome], None] | None = None,
+    pressure: Pressure | None = None,
 ) -> PictureRun:
-    """Ask the hooks, plan and queue a request.
+    """Ask the hooks, plan and queue a request. Drawn here under pressure it gets fewer steps, unless it says how many.
 
     Raises:
         ContentRefused, HookFailed: A hook refuses the prompt, or failed.
@@ -154,11 +156,29 @@ async def start_pictures(
     seed = draw_seed() if task.seed is None else task.seed
     task, passage = (task, None) if not hooks else await _admit(task, hooks)
     plan = await planner.plan(errand_of(task), [picture_demand(task)])
+    if pressure is not None and plan.decision("diffuse").where == "local":
+        task = stepped_down(task, pressure)
     run = PictureRun(task, plan, clock=clock, passage=passage, on_end=on_end)
     if passage is not None:
         await passage.begin(0, task.n)
     await run.submit(seed)
     return run
+
+
+def stepped_down(task: PictureTask, pressure: Pressure) -> PictureTask:
+    """The same task with the steps that the pressure leaves, and a sentence about it for the receipt."""
+    usual, share = _steps(task), pressure.quality.steps
+    if task.params.steps is not None or share == 1.0:
+        return task
+    steps = max(1, round(usual * share))
+    told = pressure.lowered("steps", usual, steps)
+    return replace(task, params=replace(task.params, steps=steps), warnings=(*task.warnings, told))
+
+
+def _steps(task: PictureTask) -> int:
+    """What is asked for, or else the model's own number."""
+    info = task.model.engine.info
+    return task.params.steps or (task.model.steps if info is None else info.steps)
 
 
 async def _admit(task: PictureTask, hooks: Hooks) -> tuple[PictureTask, Passage]:
@@ -197,7 +217,7 @@ def picture_demand(task: PictureTask) -> Demand:
         aliases=task.model.aliases,
         local=task.model.engine if task.model.here else None,
         answers=task.n,
-        steps=params.steps or (task.model.steps if info is None else info.steps),
+        steps=_steps(task),
         pixels=pixels or task.model.pixels,
         upload_bytes=upload + len(params.image or b"") + len(params.mask or b""),
         allowed=task.allowed,

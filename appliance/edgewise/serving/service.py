@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Protocol
 
+import psutil
 import uvicorn
 from fastapi import APIRouter
 
@@ -25,6 +26,7 @@ from edgewise.core.privacy import Labels, labels_by_name, privacy_of
 from edgewise.core.sdnotify import Notifier
 from edgewise.core.settings import LoadedSettings, Settings
 from edgewise.engine.events import EngineEvent
+from edgewise.engine.ledger import available_memory
 from edgewise.engine.machine import look
 from edgewise.engine.pool.book import PoolBook
 from edgewise.engine.pool.pool import EnginePool
@@ -32,6 +34,7 @@ from edgewise.models.store import Store
 from edgewise.pipeline.hooks.hooks import Hooks
 from edgewise.pipeline.hooks.load import load_hooks
 from edgewise.pipeline.model import Models
+from edgewise.pipeline.pressure import memory_reading
 from edgewise.pipeline.state import open_state
 from edgewise.security.fetch import FetchPolicy, named_hosts
 from edgewise.security.keys import KeyStore
@@ -120,6 +123,8 @@ class Service:
         self._deps = _dependencies(self._settings, models, keys, hooks)
         self._deps.end_service = self._end
         self._deps.limit_engines = self._pool.limit
+        total = psutil.virtual_memory().total
+        self._deps.pressure.watch("memory", lambda: memory_reading(available_memory(), total))
         parts = (
             *self._extend(self._settings, self._deps),
             *make_peers(self._settings, self._deps, self._pool),

@@ -145,8 +145,10 @@ async def test_each_level_has_its_measures_and_is_told(tmp_path: Path) -> None:
         for level, reading in ((Level.WARM, 80.0), (Level.HOT, 83.0), (Level.CRITICAL, 86.0)):
             await device.reach(level, temperature_c=reading)
             assert limits[-1] == (MEASURES[level].share, MEASURES[level].pace)
+            assert device.deps.pressure.reading.level == level
         await device.reach(Level.NORMAL, **COOL)
         assert limits[-1] == (1.0, 1.0)
+        assert device.deps.pressure.reading.level == 0
         told = [(event.kind, event.fields["level"]) for event in device.deps.events.since()]
         assert told == [
             ("governor_slows", "warm"),
@@ -162,7 +164,9 @@ async def test_level_and_reason_are_shown_where_people_look() -> None:
     async with Device() as device:
         await device.reach(Level.HOT, temperature_c=60.0, throttled=True, reasons=("over-current",), power_w=30.0)
         governor = {"level": "hot", "reason": "the hardware slows itself down (over-current)"}
-        assert (await device.get("/readyz"))["governor"] == governor
+        ready = await device.get("/readyz")
+        assert ready["governor"] == governor
+        assert ready["pressure"] == {"level": 2, "reason": governor["reason"]}
         shown = await device.get("/edgewise/v1/hardware")
         assert shown["governor"] == governor
         assert (shown["readings"]["power_w"], shown["readings"]["reasons"]) == (30.0, ["over-current"])

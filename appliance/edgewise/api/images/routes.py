@@ -131,4 +131,6 @@ async def _begin(deps: ApiDependencies, context: RequestContext, asked: _Asked) 
 async def draw(deps: ApiDependencies, task: PictureTask) -> PictureRun:
     """`start_pictures` with this service's planner, hooks and receipts: the one way to a picture here."""
     clock = deps.clock.monotonic
-    return await start_pictures(task, deps.planner, clock=clock, hooks=deps.hooks, on_end=deps.receipts.ended)
+    return await start_pictures(
+        task, deps.planner, clock=clock, hooks=deps.hooks, on_end=deps.receipts.ended, pressure=deps.pressure
+    )

@@ -101,6 +101,7 @@ class Governor:
 
     def _act(self, before: Level) -> None:
         measures, reason = self.measures, self._levels.reason
+        self._deps.pressure.tell("heat", self.level, reason)
         if self._deps.limit_engines is not None:
             self._deps.limit_engines(measures.share, measures.pace)
         kind = "governor_slows" if self.level > before else "governor_eases"
