@@ -30,6 +30,9 @@ _GAUGES = {
     "disk_pages": "KV pages on disk that this engine can use",
     "disk_bytes": "Bytes of all KV pages on disk",
     "disk_off": "1 while the disk takes no KV pages",
+    "encoder_cache_items": "Pictures, films and sounds of prompts whose encoding is kept",
+    "encoder_cache_bytes": "Bytes of encoded media that are kept",
+    "encoder_cache_limit_bytes": "Bytes of encoded media that may be kept",
     "rss_bytes": "Resident memory of the engine process",
 }
 _COUNTERS = {
@@ -46,6 +49,9 @@ _COUNTERS = {
     "disk_hits": "KV pages read from disk",
     "disk_misses": "KV pages looked for on disk and not found",
     "disk_refused": "Files of KV pages that did not pass their checks",
+    "encoder_cache_hits": "Media that a prompt came to and that were encoded already",
+    "encoder_cache_misses": "Media that had to be encoded",
+    "encoder_cache_evictions": "Encoded media that were forgotten for lack of room",
     "disk_dropped": "KV pages that were not written to disk",
 }
 

@@ -46,6 +46,7 @@ def report(name: str, config: Path | None, dtype: str | None, kv_dtype: str | No
         max_running=settings.engine.max_running,
         max_step_tokens=settings.engine.max_step_tokens,
         page_tokens=PAGE_TOKENS,
+        encoder_cache_bytes=settings.engine.encoder_cache_bytes,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from edgewise.engine.request import GenerateRequest, TokenChunk
+from edgewise.models.multimodal.media import MediaKind
 
 CacheTier = Literal["device", "host", "disk"]
 EngineState = Literal["stopped", "starting", "ready", "restarting", "failed"]
@@ -24,6 +25,8 @@ class EngineInfo:
             size, tokenizer, template, and the layout of a page. Pages mean the same in engines that have it in common.
         kv_page_bytes: Bytes of a KV page.
         kv_int4_page_bytes: Bytes of one that is rounded to 4 bits for its way to another appliance.
+        media: Kinds of media that prompts may hold.
+        model_context: Positions that the model was made for; `max_context` may be less.
     """
 
     model: str
@@ -43,6 +46,8 @@ class EngineInfo:
     kv_fingerprint: str = ""
     kv_page_bytes: int = 0
     kv_int4_page_bytes: int = 0
+    media: tuple[MediaKind, ...] = ()
+    model_context: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +58,9 @@ class EngineStats:
     refused because a file did not pass its checks (files), and not written (`dropped`). `disk_off` is 1 while the disk takes
     no writes. `spill_bytes` are promised to pages of preempted requests, of at most `spill_limit_bytes`; `spilled_pages` and
     `unspilled_pages` count what has moved out and back. `pages_unfilled` is the room behind the last token of running
-    sequences, in pages: others cannot use it, and at most the last page of each sequence has any.
+    sequences, in pages: others cannot use it, and at most the last page of each sequence has any. Those of the encoder cache
+    count media whose rows are kept, media that prompts came to whose rows were there (hits) or had to be made, and that had to
+    go for others (evictions).
     """
 
     running: int = 0
@@ -84,6 +91,12 @@ class EngineStats:
     disk_refused: int = 0
     disk_dropped: int = 0
     disk_off: int = 0
+    encoder_cache_items: int = 0
+    encoder_cache_bytes: int = 0
+    encoder_cache_limit_bytes: int = 0
+    encoder_cache_hits: int = 0
+    encoder_cache_misses: int = 0
+    encoder_cache_evictions: int = 0
     rss_bytes: int = 0
 
 

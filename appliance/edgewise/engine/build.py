@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from dataclasses import replace
+from typing import cast
 
 import torch
 
@@ -16,28 +17,33 @@ from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.constraint import Constraints
 from edgewise.engine.core import ProgressSink
+from edgewise.engine.encoder_cache import EncoderCache
 from edgewise.engine.engine import Engine
 from edgewise.engine.fit import FitReport, fit
 from edgewise.engine.handover import HandOver
 from edgewise.engine.kv_cache import allocate
-from edgewise.engine.ledger import Ledger, available_memory
-from edgewise.engine.networks import cache_variant, describe, load_network
+from edgewise.engine.ledger import SHRINK_MARK, Ledger, available_memory
+from edgewise.engine.networks import LoadedNetwork, cache_variant, describe, load_network, media_kinds
 from edgewise.engine.notices import Notices
 from edgewise.engine.numerics import Numerics, cpu_family, numeric_class, resolve
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.pages import PagePool
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Scheduler
+from edgewise.engine.senses import Senses
 from edgewise.engine.spill import SpillSpace
 from edgewise.engine.tiering import PageMover, PageTiers
 from edgewise.engine.tiers.folder import key_of
 from edgewise.engine.tiers.int4 import Int4Pages
 from edgewise.engine.tiers.make import make_tiers, wanted_bytes
 from edgewise.engine.tiers.mover import KVPageMover
+from edgewise.engine.tiers.pressure import PressureWatch
 from edgewise.kernels.compiled import origin
 from edgewise.kernels.linear import tiles_invariant
 from edgewise.kernels.paging import PAGE_TOKENS
 from edgewise.models.decoder.kv_formats import NetworkConfig
+from edgewise.models.multimodal.config import MultimodalConfig
+from edgewise.models.multimodal.protocol import MultimodalNetwork
 
 log = get_logger(__name__)
 
@@ -101,13 +107,16 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
         page_tokens=PAGE_TOKENS,
         notify=notices.put,
     )
-    scheduler = _scheduler(config, report, pacer, tiers, _spill(config, report, host_ledger, mover))
+    senses = _senses(config, network, decoder, ledger, device, dtype)
+    scheduler = _scheduler(config, report, pacer, tiers, _spill(config, report, host_ledger, mover), senses)
     return Engine(
         replace(
             info,
             kv_fingerprint=_kv_fingerprint(config, info, mover),
             kv_page_bytes=mover.page_bytes,
             kv_int4_page_bytes=rounder.page_bytes,
+            media=media_kinds(network),
+            model_context=network.max_position,
         ),
         scheduler=scheduler,
         runner=Runner(decoder, kv, device, Constraints(config.vocabulary)),
@@ -116,6 +125,7 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
         tiers=tiers,
         notices=notices,
         hand_over=HandOver(scheduler.pages, tiers, mover, rounder),
+        senses=senses,
     )
 
 
@@ -132,6 +142,7 @@ def _fit(config: EngineConfig, network: NetworkConfig, numerics: Numerics, devic
         page_tokens=PAGE_TOKENS,
         memory_budget_bytes=config.memory_budget_bytes,
         tier_bytes=wanted_bytes(config) if _shares_host_memory(device) else 0,
+        encoder_cache_bytes=config.encoder_cache_bytes,
     )
     if not report.fits:
         # A cache that is asked for and too small is a mistake that no freed memory mends.
@@ -144,6 +155,8 @@ def _book(report: FitReport, device: torch.device) -> Ledger:
     ledger = Ledger(report.budget, lambda: available_on(device))
     ledger.book("weights", report.weights)
     ledger.book("workspace", report.workspace)
+    if report.media:
+        ledger.book("encoder_cache", report.media)
     ledger.book("kv_cache", report.kv)
     return ledger
 
@@ -153,6 +166,25 @@ def _host_ledger(config: EngineConfig, device: torch.device, ledger: Ledger) -> 
     if _shares_host_memory(device):
         return ledger
     return Ledger(int(available_memory() * config.memory_fraction), available_memory)
+
+
+def _senses(
+    config: EngineConfig,
+    network: NetworkConfig,
+    loaded: LoadedNetwork,
+    ledger: Ledger,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Senses | None:
+    """The encoder of a model that takes media, and the cache of its rows, which shrinks when memory is scarce."""
+    if not isinstance(network, MultimodalConfig):
+        return None
+    cache = EncoderCache(config.encoder_cache_bytes, network.text.hidden_size * dtype.itemsize)
+    keep_free = int((1 - SHRINK_MARK) * ledger.budget)
+    watch = PressureWatch(cache, lambda: keep_free - available_on(device))
+    watch.start()
+    encoder = cast("MultimodalNetwork", loaded).encoder
+    return Senses(encoder, cache, device, max_content=config.media_bytes, watch=watch)
 
 
 def _spill(config: EngineConfig, report: FitReport, ledger: Ledger, mover: PageMover) -> SpillSpace:
@@ -169,7 +201,12 @@ def _spill(config: EngineConfig, report: FitReport, ledger: Ledger, mover: PageM
 
 
 def _scheduler(
-    config: EngineConfig, report: FitReport, pacer: Pacer, tiers: PageTiers | None, spill: SpillSpace
+    config: EngineConfig,
+    report: FitReport,
+    pacer: Pacer,
+    tiers: PageTiers | None,
+    spill: SpillSpace,
+    senses: Senses | None,
 ) -> Scheduler:
     return Scheduler(
         PagePool(report.num_pages, keep_cached=config.prefix_cache, tiers=tiers, spill=spill),
@@ -181,6 +218,7 @@ def _scheduler(
         now=time.monotonic,
         ageing_s=config.ageing_s,
         tiers=tiers,
+        rows=None if senses is None else senses.cache,
     )
 
 

@@ -37,6 +37,8 @@ class EngineConfig:
         disk_cache_dir, disk_cache_bytes: Folder and size of the KV tier that survives a restart; None and 0 for none.
         disk_cache_key: What besides model and KV format the stored pages depend on (digest of tokenizer and template).
         handover_bytes: Host memory where KV pages of other appliances arrive, if no tier gives as much; 0 takes none.
+        encoder_cache_bytes: Memory of the device for the rows of media, where the model takes media.
+        media_bytes: Bytes of decoded media that the requests in work may hold in all.
         vocabulary: Spelling of every token, for answers that follow a grammar; None refuses them.
         turns: File in which engine processes take turns on one device (`engine.turns`); None runs without regard to others.
     """
@@ -64,5 +66,7 @@ class EngineConfig:
     disk_cache_bytes: int = 0
     disk_cache_key: str = ""
     handover_bytes: int = 0
+    encoder_cache_bytes: int = 128 << 20
+    media_bytes: int = 256 << 20
     vocabulary: Vocabulary | None = field(default=None, repr=False)
     turns: str | None = None

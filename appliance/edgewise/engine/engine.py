@@ -19,7 +19,9 @@ from edgewise.engine.pacing import Pacer
 from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats, TokenChunk, TokenLogprobs
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Scheduler, StepPlan, Work
+from edgewise.engine.senses import Senses
 from edgewise.engine.sequence import Sequence
+from edgewise.engine.spans import check_media
 from edgewise.engine.tiering import NoTiers, PageTiers
 from edgewise.engine.tiers.pages import TieredPages
 from edgewise.kernels.sample import Draw
@@ -38,6 +40,7 @@ class Engine:
         tiers: Pages beyond the device; the same that the scheduler and its page pool have.
         notices: What the parts want operators to know.
         hand_over: Gives named pages away and takes some; None does neither.
+        senses: Encodes media; None where the model takes none.
         now, wait: Monotonic seconds, and how to let some pass.
     """
 
@@ -52,6 +55,7 @@ class Engine:
         tiers: TieredPages | None = None,
         notices: Notices | None = None,
         hand_over: HandOver | None = None,
+        senses: Senses | None = None,
         now: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -64,6 +68,7 @@ class Engine:
         self._tiered = tiers
         self._notices = notices or Notices()
         self._hand_over = hand_over
+        self._senses = senses
         self._writing_behind = False
         self._now = now
         self._wait = wait
@@ -84,6 +89,7 @@ class Engine:
                 raise InvalidRequest(
                     f"The prompt has token id {token}: ids run from 0 to {self.info.vocab_size - 1}.", param="prompt"
                 )
+        self._check_media(request)
         sequence = self._scheduler.add(request)
         if request.constraint is not None:
             try:
@@ -92,6 +98,19 @@ class Engine:
                 self._scheduler.remove(sequence)
                 raise
         self._live[request.id] = sequence
+
+    def _check_media(self, request: GenerateRequest) -> None:
+        if not request.media:
+            return
+        check_media(
+            request,
+            kinds=self.info.media,
+            model=self.info.model,
+            most_whole=self._pacer.max_step_tokens,
+            max_position=self.info.model_context,
+        )
+        if self._senses is not None:
+            self._senses.check(request, [sequence.request for sequence in self._live.values()])
 
     def cancel(self, request_id: str) -> None:
         """Free a request's pages now; its last chunk comes with the next step. Unknown ids have finished already."""
@@ -126,8 +145,9 @@ class Engine:
         return chunks
 
     def _run(self, plan: StepPlan) -> list[Draw | None]:
+        media = None if self._senses is None else self._senses.rows(plan.work, plan.media)
         began = self._now()
-        draws = self._runner.run(plan.work)
+        draws = self._runner.run(plan.work, media)
         self._pacer.observe(decoding=plan.decoding, load=plan.load, seconds=self._now() - began)
         for work in plan.work:
             self._scheduler.commit(work)
@@ -228,6 +248,7 @@ class Engine:
             unspilled_pages=spill.restored,
             rss_bytes=resident_bytes(),
             **({} if self._tiered is None else asdict(self._tiered.stats())),
+            **({} if self._senses is None else self._senses.stats()),
         )
 
     def listen(self, listener: Notify) -> None:
@@ -238,6 +259,8 @@ class Engine:
         cleared = {"device": self._scheduler.pages.drop_cached()} if tier in (None, "device") else {}
         if self._tiered is not None and tier != "device":
             cleared |= self._tiered.clear(tier)
+        if self._senses is not None and tier in (None, "device"):
+            cleared["encoder"] = self._senses.cache.clear()
         return cleared
 
     def pages(self, order: PageOrder) -> PageReply:
@@ -254,6 +277,8 @@ class Engine:
         self._live.clear()
         self._outbox.clear()
         self._runner.constraints.stop()
+        if self._senses is not None:
+            self._senses.close()
         self._tiers.close()
 
 

@@ -10,6 +10,7 @@ from edgewise.engine.ledger import SHRINK_MARK
 from edgewise.engine.numerics import Numerics
 from edgewise.models.decoder.kv_formats import NetworkConfig, kv_formats, kv_label
 from edgewise.models.decoder.memory import kv_bytes_per_token, weight_bytes, workspace_bytes
+from edgewise.models.multimodal.config import MultimodalConfig
 
 # An answer shorter than this is no use to anybody: a cache below it is refused.
 MIN_CONTEXT = 256
@@ -23,6 +24,7 @@ class FitReport:
     budget: int
     weights: int
     workspace: int
+    media: int
     kv_format: str
     kv_per_token: int
     kv: int
@@ -47,6 +49,7 @@ class FitReport:
             f"budget            {mib(self.budget):>14}   ({self.budget / max(1, self.available):.0%} of it)",
             f"weights           {mib(self.weights):>14}   ({self.numerics.dtype}, quantize {self.numerics.quantize})",
             f"workspace         {mib(self.workspace):>14}   (activations and logits of the largest step)",
+            *self._of_media(),
             f"KV cache          {mib(self.kv):>14}   ({self.kv_format}, {self.kv_per_token:,} bytes a token, "
             f"{self.num_pages:,} pages of {self.page_tokens} tokens)",
             f"context           {self.max_context:,} of the model's {self.model_context:,} tokens; "
@@ -54,6 +57,9 @@ class FitReport:
             *self.numerics.why,
         ]
         return [*lines, ("fits: " if self.fits else "does not fit: ") + self.reason]
+
+    def _of_media(self) -> list[str]:
+        return [f"media             {mib(self.media):>14}   (encoded pictures and sound)"] if self.media else []
 
 
 def fit(
@@ -69,29 +75,33 @@ def fit(
     page_tokens: int,
     memory_budget_bytes: int | None = None,
     tier_bytes: int = 0,
+    encoder_cache_bytes: int = 0,
 ) -> FitReport:
-    """Divide the budget: weights and workspace first, the rest below `SHRINK_MARK` to the KV cache.
+    """Divide the budget: weights, workspace and encoded media first, the rest below `SHRINK_MARK` to the KV cache.
 
     The budget is `memory_budget_bytes`, but no more than is available; without it, `memory_fraction` of what is available.
     The cache is never larger than `max_running` full contexts can use, and exactly `kv_memory_bytes` when that is given.
     Tiers that want `tier_bytes` of the same memory are left a quarter at most of what lies beyond one whole context.
+    A model that takes media keeps `encoder_cache_bytes` for what it has encoded.
     """
     budget = int(available * memory_fraction) if memory_budget_bytes is None else min(memory_budget_bytes, available)
     weights = weight_bytes(config, numerics.dtype)
     workspace = workspace_bytes(config, max_step_tokens, max_running, numerics.device)
     per_token = kv_bytes_per_token(config, numerics.kv_dtype, numerics.dtype)
     context = min(max_context or config.max_position, config.max_position)
-    room = int(budget * SHRINK_MARK) - weights - workspace
+    media = encoder_cache_bytes if isinstance(config, MultimodalConfig) else 0
+    room = int(budget * SHRINK_MARK) - weights - workspace - media
     left = room - min(tier_bytes, max(0, room - context * per_token) // 4)
     wanted = kv_memory_bytes if kv_memory_bytes is not None else min(left, max_running * context * per_token)
     pages = max(0, wanted) // (per_token * page_tokens)
     usable = min(context, pages * page_tokens)
-    fits, reason = _verdict(weights, workspace, wanted, room, usable, context)
+    fits, reason = _verdict(weights + workspace + media, wanted, room, usable, context)
     return FitReport(
         available=available,
         budget=budget,
         weights=weights,
         workspace=workspace,
+        media=media,
         kv_format=kv_label(kv_formats(config, numerics.kv_dtype, numerics.dtype)),
         kv_per_token=per_token,
         kv=pages * page_tokens * per_token,
@@ -129,7 +139,7 @@ def needs(
 
     `tier_bytes` of the same memory are of use to its cache tiers.
     """
-    fixed = report.weights + report.workspace
+    fixed = report.weights + report.workspace + report.media
     page = report.kv_per_token * report.page_tokens
     wanted = min(max_context or report.model_context, report.model_context)
     one = math.ceil(wanted / report.page_tokens) * page if kv_memory_bytes is None else kv_memory_bytes
@@ -146,7 +156,7 @@ def _budget_for(size: int) -> int:
     return math.ceil(size / SHRINK_MARK) + 1
 
 
-def _verdict(weights: int, workspace: int, kv: int, room: int, usable: int, context: int) -> tuple[bool, str]:
+def _verdict(fixed: int, kv: int, room: int, usable: int, context: int) -> tuple[bool, str]:
     if kv > 0 and usable < min(context, MIN_CONTEXT):
         remedy = "free memory, raise engine.memory_fraction or take a smaller model"
         return False, (
@@ -155,7 +165,7 @@ def _verdict(weights: int, workspace: int, kv: int, room: int, usable: int, cont
         )
     if room < 0:
         return False, (
-            f"weights and workspace need {mib(weights + workspace)}, {mib(-room)} more than {SHRINK_MARK:.0%} of the budget; "
+            f"weights and workspace need {mib(fixed)}, {mib(-room)} more than {SHRINK_MARK:.0%} of the budget; "
             "free memory, raise engine.memory_fraction or take a smaller model"
         )
     if kv > room:

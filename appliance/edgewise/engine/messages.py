@@ -22,6 +22,7 @@ from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest, Encoder
 from edgewise.engine.pictures.config import PictureConfig
 from edgewise.engine.pictures.request import DiffuseChunk, DiffuseParams, DiffuseRequest, PictureInfo
 from edgewise.engine.request import GenerateRequest, Priority, SamplingParams, TokenChunk
+from edgewise.models.multimodal.media import Media
 
 T = TypeVar("T")
 PageAction = Literal["held", "export", "import", "adopt", "forget"]
@@ -132,7 +133,10 @@ class SubmitPicture(Message, frozen=True):
 
 
 class Submit(Message, frozen=True):
-    """A `GenerateRequest` with its token ids packed as unsigned 32-bit numbers (`pack`)."""
+    """A `GenerateRequest` with its token ids packed as unsigned 32-bit numbers (`pack`).
+
+    The samples of media make it large; it then travels in shared memory, within the transport's limit.
+    """
 
     id: str
     prompt: bytes
@@ -143,6 +147,7 @@ class Submit(Message, frozen=True):
     priority: Priority
     deadline_s: float | None
     constraint: str | None
+    media: tuple[Media, ...] = ()
 
     @classmethod
     def of(cls, request: GenerateRequest) -> Submit:
@@ -157,6 +162,7 @@ class Submit(Message, frozen=True):
             priority=request.priority,
             deadline_s=request.deadline_s,
             constraint=request.constraint,
+            media=request.media,
         )
 
     def request(self) -> GenerateRequest:
@@ -171,6 +177,7 @@ class Submit(Message, frozen=True):
             priority=self.priority,
             deadline_s=self.deadline_s,
             constraint=self.constraint,
+            media=self.media,
         )
 
 

@@ -1,4 +1,7 @@
-"""Which code runs a model: our decoder, or transformers over our pages. The latter is imported only when a model needs it."""
+"""Which code runs a model: our decoder, with or without eyes, or transformers over our pages.
+
+The latter is imported only when a model needs it.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,12 @@ from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.loading import load_decoder
 from edgewise.models.files import ModelFiles
+from edgewise.models.longtail.config import LongTailConfig
 from edgewise.models.longtail.estimate import read_network
 from edgewise.models.longtail.outline import require_transformers
+from edgewise.models.multimodal.config import MultimodalConfig
+from edgewise.models.multimodal.loading import load_multimodal
+from edgewise.models.multimodal.media import MediaKind
 
 _LONG_TAIL = "edgewise.models.longtail.network"
 
@@ -35,7 +42,7 @@ def describe(files: ModelFiles, *, max_context: int | None = None) -> NetworkCon
         UnsupportedModel, BadModelFile, StorageError: It cannot be served, by name.
     """
     network = read_network(files)
-    if isinstance(network, DecoderConfig):
+    if isinstance(network, DecoderConfig | MultimodalConfig):
         return network.served(max_context)
     described: NetworkConfig = _long_tail(network.architecture).describe(files)
     return described
@@ -43,7 +50,12 @@ def describe(files: ModelFiles, *, max_context: int | None = None) -> NetworkCon
 
 def cache_variant(network: NetworkConfig) -> str:
     """As `DecoderConfig.cache_variant`."""
-    return network.cache_variant if isinstance(network, DecoderConfig) else ""
+    return "" if isinstance(network, LongTailConfig) else network.cache_variant
+
+
+def media_kinds(network: NetworkConfig) -> tuple[MediaKind, ...]:
+    """Media that prompts of this model may hold."""
+    return network.kinds if isinstance(network, MultimodalConfig) else ()
 
 
 def load_network(
@@ -61,6 +73,8 @@ def load_network(
     """
     if isinstance(network, DecoderConfig):
         return load_decoder(files, device=device, dtype=dtype, progress=progress, config=network)
+    if isinstance(network, MultimodalConfig):
+        return load_multimodal(files, network, device=device, dtype=dtype, progress=progress)
     loaded: LoadedNetwork = _long_tail(network.architecture).load_network(
         files, device=device, dtype=dtype, progress=progress
     )

@@ -72,6 +72,13 @@ class Pacer:
             return self.grain
         return self._beside(base, start, room)
 
+    def patient(self, decoding: int, *, paced: bool) -> bool:
+        """Whether a step may take longer than streams should wait: a picture is encoded, or must be computed whole.
+
+        Fewer than 1 in `_CLEAR_STEPS` steps is slow, so that 95 of 100 keep their pace.
+        """
+        return decoding == 0 or not paced or self.clear_steps >= _CLEAR_STEPS
+
     def recompute_s(self, tokens: int) -> float | None:
         """Seconds to compute the first `tokens` of a sequence again, in the largest chunks; None before a prompt was seen."""
         if self.cost.samples == 0:

@@ -55,7 +55,7 @@ class Residency:
         full = computed // self._page_tokens
         if full <= sequence.named or not self.pages.keeps:
             return
-        extend_chain(sequence.names, sequence.start, sequence.tokens, self._page_tokens, computed)
+        self._name(sequence, computed)
         for index in range(sequence.named, full):
             self.pages.name(sequence.pages[index], sequence.names[index])
         sequence.named = full
@@ -66,7 +66,7 @@ class Residency:
         if not self.pages.keeps:
             return []
         before = len(sequence.tokens) - 1
-        extend_chain(sequence.names, sequence.start, sequence.tokens, self._page_tokens, before)
+        self._name(sequence, before)
         return sequence.names[: before // self._page_tokens]
 
     # --- going -----------------------------------------------------------------------------------------------------------
@@ -109,6 +109,10 @@ class Residency:
         return max(0.0, len(sequence.pages) - len(sequence.tokens) / self._page_tokens)
 
     # --- parts -----------------------------------------------------------------------------------------------------------
+
+    def _name(self, sequence: Sequence, computed: int) -> None:
+        media = sequence.spans.media
+        extend_chain(sequence.names, sequence.start, sequence.tokens, self._page_tokens, computed, media)
 
     def _begin(self, sequence: Sequence, spare: int) -> bool:
         chain = self.prefix(sequence)

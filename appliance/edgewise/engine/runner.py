@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from edgewise.engine.sequence import Sequence
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
 from edgewise.kernels.philox import uniform
 from edgewise.kernels.sample import Draw, RowControls, sample
+from edgewise.models.multimodal.protocol import MultimodalNetwork, StepMedia
 
 
 class Network(Protocol):
@@ -45,11 +46,15 @@ class Runner:
         self._device = device
 
     @torch.inference_mode()
-    def run(self, work: Seq[Work]) -> list[Draw | None]:
-        """Compute all work in one forward pass; one draw per item that samples, None for the others."""
+    def run(self, work: Seq[Work], media: StepMedia | None = None) -> list[Draw | None]:
+        """Compute all work in one forward pass; one draw per item that samples, None for the others.
+
+        Args:
+            media: The rows of placeholders in `work`; the network then takes media.
+        """
         sampled = [item.sequence for item in work if item.sample]
         masks = [self._mask(one) for one in sampled]
-        hidden = self._network.forward(self._tokens(work), self._kv, self._meta(work))
+        hidden = self._forward(work, media)
         ends = np.cumsum([item.count for item in work]) - 1
         rows = [int(end) for end, item in zip(ends, work, strict=True) if item.sample]
         if not rows:
@@ -60,9 +65,15 @@ class Runner:
         return [next(draws) if item.sample else None for item in work]
 
     @torch.inference_mode()
-    def all_logits(self, work: Seq[Work]) -> torch.Tensor:
+    def all_logits(self, work: Seq[Work], media: StepMedia | None = None) -> torch.Tensor:
         """[T, vocab] float32 logits of every token of the step; for quality measurements."""
-        return self._network.logits(self._network.forward(self._tokens(work), self._kv, self._meta(work)))
+        return self._network.logits(self._forward(work, media))
+
+    def _forward(self, work: Seq[Work], media: StepMedia | None) -> torch.Tensor:
+        tokens, meta = self._tokens(work), self._meta(work)
+        if media is None:
+            return self._network.forward(tokens, self._kv, meta)
+        return cast("MultimodalNetwork", self._network).forward(tokens, self._kv, meta, media)
 
     def _mask(self, sequence: Sequence) -> Future[Permitted] | None:
         if sequence.request.constraint is None:
@@ -86,12 +97,29 @@ class Runner:
             positions=torch.from_numpy(positions).to(self._device),
             slots=torch.from_numpy(slots).to(self._device),
             block_tables=torch.from_numpy(tables).to(self._device),
+            visible=self._visible(work),
+            rope_positions=self._rope_positions(work),
         )
+
+    def _visible(self, work: Seq[Work]) -> torch.Tensor | None:
+        """On the CPU, where attention is planned."""
+        if not any(item.sequence.spans.some_whole and item.start < item.sequence.spans.end for item in work):
+            return None
+        return torch.from_numpy(np.concatenate([item.sequence.spans.visible(item.start, item.count) for item in work]))
+
+    def _rope_positions(self, work: Seq[Work]) -> torch.Tensor | None:
+        if not any(item.sequence.spans.three for item in work):
+            return None
+        positions = [item.sequence.spans.rope(item.start, item.count) for item in work]
+        return torch.from_numpy(np.concatenate(positions, axis=1)).to(self._device)
 
 
 def _held_to(controls: RowControls, mask: Future[Permitted] | None) -> RowControls:
     """The same draw within a grammar; the mask has been computed beside the forward pass."""
-    return controls if mask is None else replace(controls, allowed=mask.result().bits)
+    if mask is None:
+        return controls
+    permitted = mask.result()
+    return replace(controls, allowed=permitted.bits, group_from=permitted.group_from)
 
 
 def row_controls(sequence: Sequence) -> RowControls:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from edgewise.core.priority import Priority
+from edgewise.engine.chunking import Chunks, MediaPlan, MediaRows, NoMedia
 from edgewise.engine.fairness import WaitingQueue
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.pages import PagePool
@@ -50,12 +51,14 @@ class Work:
 
 @dataclass(slots=True)
 class StepPlan:
-    """What one step does: `decoding` sequences get their next token, they come first; the rest is `load`, prompts."""
+    """What one step does: `decoding` sequences get their next token, they come first; the rest is `load`, prompts, with
+    `media`."""
 
     work: list[Work] = field(default_factory=list)
     expired: list[Sequence] = field(default_factory=list)
     decoding: int = 0
     load: PromptLoad = field(default_factory=PromptLoad)
+    media: MediaPlan = field(default_factory=MediaPlan)
 
     @property
     def prefilling(self) -> int:
@@ -65,12 +68,10 @@ class StepPlan:
         self.work.append(Work(sequence, sequence.computed, 1, sample=True))
         self.decoding += 1
 
-    def prefill(self, sequence: Sequence, budget: int) -> int:
-        """Add what the budget allows of a sequence's prompt; returns what is left of the budget."""
-        count = min(sequence.remaining, budget)
+    def prefill(self, sequence: Sequence, count: int) -> None:
+        """Add tokens of a sequence's prompt."""
         self.work.append(Work(sequence, sequence.computed, count, sample=count == sequence.remaining))
         self.load = self.load.plus(sequence.computed, count)
-        return budget - count
 
     def drop(self, victim: Sequence) -> None:
         """Take a preempted sequence out again, if it is in. Only decodes are planned when somebody can be preempted for them."""
@@ -92,6 +93,7 @@ class Scheduler:
         now: Monotonic seconds.
         ageing_s: Seconds in the queue for which a request is promoted by one class, at most to interactive; 0 for never.
         tiers: Where pages may be that the device has no more; the same that `pages` has.
+        rows: Media that are encoded already.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Scheduler:
         now: Callable[[], float],
         ageing_s: float = 0.0,
         tiers: PageTiers | None = None,
+        rows: MediaRows | None = None,
     ) -> None:
         self.pages = pages
         self.waiting = WaitingQueue()
@@ -117,6 +120,7 @@ class Scheduler:
         self._limit = max_running
         self._max_waiting = max_waiting
         self._pacer = pacer
+        self._chunks = Chunks(rows or NoMedia(), pacer.max_step_tokens)
         self._now = now
         self._ageing_s = ageing_s
         self._next_ageing = now() if ageing_s else float("inf")
@@ -235,29 +239,29 @@ class Scheduler:
                 return
 
     def _schedule_decodes(self, plan: StepPlan) -> None:
-        urgent = any(s.rank == Priority.REALTIME and s.remaining > 1 for s in self.running)
+        urgent = any(s.rank == Priority.REALTIME and not s.decoding for s in self.running)
         # The most urgent class that sits out; interactive streams never sit out twice in a row.
         self._paused = urgent and not self._paused
         out = Priority.INTERACTIVE if self._paused else Priority.BACKGROUND
         for sequence in list(self.running):
-            if sequence.remaining != 1 or (urgent and sequence.rank >= out):
+            if not sequence.decoding or (urgent and sequence.rank >= out):
                 continue
             if sequence in self.running and self._reserve(sequence, plan):
                 plan.decode(sequence)
 
     def _schedule_prompts(self, now: float, plan: StepPlan) -> None:
-        prompts = sorted((s for s in self.running if s.remaining > 1), key=self.waiting.turn)
+        prompts = sorted((s for s in self.running if not s.decoding), key=self.waiting.turn)
         held: set[Sequence] = set()
         candidate = self._next_waiting(held, now)
         if prompts and prompts[0].rank == Priority.REALTIME:  # its step is not made longer for the sake of others
             prompts, candidate = [s for s in prompts if s.rank == Priority.REALTIME], None
-        budget = self._budget(plan, prompts[0] if prompts else candidate)
+        budget, patient = self._budget(plan, prompts[0] if prompts else candidate)
         while budget > 0 and (prompts or candidate is not None):
             if candidate is None or (prompts and self.waiting.turn(prompts[0]) <= self.waiting.turn(candidate)):
-                budget = plan.prefill(prompts.pop(0), budget)
+                budget = self._prefill(plan, prompts.pop(0), budget, patient)
             elif self._admit(candidate, now, plan):
                 prompts = [candidate, *(s for s in prompts if s in self.running)]
-                budget = plan.prefill(prompts.pop(0), budget)
+                budget = self._prefill(plan, prompts.pop(0), budget, patient)
                 candidate = self._next_waiting(held, now)
             else:
                 candidate = None  # nobody overtakes who waits for room
@@ -268,12 +272,22 @@ class Scheduler:
             held.add(sequence)
         return sequence
 
-    def _budget(self, plan: StepPlan, first: Sequence | None) -> int:
-        """For the prompts of this step, `first` being the one whose turn it is. Only streams as urgent as that are protected."""
+    def _budget(self, plan: StepPlan, first: Sequence | None) -> tuple[int, bool]:
+        """For the prompts of this step, `first` being the one whose turn it is, and whether it may be a slow one. Only streams as
+        urgent as that are protected."""
         if first is None:
-            return 0
+            return 0, False
         paced = any(work.sequence.rank <= first.rank for work in plan.work)
-        return self._pacer.budget(plan.decoding, start=first.computed, paced=paced)
+        budget = self._pacer.budget(plan.decoding, start=first.computed, paced=paced)
+        return budget, self._pacer.patient(plan.decoding, paced=paced)
+
+    def _prefill(self, plan: StepPlan, sequence: Sequence, budget: int, patient: bool) -> int:
+        """Add what the budget allows of a sequence's prompt; returns what is left of the budget."""
+        first = plan.load.tokens == 0
+        chunk = self._chunks.next(sequence, budget, plan.media, self.running, first=first, patient=patient)
+        if chunk.count:
+            plan.prefill(sequence, chunk.count)
+        return 0 if chunk.wait else max(0, budget - chunk.count)
 
     # --- places ----------------------------------------------------------------------------------------------------------
 

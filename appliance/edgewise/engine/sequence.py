@@ -9,6 +9,7 @@ from typing import Any
 from edgewise.engine.pages import Parked
 from edgewise.engine.prefix import PageHash, chain_start
 from edgewise.engine.request import GenerateRequest
+from edgewise.engine.spans import NO_SPANS, Spans
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +30,7 @@ class Sequence:
         deadline_at: Engine clock in seconds, or None.
         cached_tokens: Prompt tokens that the prefix cache spared at first admission; None before it.
         restored_tokens: Those of them that came back from a lower cache tier.
+        spans: Its media.
         grammar: Done when the grammar that it follows is compiled; None if it follows none.
         hold_until: Engine clock until which it may wait for a lower tier to bring its pages; None before it was asked.
     """
@@ -50,6 +52,7 @@ class Sequence:
     blocked_at: int | None = None
     cached_tokens: int | None = None
     restored_tokens: int = 0
+    spans: Spans = NO_SPANS
     grammar: Future[Any] | None = None
     hold_until: float | None = None
     admitted_at: float | None = None
@@ -68,6 +71,7 @@ class Sequence:
             start=chain_start(request.salt),
             rank=int(request.priority),
             queued_at=now,
+            spans=Spans(request.media, len(request.prompt)) if request.media else NO_SPANS,
         )
 
     @property
@@ -81,8 +85,13 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Tokens still to compute before the next one can be drawn; 1 means the sequence is decoding."""
+        """Tokens still to compute before the next one can be drawn."""
         return len(self.tokens) - self.computed
+
+    @property
+    def decoding(self) -> bool:
+        """Whether one token is all that is to be computed, and no placeholder of a medium."""
+        return self.remaining == 1 and self.computed >= self.spans.end
 
     @property
     def generated(self) -> int:

@@ -59,6 +59,7 @@ class ReadModel:
             digest=files.digest,
             created=self.created,
             sampling=self.sampling,
+            files=None if self.layout is None else files,
             layout=self.layout,
         )
 
@@ -88,6 +89,8 @@ def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
         prefill_step_s=engine.prefill_step_s,
         ageing_s=engine.ageing_s,
         spill_bytes=engine.spill_bytes,
+        encoder_cache_bytes=engine.encoder_cache_bytes,
+        media_bytes=engine.media_bytes,
         host_cache_bytes=engine.host_cache_bytes or 0,
         disk_cache_dir=str(settings.kv_cache_dir) if engine.disk_cache_bytes else None,
         disk_cache_bytes=engine.disk_cache_bytes or 0,
@@ -166,6 +169,7 @@ def model_needs(config: EngineConfig, network: NetworkConfig, machine: Machine) 
         max_step_tokens=config.max_step_tokens,
         page_tokens=PAGE_TOKENS,
         memory_budget_bytes=machine.available,
+        encoder_cache_bytes=config.encoder_cache_bytes,
     )
     shared = numerics.device == "cpu"
     return needs_of(

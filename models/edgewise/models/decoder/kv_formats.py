@@ -6,8 +6,9 @@ from collections import Counter
 
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.longtail.config import LongTailConfig
+from edgewise.models.multimodal.config import MultimodalConfig
 
-NetworkConfig = DecoderConfig | LongTailConfig
+NetworkConfig = DecoderConfig | LongTailConfig | MultimodalConfig
 
 KV_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8": 1}
 SCALE_BYTES = 4
@@ -41,6 +42,8 @@ def kv_shapes(config: NetworkConfig) -> list[tuple[int, int]]:
     """KV heads and head size of each layer."""
     if isinstance(config, LongTailConfig):
         return list(zip(config.kv_heads, config.head_dims, strict=True))
+    if isinstance(config, MultimodalConfig):
+        config = config.text
     return [(config.num_kv_heads, config.head_dim)] * config.num_layers
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 
 import torch
@@ -66,11 +67,13 @@ def fill_decoder(
     dtype: torch.dtype,
     progress: ProgressSink | None = None,
     parallel: Parallel = ALONE,
+    other: re.Pattern[str] | None = None,
 ) -> Decoder:
-    """`load_decoder` from an open reader, which stays open."""
-    names = names_of(config, files.format, reader.tensors.keys())
+    """`load_decoder` from an open reader, which stays open; tensors with `other` names belong to other parts of the model."""
+    stored = [name for name in reader.tensors if other is None or not other.fullmatch(name)]
+    names = names_of(config, files.format, stored, nested=other is not None)
     own = config.shard(parallel.size)
-    _check_names_and_shapes(own, reader, files, names, parallel)
+    _check_names_and_shapes(own, stored, reader, files, names, parallel)
     parameters = allocate(own, dtype, device, adds_output_biases=parallel.rank == 0)
     wanted = list(targets(own, parameters, names, parallel))
     total, done = sum(target.out.nbytes for target in wanted), 0
@@ -85,12 +88,17 @@ def fill_decoder(
 
 
 def _check_names_and_shapes(
-    config: DecoderConfig, reader: WeightReader, files: ModelFiles, names: Names, parallel: Parallel
+    config: DecoderConfig,
+    own: Sequence[str],
+    reader: WeightReader,
+    files: ModelFiles,
+    names: Names,
+    parallel: Parallel,
 ) -> None:
-    """Compare the file with what the configuration asks for, before anything is allocated."""
+    """Compare the file's `own` tensors with what the configuration asks for, before anything is allocated."""
     shadow = allocate(config, torch.float32, torch.device("meta"))
     wanted = {target.name: target.shape for target in targets(config, shadow, names, parallel)}
-    stored = {name: info.shape for name, info in reader.tensors.items()}
+    stored = {name: reader.tensors[name].shape for name in own}
     for name, shape in wanted.items():
         if name not in stored:
             raise BadModelFile(f"{files.name}: the tensor '{name}' is missing.")

@@ -6,15 +6,18 @@ from edgewise.kernels.limits import GATHER_BYTES, PRODUCT_CACHE_BYTES, SCORE_BYT
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.kv_formats import NetworkConfig, kv_formats, kv_token_bytes
 from edgewise.models.longtail.config import LongTailConfig
+from edgewise.models.multimodal.config import MultimodalConfig
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 _FLOAT_BYTES = 4
 
 
 def weight_bytes(config: NetworkConfig, dtype: str) -> int:
-    """Resident bytes of a loaded decoder: matrices and biases in `dtype`, norms and rope tables in float32."""
+    """Resident bytes of a loaded model: matrices and biases in `dtype`, norms and rope tables in float32."""
     if isinstance(config, LongTailConfig):
         return config.weight_bytes(dtype)
+    if isinstance(config, MultimodalConfig):
+        return weight_bytes(config.text, dtype) + config.tower_elements * _BYTES[dtype]
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     hidden = config.hidden_size
     attention = (queries + 2 * keys) * hidden + hidden * queries
@@ -51,6 +54,8 @@ def workspace_bytes(config: NetworkConfig, max_step_tokens: int, max_running: in
     and what math libraries keep for the shapes they meet."""
     if isinstance(config, LongTailConfig):
         return config.workspace_bytes(max_step_tokens, max_running)
+    if isinstance(config, MultimodalConfig):
+        return workspace_bytes(config.text, max_step_tokens, max_running, device) + config.tower_workspace
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     multiple = max_row_multiple(device)
     rows = round_up(max_step_tokens + max_running, multiple)

@@ -52,7 +52,7 @@ _HF_FAMILIES: Mapping[str, Mapping[str, str]] = {
     },
 }
 # Models that also see images keep their text model under another name.
-_HF_PREFIXES = {"gemma3": ("language_model.model.", "model.language_model.")}
+_HF_NESTED = ("language_model.model.", "model.language_model.")
 _HF_OTHER_PARTS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\..+")
 
 _GGUF = {
@@ -111,18 +111,23 @@ class Names:
     unused: frozenset[str]
 
 
-def names_of(config: DecoderConfig, naming: ModelFormat, stored: Collection[str]) -> Names:
-    """The names that a file of that format uses; `stored` are all its names, which decide between variants."""
-    return _gguf_names(config, stored) if naming == "gguf" else _hf_names(config, stored)
+def names_of(config: DecoderConfig, naming: ModelFormat, stored: Collection[str], *, nested: bool = False) -> Names:
+    """The names that a file of that format uses.
+
+    Args:
+        stored: All its names, which decide between variants.
+        nested: Whether the decoder is part of a larger model.
+    """
+    return _gguf_names(config, stored) if naming == "gguf" else _hf_names(config, stored, nested)
 
 
-def _hf_names(config: DecoderConfig, stored: Collection[str]) -> Names:
+def _hf_names(config: DecoderConfig, stored: Collection[str], nested: bool) -> Names:
     family = config.architecture
     parts = {**_HF, **_HF_FAMILIES.get(family, {})}
-    prefixes = _HF_PREFIXES.get(family, ())
+    prefixes = _HF_NESTED if nested or family == "gemma3" else ()
     prefix = next((known for known in prefixes if known + parts["embedding"] in stored), "model.")
-    nested = "language_model.lm_head.weight"
-    head = nested if prefixes and nested in stored else "lm_head.weight"
+    inner_head = "language_model.lm_head.weight"
+    head = inner_head if prefixes and inner_head in stored else "lm_head.weight"
     unused = {name for name in stored if _IGNORED.fullmatch(name) or (prefixes and _HF_OTHER_PARTS.fullmatch(name))}
     return Names(
         parts={part: prefix + name if part in ("embedding", "norm") else name for part, name in parts.items()},

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from contextlib import closing
-from typing import Any
+from collections.abc import Mapping
 
-from edgewise.core.errors import BadModelFile
 from edgewise.models.decoder.config import CONFIG_NAME, read_config
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.decoder.hf_fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS
@@ -15,12 +11,10 @@ from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.files import ModelFiles
 from edgewise.models.longtail.config import LongTailConfig
 from edgewise.models.longtail.outline import Outline, is_longtail, read_outline
-from edgewise.models.weights.file import RangeFile
+from edgewise.models.multimodal.config import read_multimodal
 from edgewise.models.weights.gguf import GGUFHeader
-from edgewise.models.weights.safetensors_header import StoredRange, parse_safetensors_header
+from edgewise.models.weights.stored import elements, stored_tensors
 
-_PACKED = ("qweight", "weight_packed")  # eight or four weights in a word
-_AUXILIARY = ("qzeros", "scales", "g_idx", "weight_scale", "weight_zero_point", "weight_shape")
 # The same size under the names of different families, most usual first.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
@@ -39,6 +33,9 @@ def read_network(files: ModelFiles, header: GGUFHeader | None = None) -> Network
     Raises:
         UnsupportedModel, BadModelFile, StorageError: As `read_config` and `read_outline`.
     """
+    seeing = read_multimodal(files)
+    if seeing is not None:
+        return seeing
     return estimate(files, read_outline(files)) if is_longtail(files) else read_config(files, header)
 
 
@@ -58,7 +55,7 @@ def estimate(files: ModelFiles, outline: Outline) -> LongTailConfig:
         kv_heads=(kv_heads,) * layers,
         head_dims=(head_dim,) * layers,
         windows=_windows(fields, layers),
-        elements=sum(_elements(tensor) for tensor in _stored(files)),
+        elements=sum(elements(tensor) for tensor in stored_tensors(files)),
         fixed_bytes=0,
         row_floats=8 * hidden + 8 * width + 6 * _size(fields, "inner", 4 * hidden),
     )
@@ -74,19 +71,3 @@ def _windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
     if not isinstance(kinds, list) or len(kinds) != layers or type(window) is not int:
         return (None,) * layers
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-
-
-def _stored(files: ModelFiles) -> Iterator[StoredRange]:
-    shards = [(name, path) for name, path in files.paths.items() if name.endswith(".safetensors")]
-    if not shards:
-        raise BadModelFile(f"{files.name}: the model has no .safetensors file.")
-    for name, path in shards:
-        with closing(RangeFile(path, name)) as file:
-            yield from parse_safetensors_header(file).values()
-
-
-def _elements(tensor: StoredRange) -> int:
-    part: Any = tensor.name.rpartition(".")[2]
-    if part in _AUXILIARY:
-        return 0
-    return math.prod(tensor.shape) * (8 if part in _PACKED else 1)

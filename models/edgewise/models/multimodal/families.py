@@ -3,29 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
 
 from edgewise.models.decoder.config import CONFIG_NAME, MAX_CONFIG_BYTES
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
-from edgewise.models.multimodal import qwen
+from edgewise.models.multimodal import llava, qwen
 from edgewise.models.multimodal.layout import Layout
 from edgewise.models.small_files import read_object
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Attributes:
-    layout: From the configuration and the files.
+    """How models of one class are read.
+
+    Attributes:
+        layout: From the configuration and the files.
+        encoder: "module:function" that loads what it sees with, a `multimodal.loading.EncoderLoader`. Empty where the engine
+            cannot run the family.
+        other: Names of tensors that are not the decoder's, a regular expression.
+        workspace: Upper bound of the bytes that encoding one medium allocates beside weights and result, by the configuration.
+        text_type: Model type of the decoder, where text_config does not say it as `models.decoder` knows it.
+        text_defaults: What transformers takes for keys that text_config lacks, by model type.
     """
 
     layout: Callable[[Fields, ModelFiles], Layout]
+    encoder: str = ""
+    other: str = ""
+    workspace: Callable[[Fields], int] | None = None
+    text_type: str | None = None
+    text_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
 
+
+_LLAVA: Final = Family(
+    layout=llava.read_layout,
+    encoder="edgewise.models.multimodal.towers.llava:load_encoder",
+    other=r"(model\.)?(vision_tower|multi_modal_projector)\..+|(model\.)?image_newline",
+    workspace=llava.workspace,
+    text_defaults=llava.TEXT_DEFAULTS,
+)
 
 FAMILIES: Final[Mapping[str, Family]] = {
-    "Qwen2VLForConditionalGeneration": Family(qwen.read_layout),
-    "Qwen2_5_VLForConditionalGeneration": Family(qwen.read_layout),
+    "LlavaForConditionalGeneration": _LLAVA,
+    "LlavaNextForConditionalGeneration": _LLAVA,
+    "Qwen2VLForConditionalGeneration": Family(layout=qwen.read_layout),
+    "Qwen2_5_VLForConditionalGeneration": Family(layout=qwen.read_layout),
 }
 """By the name of the class in config.json."""
 
@@ -36,9 +60,23 @@ def read_layout(files: ModelFiles) -> Layout | None:
     Raises:
         BadModelFile: The configuration or the preprocessor's is damaged.
     """
-    if CONFIG_NAME not in files.paths:
+    found = family_of(files)
+    if found is None:
+        return None
+    family, config = found
+    return family.layout(config, files)
+
+
+def family_of(files: ModelFiles) -> tuple[Family, Fields] | None:
+    """The family of a model and its config.json; None for one that neither sees nor hears.
+
+    Raises:
+        BadModelFile: config.json is damaged.
+        StorageError: It cannot be read.
+    """
+    if files.format != "safetensors" or CONFIG_NAME not in files.paths:
         return None
     config = Fields(read_object(files.paths[CONFIG_NAME], CONFIG_NAME, most=MAX_CONFIG_BYTES), CONFIG_NAME)
     named = config.get("architectures")
     family = FAMILIES.get(named[0]) if isinstance(named, list) and len(named) == 1 else None
-    return None if family is None else family.layout(config, files)
+    return None if family is None else (family, config)

@@ -1,0 +1,279 @@
+"""The engine core on a tiny LLaVA: answers over pictures do not depend on load, chunks, caches or where they were cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edgewise.core.errors import InvalidRequest, OutOfMemory, QueueFull
+from edgewise.engine.build import build
+from edgewise.engine.config import EngineConfig
+from edgewise.engine.engine import Engine
+from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
+from edgewise.models.files import ModelFiles
+from edgewise.models.multimodal.families import read_layout
+from edgewise.models.multimodal.layout import Fitted, Layout
+from tests.models.multimodal.engine_logits import interleaved
+from tests.models.multimodal.small import picture
+from tests.models.multimodal.tiny_llava import IMAGE, tiny_llava
+
+Part = list[int] | Fitted
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    return tiny_llava(tmp_path_factory.mktemp("llava"))
+
+
+@pytest.fixture(scope="module")
+def layout(files: ModelFiles) -> Layout:
+    found = read_layout(files)
+    assert found is not None
+    return found
+
+
+def config_of(files: ModelFiles, **changes: Any) -> EngineConfig:
+    base = EngineConfig(
+        model=files,
+        device="cpu",
+        dtype="float32",
+        kv_dtype="float32",
+        kv_memory_bytes=1 << 22,
+        max_step_tokens=64,
+        threads=1,
+        encoder_cache_bytes=1 << 20,
+        media_bytes=1 << 20,
+    )
+    return replace(base, **changes)
+
+
+@pytest.fixture
+def engine(files: ModelFiles) -> Iterator[Engine]:
+    core = build(config_of(files), lambda phase, done: None)
+    yield core
+    core.close()
+
+
+def ask(name: str, parts: Sequence[Part], **options: Any) -> GenerateRequest:
+    tokens, media = interleaved(parts, IMAGE)
+    sampling = SamplingParams(max_tokens=options.pop("max_tokens", 12), temperature=0.0)
+    return GenerateRequest(id=name, prompt=tuple(tokens), sampling=sampling, media=media, **options)
+
+
+def run(core: Engine, *requests: GenerateRequest) -> dict[str, tuple[list[int], TokenChunk]]:
+    for request in requests:
+        core.add(request)
+    answers: dict[str, list[int]] = {request.id: [] for request in requests}
+    last: dict[str, TokenChunk] = {}
+    for _ in range(10_000):
+        if not core.has_work:
+            return {name: (tokens, last[name]) for name, tokens in answers.items()}
+        for chunk in core.step():
+            answers[chunk.request_id] += chunk.tokens
+            if chunk.finish:
+                last[chunk.request_id] = chunk
+    raise AssertionError("the engine never became idle")
+
+
+def shown(layout: Layout, seed: int) -> Fitted:
+    return layout.picture(picture(60, 40, seed=seed), "picture")
+
+
+def cached(end: TokenChunk) -> int:
+    assert end.stats is not None
+    return end.stats.cached_tokens
+
+
+def test_the_same_picture_again_hits_both_caches_and_another_does_not(engine: Engine, layout: Layout) -> None:
+    before, after = list(range(20)), list(range(30, 50))
+    first, end = run(engine, ask("a", [before, shown(layout, 1), after]))["a"]
+    assert cached(end) == 0
+    again, end = run(engine, ask("b", [before, shown(layout, 1), after]))["b"]
+    assert again == first
+    assert cached(end) >= 48
+    assert engine.stats().encoder_cache_misses == 1
+    other, end = run(engine, ask("c", [before, shown(layout, 2), after]))["c"]
+    assert other != first
+    assert cached(end) == 16  # the page before the picture's first
+    moved, end = run(engine, ask("d", [after, shown(layout, 1), before]))["d"]
+    assert moved != first
+    assert cached(end) == 0
+    stats = engine.stats()
+    assert (stats.encoder_cache_misses, stats.encoder_cache_hits, stats.encoder_cache_items) == (2, 1, 2)
+
+
+def test_tenants_share_nothing(engine: Engine, layout: Layout) -> None:
+    parts: list[Part] = [list(range(20)), shown(layout, 1), [5]]
+    one, _ = run(engine, ask("a", parts, salt="x"))["a"]
+    other, end = run(engine, ask("b", parts, salt="y"))["b"]
+    assert one == other
+    assert cached(end) == 0
+    assert engine.stats().encoder_cache_misses == 2
+
+
+def test_answers_alone_in_a_crowd_and_cut_anywhere_are_the_same(files: ModelFiles, layout: Layout) -> None:
+    requests = [ask("text", [list(range(50))])]
+    for seed in range(5):
+        parts: list[Part] = [list(range(3 * seed, 40)), shown(layout, seed), [seed], shown(layout, seed + 3), [9, 8]]
+        requests.append(ask(f"r{seed}", parts))
+    core = build(config_of(files, prefix_cache=False), lambda phase, done: None)
+    try:
+        alone = {request.id: run(core, request)[request.id][0] for request in requests}
+        together = run(core, *requests)
+        assert {name: tokens for name, (tokens, _) in together.items()} == alone
+        for cut in (1, 5, 11):
+            resumed = [replace(one, id=f"{one.id}-{cut}", output=tuple(alone[one.id][:cut])) for one in requests]
+            rest = run(core, *resumed)
+            assert {name.split("-")[0]: alone[name.split("-")[0]][:cut] + rest[name][0] for name in rest} == alone
+    finally:
+        core.close()
+    assert len({tuple(tokens) for tokens in alone.values()}) == len(alone)
+
+
+def test_what_is_evicted_is_encoded_again(files: ModelFiles, layout: Layout) -> None:
+    """A cache that holds the rows of one picture, for prompts that have two each."""
+    rows = shown(layout, 0).media[0].count * 64 * 4
+    core = build(config_of(files, encoder_cache_bytes=rows, prefix_cache=False), lambda phase, done: None)
+    roomy = build(config_of(files, prefix_cache=False), lambda phase, done: None)
+    try:
+        requests = [ask(f"r{seed}", [[seed], shown(layout, seed), [1], shown(layout, seed + 1)]) for seed in range(4)]
+        tight = run(core, *requests)
+        assert {name: tokens for name, (tokens, _) in tight.items()} == {
+            name: tokens for name, (tokens, _) in run(roomy, *requests).items()
+        }
+        stats = core.stats()
+        assert stats.encoder_cache_evictions > 0
+        assert stats.encoder_cache_bytes <= stats.encoder_cache_limit_bytes == rows
+        assert core.memory().booked["encoder_cache"] == rows
+    finally:
+        core.close()
+        roomy.close()
+
+
+def test_running_streams_go_on_beside_pictures(engine: Engine, layout: Layout) -> None:
+    """Fewer than one in 20 of the steps of a running stream encode a picture."""
+    engine.add(ask("stream", [[1, 2, 3]], max_tokens=400))
+    for _ in range(30):
+        engine.step()
+    names = [f"p{seed}" for seed in range(6)]
+    for seed, name in enumerate(names):
+        engine.add(ask(name, [[seed], shown(layout, seed), [4]], max_tokens=2))
+    encoded, gaps, since = 0, [], 0
+    while engine.stats().encoder_cache_misses < 6:
+        chunks = engine.step()
+        assert any(chunk.request_id == "stream" for chunk in chunks), "the stream waited"
+        since += 1
+        if engine.stats().encoder_cache_misses > encoded:
+            encoded += 1
+            gaps.append(since)
+            since = 0
+    assert min(gaps[1:]) >= 20
+    assert engine.stats().running > 0
+    while engine.has_work:
+        engine.step()
+
+
+def test_cancels_at_any_time_free_every_page(engine: Engine, layout: Layout) -> None:
+    for round_ in range(20):
+        name = f"r{round_}"
+        engine.add(ask(name, [list(range(round_)), shown(layout, round_ % 3), [7] * round_, shown(layout, 4)]))
+        for _ in range(round_ % 5):
+            engine.step()
+        engine.cancel(name)
+        engine.step()
+    stats = engine.stats()
+    assert (stats.running, stats.waiting) == (0, 0)
+    assert stats.pages_free + stats.pages_cached == stats.pages_total
+    assert not engine.has_work
+
+
+def test_preempted_prompts_with_pictures_go_on(files: ModelFiles, layout: Layout) -> None:
+    requests = [
+        ask(f"r{seed}", [list(range(seed, 30)), shown(layout, seed), [5] * 20], max_tokens=60) for seed in range(4)
+    ]
+    page = 2 * 3 * 2 * 16 * 16 * 4  # keys and values, layers, heads, head size, tokens, bytes
+    small = build(config_of(files, kv_memory_bytes=18 * page, max_context=256), lambda phase, done: None)
+    roomy = build(config_of(files), lambda phase, done: None)
+    try:
+        squeezed = run(small, *requests)
+        assert small.stats().preemptions > 0
+        free = run(roomy, *requests)
+        assert {name: tokens for name, (tokens, _) in squeezed.items()} == {
+            name: tokens for name, (tokens, _) in free.items()
+        }
+    finally:
+        small.close()
+        roomy.close()
+
+
+def test_memory_pressure_takes_what_is_encoded_and_nothing_else(engine: Engine, layout: Layout) -> None:
+    request = ask("a", [[1], shown(layout, 1), [2]])
+    first, _ = run(engine, request)["a"]
+    senses = engine._senses
+    assert senses is not None
+    senses.cache.shrink(1 << 30)
+    assert engine.stats().encoder_cache_bytes == 0
+    engine._scheduler.pages.drop_cached()
+    assert run(engine, replace(request, id="b"))["b"][0] == first
+    assert engine.clear_cache("device")["encoder"] == 1
+
+
+def test_media_that_cannot_be_taken_are_refused_by_name(files: ModelFiles, engine: Engine, layout: Layout) -> None:
+    good = ask("good", [[1], shown(layout, 1), [2]])
+    (medium,) = good.media
+
+    def refused(match: str, **changes: Any) -> None:
+        with pytest.raises(InvalidRequest, match=match):
+            engine.add(replace(good, media=(replace(medium, **changes),)))
+        assert not engine.has_work
+
+    refused("takes image", kind="audio")
+    refused("outside the prompt", start=10)
+    refused("outside the prompt", start=-1)
+    refused("32 are expected", digest=b"x")
+    refused("its shape says", shape=(1, 2, 3))
+    refused("its shape says", content=medium.content[:-1])
+    refused("grid of another size", grid=(1, 2, 3))
+    refused("negative seconds", second=-1.0)
+    with pytest.raises(InvalidRequest, match="over another"):
+        engine.add(replace(good, media=(medium, medium)))
+    small = build(config_of(files, encoder_cache_bytes=64, media_bytes=4000), lambda phase, done: None)
+    with pytest.raises(InvalidRequest, match=r"engine\.encoder_cache_bytes"):
+        small.add(good)
+    small.close()
+    busy = build(config_of(files, media_bytes=2 * len(medium.content) - 1), lambda phase, done: None)
+    busy.add(replace(good, id="first"))
+    with pytest.raises(QueueFull, match=r"engine\.media_bytes"):
+        busy.add(replace(good, id="second"))
+    with pytest.raises(InvalidRequest, match=r"engine\.media_bytes"):
+        busy.add(replace(ask("two", [shown(layout, 1), shown(layout, 2), [1]]), id="third"))
+    busy.cancel("first")
+    busy.step()
+    assert run(busy, good)["good"][0]
+    busy.close()
+
+
+def test_a_model_without_eyes_says_so(tiny_model: ModelFiles, layout: Layout) -> None:
+    core = build(config_of(tiny_model), lambda phase, done: None)
+    assert core.info.media == ()
+    with pytest.raises(InvalidRequest, match="takes text alone"):
+        core.add(ask("a", [[1], shown(layout, 1)]))
+    assert "encoder_cache" not in core.memory().booked
+    core.close()
+
+
+def test_memory_for_the_tower_is_asked_for_before_it_is_loaded(files: ModelFiles) -> None:
+    core = build(config_of(files), lambda phase, done: None)
+    booked = core.memory().booked
+    core.close()
+    needed = sum(booked[name] for name in ("weights", "workspace", "encoder_cache", "kv_cache"))
+    stages: list[str] = []
+    with pytest.raises(OutOfMemory, match="does not fit"):
+        build(
+            config_of(files, memory_budget_bytes=int((needed - booked["encoder_cache"]) / 0.8)),
+            lambda phase, done: stages.append(phase),
+        )
+    assert set(stages) == {"fit"}
