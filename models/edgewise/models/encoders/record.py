@@ -7,9 +7,10 @@ and what the old one left is dropped.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ log = get_logger(__name__)
 
 SCHEMA: Final = 2
 RECORD: Final = "ladder.json"
+_CARD: Final = "cuda-"
 FLOAT32: Final = "fp32"
 """The candidate that the others are held to on the CPU."""
 GATE: Final = 0.999
@@ -36,6 +38,7 @@ class CandidateRecord:
     cosine_min, cosine_mean: To the outputs of float32, over the inputs of the gate; None where it was not built.
     ms_one, ms_many: Milliseconds for one input, and for `LadderRecord.many` of them together.
     bytes: Of its file.
+    nodes: Of its graph on a card, how many each provider computes.
     passed: Whether it meets the gate.
     chosen: Whether it is the one in use.
     why: Why it lost; "" for the winner.
@@ -51,6 +54,7 @@ class CandidateRecord:
     passed: bool
     chosen: bool
     why: str
+    nodes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,7 @@ class LadderRecord:
     """Attributes:
     model, digest: Whose it is.
     runtime, device, threads: Where it was measured.
+    driver: Of the card; "" on the CPU.
     measured_at: UTC, ISO 8601.
     took_s: Seconds from reading the weights to the choice.
     gate: What `cosine_min` must meet.
@@ -78,6 +83,7 @@ class LadderRecord:
     many: int
     file: str
     candidates: tuple[CandidateRecord, ...]
+    driver: str = ""
 
     @property
     def chosen(self) -> CandidateRecord:
@@ -85,8 +91,18 @@ class LadderRecord:
 
 
 def place_name(runtime: str, device: str, threads: int) -> str:
-    """The folder's name of a place."""
+    """The folder's name of a place on the CPU."""
     return f"{runtime}-{device}-t{threads}"
+
+
+def card_place_name(runtime: str, device: str, driver: str) -> str:
+    """The folder's name of a place on a card."""
+    return _CARD + re.sub(r"[^A-Za-z0-9.]+", "_", f"{runtime}-{device}-driver-{driver}")
+
+
+def on_card(place: str) -> bool:
+    """Whether a folder's name is that of a place on a card."""
+    return place.startswith(_CARD)
 
 
 def ladder_folder(store_root: Path, digest: str) -> Path:
@@ -107,7 +123,7 @@ def write_winner(folder: Path, record: LadderRecord, model: bytes | None) -> Non
         atomic_write(folder / record.file, model)
     atomic_write(folder / RECORD, json.dumps({"schema": SCHEMA, **asdict(record)}, indent=1) + "\n")
     for other in folder.parent.iterdir():
-        if other != folder and other.is_dir():
+        if other != folder and other.is_dir() and on_card(other.name) == on_card(folder.name):
             shutil.rmtree(other, ignore_errors=True)
 
 

@@ -55,7 +55,7 @@ def labels_network(files: ModelFiles, samples: Path, gate: float, threads: int) 
     Raises:
         BadModelFile: A file is missing or damaged.
     """
-    found = Samples(calibration=_photos(samples / "calibration"), judged=_photos(samples / "gate"))
+    found = Samples(calibration=read_photos(samples / "calibration"), judged=read_photos(samples / "gate"))
     return TensorNetwork(_graph(files), found, gate=gate, threads=threads)
 
 
@@ -63,7 +63,7 @@ def _graph(files: ModelFiles) -> bytes:
     return efficientnet_lite0(read_checkpoint(path_of(files, CHECKPOINT)))
 
 
-def _photos(folder: Path) -> list[Floats]:
+def read_photos(folder: Path) -> list[Floats]:
     """Each photo as it is, and mirrored and a little closer: [1, 3, side, side]."""
     found = []
     for path in sorted(folder.glob("*.jpg")):

@@ -1,0 +1,107 @@
+"""Encoders on a CUDA card, for the acceptance lines: random weights, real photos, and what a ladder's records must say."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edgewise.models.encoders.card_ladder import CardLadder, Reference
+from edgewise.models.encoders.ladder import Candidate
+from edgewise.models.encoders.record import CandidateRecord
+from edgewise.models.vision.load_labels import read_photos
+from tests.accept.line import NotRun, progress
+
+PHOTOS = Path(str(package_files("edgewise.models.vision") / "photos"))
+ON_CARD = ("tensorrt-fp16", "cuda-fp32", "cuda-fp16", "torch-graph-fp16")
+GATE = 0.999
+
+
+def need_card() -> None:
+    if not torch.cuda.is_available():
+        raise NotRun("no CUDA device")
+
+
+class Vit(torch.nn.Module):
+    """ViT-B/16 with random weights, as transformers has it: pictures [n, 3, 224, 224] to states [n, 197, 768]."""
+
+    def __init__(self, **sizes: Any) -> None:
+        from transformers import ViTConfig, ViTModel
+
+        super().__init__()
+        torch.manual_seed(0)
+        model: Any = ViTModel(ViTConfig(**sizes), add_pooling_layer=False)
+        self.model = model.eval()
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        states: torch.Tensor = self.model(pictures).last_hidden_state
+        return states
+
+
+def vit_reference() -> Reference:
+    return Reference(module=Vit().eval(), judged=read_photos(PHOTOS / "gate"), gate=GATE)
+
+
+def climb(reference: Reference, folder: Path, **options: Any) -> tuple[Candidate, list[CandidateRecord]]:
+    ladder = CardLadder(reference, folder, threads=torch.get_num_threads(), **options)
+    return ladder.climb(lambda stage, share: progress(f"{share:4.0%} {stage}"))
+
+
+def faults(records: Sequence[CandidateRecord], gate: float) -> list[str]:
+    """What a ladder's records must not say."""
+    wrong = []
+    built = [it for it in records if it.cosine_min is not None]
+    (chosen,) = [it for it in records if it.chosen]
+    passed = [it for it in built if it.passed]
+    if chosen not in passed:
+        wrong.append(f"{chosen.name} was chosen and does not pass the gate")
+    quickest = min(passed, key=lambda it: (it.ms_one or 0) * (it.ms_many or 0))
+    if quickest is not chosen:
+        wrong.append(f"{quickest.name} is quicker than {chosen.name}")
+    for it in records:
+        if not it.chosen and not it.why:
+            wrong.append(f"{it.name} lost without a reason")
+        if it.name in ON_CARD and "CPUExecutionProvider" in it.nodes:
+            wrong.append(f"{it.name} has nodes on the CPU: {it.nodes}")
+        if it.name.startswith("cuda-") and it in built and not it.nodes.get("CUDAExecutionProvider"):
+            wrong.append(f"{it.name} has no node on the card")
+    names = [it.name for it in records]
+    wrong += [f"{name} is not in the record" for name in (*ON_CARD, "cpu-fp32") if name not in names]
+    tensorrt = next(it for it in records if it.name == "tensorrt-fp16")
+    if tensorrt.cosine_min is None and not (
+        "libnvinfer" in tensorrt.why or "TensorrtExecutionProvider" in tensorrt.why
+    ):
+        wrong.append(f"the missing library of TensorRT is not named: {tensorrt.why}")
+    return wrong
+
+
+def cuda_rung(records: Sequence[CandidateRecord]) -> str:
+    """Whether ONNX Runtime's CUDA rungs were measured here, and how they did."""
+    rungs = [it for it in records if it.name.startswith("cuda-")]
+    return "; ".join(f"{it.name} " + ("chosen" if it.chosen else it.why) for it in rungs)
+
+
+def shown(records: Sequence[CandidateRecord], many: int) -> str:
+    """Each rung with its milliseconds."""
+    parts = []
+    for it in records:
+        times = "not built" if it.ms_many is None else f"{it.ms_many:.2f} ms"
+        parts.append(f"{it.name} {times}{' (chosen)' if it.chosen else ''}")
+    return f"batch {many}: " + ", ".join(parts)
+
+
+def details(records: Sequence[CandidateRecord]) -> dict[str, Any]:
+    runtime = {it: importlib.metadata.version(it) for it in ("torch",)}
+    import onnxruntime
+
+    return {
+        "device": torch.cuda.get_device_name(),
+        "torch": runtime["torch"],
+        "onnxruntime": onnxruntime.__version__,
+        "candidates": [asdict(it) for it in records],
+    }
