@@ -6,6 +6,7 @@ are on the card. Like all rungs they are tried on real inputs, one at a time and
 
 from __future__ import annotations
 
+import copy
 import json
 import tempfile
 import time
@@ -126,7 +127,7 @@ class CardLadder:
     def _judge_torch(self) -> None:
         """What the module gives in float32 on the card, without tf32."""
         module = self._reference.module.cuda()
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
             rows = [module(torch.from_numpy(it).cuda()).float().cpu().numpy() for it in self._reference.judged]
         self._reference.module.cpu()
         torch.cuda.empty_cache()
@@ -162,14 +163,11 @@ class CardLadder:
 
     def _torch(self) -> tuple[Candidate, Mapping[str, int]]:
         copies = Copies()
-        module = self._reference.module.half().cuda()
-        try:
-            session = CardSession(
-                lambda size: TorchProgram(module, self._buffers(size, copies)), self._reference.many, copies
-            )
-            return self._measured("torch-graph-fp16", b"", session), {}
-        finally:
-            self._reference.module.float().cpu()
+        module = copy.deepcopy(self._reference.module).half().cuda()
+        session = CardSession(
+            lambda size: TorchProgram(module, self._buffers(size, copies)), self._reference.many, copies
+        )
+        return self._measured("torch-graph-fp16", b"", session), {}
 
     def _cpu(self, graph: bytes) -> tuple[Candidate, Mapping[str, int]]:
         session = TensorSession(graph, self._threads)
