@@ -12,6 +12,8 @@ from edgewise.core.errors import InvalidRequest, OutOfMemory, QueueFull
 from edgewise.engine.build import build
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.engine import Engine
+from edgewise.engine.messages import PageAction, PageOrder, PageReply
+from edgewise.engine.prefix import PageHash, chain_start, extend_chain
 from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.families import read_layout
@@ -219,6 +221,39 @@ def test_memory_pressure_takes_what_is_encoded_and_nothing_else(engine: Engine, 
     engine._scheduler.pages.drop_cached()
     assert run(engine, replace(request, id="b"))["b"][0] == first
     assert engine.clear_cache("device")["encoder"] == 1
+
+
+def test_pages_with_a_picture_are_handed_over_under_names_that_tell_it(files: ModelFiles, layout: Layout) -> None:
+    """As `serving.peers.take` does it: names of a quarantine, a proof that is a prompt of its own, names of the request."""
+    giver, taker = (build(config_of(files, handover_bytes=1 << 22), lambda phase, done: None) for _ in range(2))
+    request = ask("a", [list(range(40)), shown(layout, 1), list(range(50, 80))])
+    pages = (len(request.prompt) - 1) // 16
+
+    def names(salt: str, one: GenerateRequest = request) -> bytes:
+        chain: list[PageHash] = []
+        extend_chain(chain, chain_start(salt), one.prompt, 16, pages * 16, one.media)
+        return b"".join(chain)
+
+    def order(core: Engine, action: PageAction, called: bytes, **fields: Any) -> PageReply:
+        return core.pages(PageOrder(id=1, action=action, names=called, **fields))
+
+    try:
+        expected, _ = run(giver, request)["a"]
+        exported = order(giver, "export", names(""))
+        assert exported.count == pages
+        assert order(taker, "import", names("hidden"), contents=exported.contents).count == pages
+        proof = replace(request, id="proof", prompt=request.prompt[: pages * 16], salt="hidden")
+        run(taker, replace(proof, sampling=SamplingParams(max_tokens=1)))
+        assert order(taker, "adopt", names("hidden"), lasting=names("")).count == pages
+        other = ask("other", [list(range(40)), shown(layout, 2), list(range(50, 80))])
+        assert order(taker, "held", names("", other)).count == 2
+        answer, end = run(taker, replace(request, id="b"))["b"]
+        assert answer == expected
+        assert cached(end) == pages * 16
+        assert taker.stats().encoder_cache_misses == 0  # nothing of the picture was computed here
+    finally:
+        giver.close()
+        taker.close()
 
 
 def test_media_that_cannot_be_taken_are_refused_by_name(files: ModelFiles, engine: Engine, layout: Layout) -> None:

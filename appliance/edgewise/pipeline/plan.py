@@ -53,6 +53,7 @@ class Demand:
         steps, pixels: Of one picture.
         upload_bytes: Bytes that would cross the link upward if the stage ran elsewhere.
         needs_tokens: Only an engine that knows tokens will do: log probabilities are asked for, or a grammar holds the answer.
+        media: The prompt has pictures, film or sound, which are sent to no other place.
         allowed: Places that the pipeline's description allows; empty for all.
     """
 
@@ -68,6 +69,7 @@ class Demand:
     pixels: int = 0
     upload_bytes: int = 0
     needs_tokens: bool = False
+    media: bool = False
     aliases: tuple[str, ...] = ()
     allowed: tuple[Place, ...] = ()
 

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgewise.core.errors import LinkLost, QueueFull
+from edgewise.core.errors import InvalidRequest, LinkLost, QueueFull
 from edgewise.edge.offload.follow import Road
 from edgewise.edge.offload.remote import RemoteEngine
 from edgewise.edge.offload.text import TextTokens
 from edgewise.engine.api import TokenStream
 from edgewise.engine.request import GenerateRequest, TokenChunk
+from edgewise.models.multimodal.media import Media
 from edgewise.wire.messages import Capability, Chunk, Final
 from tests.edge.offload.double import CAPABILITY, FakeTransport, ask, expected, remote
 from tests.fakes.text import ByteTokenizer
@@ -58,6 +59,14 @@ def test_however_the_link_breaks_the_answer_is_whole(cuts: list[int], back: int,
     assert chunks[-1].finish == "length"
     assert [(control.op, control.done) for control in transport.said] == [("ack", True)]
     assert transport.submits == 1
+
+
+def test_a_prompt_with_a_picture_is_not_sent_without_it() -> None:
+    picture = Media(kind="image", start=1, count=1, digest=b"d" * 32, content=b"abc", shape=(1, 1, 1, 3))
+    transport = FakeTransport()
+    with pytest.raises(InvalidRequest, match="do not leave this device"):
+        asyncio.run(answer(remote(transport), ask(media=(picture,))))
+    assert transport.submits == 0
 
 
 def test_the_account_tells_where_it_ran_and_what_crossed_the_link() -> None:

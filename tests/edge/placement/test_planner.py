@@ -254,6 +254,16 @@ async def test_a_back_end_of_texts_is_not_asked_for_what_takes_tokens(device: De
     assert "knows texts only" in decision.reason
 
 
+async def test_pictures_of_a_prompt_keep_it_here_and_no_other_place_backs_it(device: Device) -> None:
+    planner = device.planner(policy="prefer-cloud")
+    decision = await device.decide(planner, device.demand(media=True))
+    assert decision.where == "local"
+    assert decision.engine is device.here  # not one that goes on elsewhere
+    assert "seen and heard on this device only" in decision.reason
+    with pytest.raises(NoPlace, match="seen and heard on this device only"):
+        await device.decide(planner, device.demand(media=True, local=None))
+
+
 async def test_a_prompt_beyond_the_device_goes_to_the_cloud(device: Device) -> None:
     planner = device.planner(policy="prefer-local")
     assert (await device.decide(planner)).where == "local"

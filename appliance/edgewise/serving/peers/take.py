@@ -100,6 +100,14 @@ class _Errand:
     def spared(self, pages: int) -> int:
         return max(0, pages - self.held) * self.info.page_tokens
 
+    def whole(self, pages: int) -> int:
+        """So many of them, at most `pages`, that no medium of the prompt is cut: their proof is a prompt of its own."""
+        size = self.info.page_tokens
+        for medium in self.request.media:
+            if medium.start < pages * size < medium.end:
+                return medium.start // size
+        return pages
+
     def worth(self, bits_per_s: float | None, done: int) -> bool:
         """Whether what is left comes faster over the link than it is computed; an unknown link is worth a try."""
         spared = self.spared(len(self.names)) - self.spared(done)
@@ -258,7 +266,7 @@ class PeerPages:
         )
         try:
             start = await peer.start(request.salt, info.digest, limit)
-            names = _chain([*request.prompt, *request.output], start, info.page_tokens)[: wish.most]
+            names = _chain(request, start, info.page_tokens)[: wish.most]
             offer = await peer.offer(request.salt, info.digest, info.kv_fingerprint, names, limit)
         except NotAuthenticated as error:
             self._tell("unreachable", "")
@@ -294,6 +302,7 @@ class PeerPages:
                 self._forget(errand)
                 errand = errand.rounded
                 got, doubt = await self._fetch(errand, until)
+            got = errand.whole(got)
             if errand.spared(got) < self._min_tokens:
                 return self._doubt(errand, *(doubt or ("little", "too little of it came")))
             adopted = await self._prove(errand, got)
@@ -348,10 +357,11 @@ class PeerPages:
 
     async def _prove(self, errand: _Errand, got: int) -> int:
         """Have the engine compute the last page over the others, compare, and give them all their names; see its `adopt`."""
-        request = errand.request
+        request, length = errand.request, got * errand.info.page_tokens
         proof = GenerateRequest(
             id=f"handover-{secrets.token_hex(8)}",
-            prompt=(*request.prompt, *request.output)[: got * errand.info.page_tokens],
+            prompt=(*request.prompt, *request.output)[:length],
+            media=tuple(medium for medium in request.media if medium.end <= length),
             sampling=SamplingParams(max_tokens=1, temperature=0.0),
             salt=errand.salt,
             key=request.key,
@@ -432,15 +442,16 @@ def _told(stats: RequestStats, taken: _Taken) -> RequestStats:
     )
 
 
-def _chain(tokens: Sequence[int], start: PageHash, page_tokens: int) -> list[PageHash]:
+def _chain(request: GenerateRequest, start: PageHash, page_tokens: int) -> list[PageHash]:
     """Names of the full pages before the last token, which is always computed."""
     names: list[PageHash] = []
-    extend_chain(names, start, tokens, page_tokens, len(tokens) - 1)
+    tokens = [*request.prompt, *request.output]
+    extend_chain(names, start, tokens, page_tokens, len(tokens) - 1, request.media)
     return names
 
 
 def _chain_of(request: GenerateRequest, salt: str, info: EngineInfo) -> list[PageHash]:
-    return _chain([*request.prompt, *request.output], chain_start(salt), info.page_tokens)
+    return _chain(request, chain_start(salt), info.page_tokens)
 
 
 def _same(stream: TokenStream) -> TokenStream:

@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict
 from typing import Any, Literal
 
-from edgewise.core.errors import EngineFault
+from edgewise.core.errors import EngineFault, InvalidRequest
 from edgewise.core.priority import Priority
 from edgewise.edge.offload.text import TextTokens
 from edgewise.engine.request import GenerateRequest, SamplingParams
@@ -39,7 +39,10 @@ def generate_job(
 
     Raises:
         EngineFault: The back end reads text only, and there is no tokenizer to write it with.
+        InvalidRequest: Its prompt has media: the wire carries none, and without them the answer would be to another question.
     """
+    if request.media:
+        raise InvalidRequest("Pictures, film and sound in a prompt do not leave this device.", param="media")
     sampling = _sampling(request.sampling)
     work: dict[str, Any] = {"prompt": request.prompt, "output": request.output}
     if capability.reads == "text":

@@ -47,6 +47,8 @@ def ruled_out(errand: Errand, demand: Demand, policy: PolicyName, sight: Sight) 
         return f"The pipeline allows {' or '.join(demand.allowed)} only."
     if sight.where == "local":
         return _no_local(demand)
+    if demand.media:
+        return "The prompt has pictures, film or sound, which are seen and heard on this device only."
     if errand.privacy < LABELS[sight.where]:
         return f"The request is labelled '{errand.privacy.label}', which keeps it from the {sight.where}."
     if policy == "local-only":
