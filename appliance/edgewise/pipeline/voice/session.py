@@ -1,0 +1,423 @@
+"""A voice session: what is heard becomes turns, turns become messages, and messages are answered aloud.
+
+Whoever owns it calls its methods from one task, one at a time; `run` is another task of theirs. It tells what happens by one
+function, and has at most one answer under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from edgewise.core.errors import Conflict, EdgewiseError, EngineFault, InvalidRequest
+from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
+from edgewise.models.vad.spans import FRAME, RATE, Span
+from edgewise.pipeline.voice.answer import Answer, AnswerOptions
+from edgewise.pipeline.voice.conversation import Conversation, Item
+from edgewise.pipeline.voice.protocols import (
+    Committed,
+    Failed,
+    Heard,
+    ItemDropped,
+    ItemTruncated,
+    Response,
+    ResponseBegan,
+    ResponseEnded,
+    Speech,
+    SpeechStarted,
+    SpeechStopped,
+    Tell,
+    Transcribed,
+    TranscriptionFailed,
+    VoiceModels,
+    VoiceObserver,
+)
+from edgewise.pipeline.voice.sound import WIDTH, Resampler, SoundBuffer
+from edgewise.pipeline.voice.turns import Paused, Resumed, Started, Stopped, TurnDetector, TurnEvent, TurnOptions
+
+log = get_logger(__name__)
+
+_UNHEARD_S: Final = 2.0
+"""Sound that may wait for the detector; whoever sends faster waits."""
+_PENDING: Final = 8
+"""Turns that may wait for their transcription; the next one waits to be committed."""
+_ANSWER_TOKENS: Final = 512
+"""Room kept for an answer of no stated length, but at most a quarter of the context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """Attributes:
+    turns: How turns are found; None where the caller ends them by `commit`.
+    respond, interrupt: Whether the end of a turn begins an answer, and its beginning ends one.
+    max_tokens: Of one answer; None for what fits.
+    """
+
+    instructions: str = ""
+    turns: TurnOptions | None = field(default_factory=TurnOptions)
+    respond: bool = True
+    interrupt: bool = True
+    input_rate: int = 24_000
+    output_rate: int = 24_000
+    speech: Speech = field(default_factory=Speech)
+    max_tokens: int | None = None
+    text_only: bool = False
+
+
+@dataclass(slots=True)
+class _Guess:
+    """A transcription that began before its turn was over."""
+
+    task: asyncio.Task[Heard]
+
+
+class VoiceSession:
+    """Args:
+    max_seconds: Longest turn.
+    """
+
+    def __init__(
+        self,
+        models: VoiceModels,
+        tell: Tell,
+        *,
+        options: SessionOptions,
+        observer: VoiceObserver,
+        max_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.conversation = Conversation()
+        self._models = models
+        self._tell = tell
+        self._observer = observer
+        self._max_seconds = max_seconds
+        self._clock = clock
+        self._options = options
+        self._sound = SoundBuffer()
+        self._resampler = Resampler(options.input_rate, RATE)
+        self._detector = self._new_detector()
+        self._state = b""
+        self._arrivals: deque[tuple[int, float]] = deque()
+        self._news = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._item_id = _id("item")
+        self._guess: _Guess | None = None
+        self._hearing: dict[str, asyncio.Task[None]] = {}
+        self._transcription: Heard | None = None
+        self._dropped = 0
+        self._interrupting = asyncio.Lock()
+        self._answering: asyncio.Task[None] | None = None
+        self._answer: Answer | None = None
+
+    @property
+    def options(self) -> SessionOptions:
+        return self._options
+
+    @property
+    def answering(self) -> bool:
+        """Whether an answer is being prepared or under way."""
+        return self._answering is not None and not self._answering.done()
+
+    # --- what a caller does ------------------------------------------------------------------------------------------------
+
+    def configure(self, options: SessionOptions) -> None:
+        """What is in force from now on; a turn under way begins anew if how turns are found has changed."""
+        before, self._options = self._options, options
+        if options.input_rate != before.input_rate:
+            self._resampler = Resampler(options.input_rate, RATE)
+        if options.turns != before.turns:
+            self._restart()
+
+    async def append(self, samples: bytes) -> None:
+        """Sound at the input's rate. Waits where the detector is behind.
+
+        Raises:
+            InvalidRequest: Without turn detection, more than the longest turn is waiting to be committed.
+        """
+        ready = self._resampler.feed(samples)
+        if self._options.turns is None and self._sound.seconds + len(ready) / WIDTH / RATE > self._max_seconds:
+            raise InvalidRequest(
+                f"'audio' makes the input buffer longer than {self._max_seconds:g} s, the limit of a turn "
+                "(`voice.max_turn_s`): commit or clear it first.",
+                param="audio",
+            )
+        self._sound.append(ready)
+        self._arrivals.append((self._sound.end, self._clock()))
+        self._news.set()
+        while self._options.turns is not None and self._sound.end - self._detector.position > _UNHEARD_S * RATE:
+            self._progress.clear()
+            await self._progress.wait()
+
+    async def commit(self) -> None:
+        """End the turn here. Raises `InvalidRequest` if nothing was heard."""
+        start = self._detector.start
+        span = Span(self._sound.start if start is None else start, self._sound.end)
+        if span.end <= span.start:
+            raise InvalidRequest(
+                "The input audio buffer is empty: append some audio before it is committed.", param="type"
+            )
+        samples = self._sound.take(span)
+        self._restart()
+        await self._drop_guess()
+        await self._commit(samples)
+
+    async def clear(self) -> None:
+        """Forget what was heard and not committed."""
+        self._restart()
+        await self._drop_guess()
+
+    def respond(self, options: SessionOptions | None = None) -> None:
+        """Begin an answer to the conversation as it stands, by other options than the session's where some are given.
+
+        Raises:
+            Conflict: One is under way.
+        """
+        if self.answering:
+            raise Conflict(
+                "An answer is under way: wait for its 'response.done', or cancel it by 'response.cancel'.", param="type"
+            )
+        self._begin(options or self._options, self._clock(), asked=True)
+
+    async def cancel(self, id: str | None) -> None:
+        """End the answer under way. Raises `InvalidRequest` if there is none, or it has another id."""
+        current = None if self._answer is None else self._answer.response.id
+        if not self.answering or id not in (None, current):
+            raise InvalidRequest(
+                "No answer is under way." if id is None else f"The answer '{id[:80]}' is not under way.",
+                param="response_id" if id else "type",
+            )
+        await self._interrupt("client_cancelled")
+
+    async def truncate(self, item_id: str, end_ms: float) -> None:
+        """An answer was heard up to here. Raises as `Conversation.truncate` does."""
+        await self._tell(ItemTruncated(self.conversation.truncate(item_id, end_ms)))
+
+    async def run(self) -> None:
+        """Listen, until it is cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._options.turns is not None:
+                await self._listen()
+            self._progress.set()
+
+    async def wait_answered(self) -> None:
+        """Until no answer is under way."""
+        if self._answering is not None:
+            await asyncio.wait({self._answering})
+
+    async def aclose(self) -> None:
+        """End all that runs; nothing is told any more."""
+        guess, self._guess = self._guess, None
+        for task in (self._answering, None if guess is None else guess.task, *self._hearing.values()):
+            await end_task(task)
+
+    # --- listening ---------------------------------------------------------------------------------------------------------
+
+    def _new_detector(self) -> TurnDetector:
+        return TurnDetector(
+            self._options.turns or TurnOptions(), max_seconds=self._max_seconds, position=self._sound.end
+        )
+
+    def _restart(self) -> None:
+        """Find turns from here on; what was heard before is forgotten."""
+        self._detector = self._new_detector()
+        self._state = b""
+        self._sound.forget_before(self._sound.end)
+        self._progress.set()
+
+    async def _listen(self) -> None:
+        """Judge all whole frames that are there."""
+        while True:
+            detector = self._detector
+            count = (self._sound.end - detector.position) // FRAME
+            if not count:
+                return
+            samples = self._sound.take(Span(detector.position, detector.position + count * FRAME))
+            try:
+                found, state = await self._models.probabilities(samples, self._state)
+            except EdgewiseError as error:
+                await self._tell(Failed(error))
+                self._restart()
+                return
+            if detector is not self._detector:
+                continue  # committed or cleared meanwhile
+            self._state = state
+            for event in [event for probability in found for event in detector.feed(probability)]:
+                if detector is self._detector:
+                    await self._turn(event)
+            if detector is not self._detector:
+                continue
+            self._sound.forget_before(detector.needed)
+            while len(self._arrivals) > 1 and self._arrivals[1][0] <= detector.needed:
+                self._arrivals.popleft()
+            self._progress.set()
+
+    async def _turn(self, event: TurnEvent) -> None:
+        if isinstance(event, Started):
+            await self._tell(SpeechStarted(self._item_id, _ms(event.start)))
+            if self._options.interrupt:
+                await self._interrupt("turn_detected")
+        elif isinstance(event, Paused):
+            samples = self._sound.take(event.span)
+            self._guess = _Guess(asyncio.create_task(self._models.transcribe(self._item_id, samples)))
+        elif isinstance(event, Resumed):
+            await self._drop_guess()
+        else:
+            await self._stopped(event)
+
+    async def _stopped(self, event: Stopped) -> None:
+        await self._tell(SpeechStopped(self._item_id, _ms(event.span.end), event.cut))
+        since = self._arrived(event.speech_end)
+        await self._commit(self._sound.take(event.span))
+        if not self._options.respond:
+            return
+        if self.answering:
+            await self._tell(
+                Failed(Conflict("The turn is not answered by itself: another answer is under way.", param="type"))
+            )
+            return
+        self._begin(self._options, since, asked=False)
+
+    def _arrived(self, position: int) -> float:
+        """When this sample was there."""
+        return next((when for end, when in self._arrivals if end >= position), self._clock())
+
+    async def _drop_guess(self) -> None:
+        guess, self._guess = self._guess, None
+        if guess is not None:
+            await end_task(guess.task)
+
+    # --- what was said -----------------------------------------------------------------------------------------------------
+
+    async def _commit(self, samples: bytes) -> None:
+        """Make an item of a turn; its words come when they are known."""
+        while len(self._hearing) >= _PENDING:
+            await asyncio.wait(set(self._hearing.values()), return_when=asyncio.FIRST_COMPLETED)
+        guess, self._guess = self._guess, None
+        item = Item(id=self._item_id, role="user", audio=True, status="in_progress")
+        self._item_id = _id("item")
+        previous = self.conversation.add(item)
+        task = guess.task if guess else asyncio.create_task(self._models.transcribe(item.id, samples))
+        self._hearing[item.id] = asyncio.create_task(self._hear(item, task), name=item.id)
+        await self._tell(Committed(item, previous))
+
+    async def _hear(self, item: Item, transcribing: asyncio.Task[Heard]) -> None:
+        try:
+            heard = await transcribing
+            item.text, item.status, item.tokens = heard.text.strip(), "completed", None
+            self._transcription = heard
+            await self._tell(Transcribed(item, heard))
+            await self._make_room()
+        except EdgewiseError as error:
+            item.status = "incomplete"
+            await self._tell(TranscriptionFailed(item, error))
+        except Exception as error:  # outermost frame of a task; the caller must hear of it
+            log.exception("voice_transcription_broke", item_id=item.id)
+            item.status = "incomplete"
+            await self._tell(TranscriptionFailed(item, _broken(error)))
+        finally:
+            await end_task(transcribing)
+            self._hearing.pop(item.id, None)
+
+    # --- answers -----------------------------------------------------------------------------------------------------------
+
+    def _begin(self, options: SessionOptions, since: float, *, asked: bool) -> None:
+        self._answering = asyncio.create_task(self._respond(options, since, asked), name="voice-answer")
+
+    async def _respond(self, options: SessionOptions, since: float, asked: bool) -> None:
+        """Answer when all that was said is known; a turn without words is not answered by itself."""
+        while self._hearing:
+            await asyncio.wait(set(self._hearing.values()))
+        last = self.conversation.last
+        if not asked and (last is None or not last.text):
+            return
+        await self._make_room()
+        dropped, self._dropped = self._dropped, 0
+        messages = self.conversation.messages(options.instructions)
+        item = Item(id=_id("item"), role="assistant", audio=not options.text_only, status="in_progress")
+        response = Response(id=_id("resp"), item=item, text_only=options.text_only, dropped=dropped)
+        heard, self._transcription = self._transcription, None
+        response.transcription = None if heard is None else heard.receipt
+        answer_options = AnswerOptions(
+            max_tokens=options.max_tokens, rate=options.output_rate, speech=options.speech, since=since
+        )
+        answer = Answer(response, self._models, answer_options, self._tell, self._clock)
+        self._answer = answer
+        await self._tell(ResponseBegan(response, self.conversation.add(item)))
+        await self._guarded(response, answer.run(messages))
+        await self._ended(response)
+
+    async def _make_room(self) -> None:
+        """Drop the oldest items where all do not fit the context beside the instructions and an answer."""
+        options, context = self._options, self._models.context
+        reserved = min(options.max_tokens or _ANSWER_TOKENS, context // 4)
+        head = self._models.tokens(options.instructions) if options.instructions else 0
+        for id in self.conversation.fit(self._models.tokens, context - reserved - head):
+            self._dropped += 1
+            await self._tell(ItemDropped(id))
+
+    async def _guarded(self, response: Response, work: Coroutine[Any, Any, None]) -> None:
+        """A fault ends the answer, not the session."""
+        try:
+            await work
+        except EdgewiseError as error:
+            response.status, response.error = "failed", error
+        except Exception as error:  # outermost frame of an answer; the caller must hear of it
+            log.exception("voice_answer_broke", response_id=response.id)
+            response.status, response.error = "failed", _broken(error)
+
+    async def _ended(self, response: Response) -> None:
+        item = response.item
+        item.status = "completed" if response.status == "completed" else "incomplete"
+        if (
+            response.status in ("failed", "cancelled")
+            and item.audio
+            and item.end_ms is None
+            and self._answer is not None
+        ):
+            item.end_ms = min(self._answer.pace.played_s(self._clock()) * 1000, item.audio_ms)
+        response.ended = True
+        self._observer.answered(response)
+        await self._tell(ResponseEnded(response))
+
+    async def _interrupt(self, reason: str) -> None:
+        """End the answer under way, and have what of it was not heard yet told to no model."""
+        async with self._interrupting:
+            task, self._answering = self._answering, None
+            await end_task(task)
+            if self._answer is not None:
+                await self._cut_short(self._answer, reason)
+
+    async def _cut_short(self, answer: Answer, reason: str) -> None:
+        response, item, now = answer.response, answer.response.item, self._clock()
+        if not response.ended and response.status == "in_progress":
+            response.status, response.reason = "cancelled", reason
+        unheard = response.status == "cancelled" or answer.pace.playing(now)
+        if item.audio and item.end_ms is None and unheard and item in self.conversation:
+            self.conversation.truncate(item.id, min(answer.pace.played_s(now) * 1000, item.audio_ms))
+            await self._tell(ItemTruncated(item))
+            if reason == "turn_detected":
+                self._observer.interrupted()
+        if not response.ended:
+            await self._ended(response)
+
+
+def _id(kind: str) -> str:
+    return f"{kind}_{uuid.uuid4().hex[:24]}"
+
+
+def _broken(error: Exception) -> EngineFault:
+    return EngineFault(
+        f"It broke off by an internal error ({type(error).__name__}); the service's log has the details."
+    )
+
+
+def _ms(position: int) -> int:
+    return position * 1000 // RATE
