@@ -15,7 +15,7 @@ from edgewise.models.catalog_encoders import MINILM
 from edgewise.models.catalog_files import read_catalog_files
 from edgewise.models.catalog_hearing import SILERO_VAD, WHISPER_BASE, WHISPER_TINY_EN
 from edgewise.models.catalog_pictures import STARTER_PICTURES
-from edgewise.models.catalog_speech import PIPER_JOE
+from edgewise.models.catalog_speech import KOKORO, PIPER_JOE
 from edgewise.models.catalog_types import CatalogEntry, CatalogFile
 from edgewise.models.catalog_vision import LABELS, OCR
 from edgewise.models.manifest import ModelInfo, Role, StoredFile

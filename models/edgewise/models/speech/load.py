@@ -8,8 +8,10 @@ from typing import Any
 from edgewise.core.errors import BadModelFile, UnsupportedModel
 from edgewise.models.files import ModelFiles
 from edgewise.models.onnx_session import RUNTIME, open_session, options_for
-from edgewise.models.speech import piper
+from edgewise.models.speech import kokoro, piper
 from edgewise.models.speech.espeak import find_espeak
+from edgewise.models.speech.g2p import Phonemizer
+from edgewise.models.speech.lexicon import read_lexicon
 from edgewise.models.speech.speaker import Speaker
 
 
@@ -20,15 +22,30 @@ def load_speaker(files: ModelFiles, threads: int) -> tuple[Speaker, str]:
         BadModelFile: A file is missing or damaged.
         UnsupportedModel: They are of no family known here, or a program is missing that it needs.
     """
+    if kokoro.NETWORK in files.paths:
+        return Speaker(_kokoro(files, threads)), f"{RUNTIME}/cpu/int8"
     if piper.NETWORK in files.paths:
-        return _piper(files, threads), f"{RUNTIME}/cpu/float32"
-    raise UnsupportedModel(f"{files.name}: no code here speaks with these files ({', '.join(sorted(files.paths))}).")
+        return Speaker(_piper(files, threads)), f"{RUNTIME}/cpu/float32"
+    raise UnsupportedModel(
+        f"{files.name}: a voice is {kokoro.NETWORK} (Kokoro) or {piper.NETWORK} (Piper) with its other files; these are "
+        f"{', '.join(sorted(files.paths))}."
+    )
 
 
-def _piper(files: ModelFiles, threads: int) -> Speaker:
+def _kokoro(files: ModelFiles, threads: int) -> kokoro.Kokoro:
+    lexicon = read_lexicon(_path(files, kokoro.DICTIONARY), _path(files, kokoro.MORE_WORDS))
+    return kokoro.Kokoro(
+        _session(_path(files, kokoro.NETWORK), threads),
+        kokoro.read_vocabulary(_path(files, kokoro.VOCABULARY)),
+        kokoro.read_styles(_path(files, kokoro.VOICES)),
+        Phonemizer(lexicon),
+    )
+
+
+def _piper(files: ModelFiles, threads: int) -> piper.Piper:
     program = find_espeak(files.name)
     config = piper.read_config(_path(files, piper.CONFIG))
-    return Speaker(piper.Piper(_session(_path(files, piper.NETWORK), threads), config, files.name, program))
+    return piper.Piper(_session(_path(files, piper.NETWORK), threads), config, files.name, program)
 
 
 def _path(files: ModelFiles, name: str) -> Path:
@@ -41,4 +58,7 @@ def _path(files: ModelFiles, name: str) -> Path:
 def _session(path: Path, threads: int) -> Any:
     options = options_for(threads)
     options.enable_cpu_mem_arena = False  # lengths vary: an arena keeps the largest for ever
-    return open_session(path, options)
+    try:
+        return open_session(path, options)
+    except Exception as error:  # its errors have no common class but this
+        raise BadModelFile(f"A network cannot be loaded ({error}): pull the model again.") from error

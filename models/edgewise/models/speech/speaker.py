@@ -10,16 +10,14 @@ import numpy as np
 
 from edgewise.core.errors import InvalidRequest
 from edgewise.models.parts import Parts
-from edgewise.models.speech.sentences import Clause, sentences
+from edgewise.models.speech.normalize import DASH
+from edgewise.models.speech.sentences import Clause, Sentence, sentences
 from edgewise.models.speech.voice import Floats, Voice
-
-MIN_SPEED: Final = 0.25
-MAX_SPEED: Final = 4.0
 
 _SILENCE: Final = 0.004
 """Below this a sample counts as silence at the ends of a run."""
 _MARGIN_S: Final = 0.03
-_PAUSES: Final[Mapping[str, float]] = {"": 0.05, ",": 0.12, ";": 0.2, ":": 0.2, "-": 0.2}
+_PAUSES: Final[Mapping[str, float]] = {"": 0.05, ",": 0.12, ";": 0.2, ":": 0.2, DASH: 0.2}
 _SENTENCE_S: Final = 0.3
 _PARAGRAPH_S: Final = 0.55
 
@@ -32,12 +30,14 @@ class Utterance:
 
     Attributes:
         pause_s: Silence after it at normal speed.
+        unspoken: Characters of the whole text that nothing is said for.
     """
 
     phonemes: str
     voice: str
     speed: float
     pause_s: float
+    unspoken: str
 
 
 class Speaker:
@@ -56,19 +56,17 @@ class Speaker:
                 param="voice",
             )
         speed = float(options.get("speed", 1.0))
-        spoken = [
-            Utterance(phonemes, name, speed, pause_s) for phonemes, pause_s in self._runs(content.decode("utf-8"))
-        ]
-        if not spoken:
+        said, unspoken = sentences(content.decode("utf-8"))
+        runs = [Utterance(phonemes, name, speed, pause_s, unspoken) for phonemes, pause_s in self._runs(said)]
+        if not runs:
             raise InvalidRequest("'input' has nothing that can be spoken: send words or numbers.", param="input")
-        return Parts(spoken)
+        return Parts(runs)
 
     def compute(self, inputs: Sequence[Utterance]) -> list[Result]:
         """One after the other: their lengths differ."""
         return [self._speak(one) for one in inputs]
 
-    def _runs(self, text: str) -> Iterator[tuple[str, float]]:
-        found = list(sentences(text))
+    def _runs(self, found: Sequence[Sentence]) -> Iterator[tuple[str, float]]:
         clauses = [clause for sentence in found for clause in sentence.clauses]
         sounds = iter(self._voice.phonemes([clause.words for clause in clauses]) if clauses else ())
         for sentence in found:
@@ -80,7 +78,7 @@ class Speaker:
         silence = np.zeros(int(one.pause_s / one.speed * self._voice.rate), dtype=np.float32)
         whole = np.concatenate([sound, silence])
         samples = (np.clip(whole, -1.0, 1.0) * 32767.0).astype(np.int16)
-        return {"voice": one.voice, "rate": self._voice.rate, "samples": len(samples)}, samples.tobytes()
+        return {"voice": one.voice, "rate": self._voice.rate, "unspoken": one.unspoken}, samples.tobytes()
 
 
 def _fitted(sounds: Sequence[tuple[str, Clause]], limit: int, end_s: float) -> Iterator[tuple[str, float]]:
