@@ -23,7 +23,7 @@ from edgewise.engine.fit import FitReport, fit
 from edgewise.engine.handover import HandOver
 from edgewise.engine.kv_cache import allocate
 from edgewise.engine.ledger import SHRINK_MARK, Ledger, available_memory
-from edgewise.engine.networks import LoadedNetwork, cache_variant, describe, load_network, media_kinds
+from edgewise.engine.networks import LoadedNetwork, cache_variant, describe, load_network, media_kinds, media_width
 from edgewise.engine.notices import Notices
 from edgewise.engine.numerics import Numerics, cpu_family, numeric_class, resolve
 from edgewise.engine.pacing import Pacer
@@ -42,7 +42,6 @@ from edgewise.kernels.compiled import origin
 from edgewise.kernels.linear import tiles_invariant
 from edgewise.kernels.paging import PAGE_TOKENS
 from edgewise.models.decoder.kv_formats import NetworkConfig
-from edgewise.models.multimodal.config import MultimodalConfig
 from edgewise.models.multimodal.protocol import MultimodalNetwork
 
 log = get_logger(__name__)
@@ -177,9 +176,10 @@ def _senses(
     dtype: torch.dtype,
 ) -> Senses | None:
     """The encoder of a model that takes media, and the cache of its rows, which shrinks when memory is scarce."""
-    if not isinstance(network, MultimodalConfig):
+    width = media_width(network)
+    if not width:
         return None
-    cache = EncoderCache(config.encoder_cache_bytes, network.text.hidden_size * dtype.itemsize)
+    cache = EncoderCache(config.encoder_cache_bytes, width * dtype.itemsize)
     keep_free = int((1 - SHRINK_MARK) * ledger.budget)
     watch = PressureWatch(cache, lambda: keep_free - available_on(device))
     watch.start()

@@ -11,6 +11,7 @@ from edgewise.engine.numerics import Numerics
 from edgewise.models.decoder.kv_formats import NetworkConfig, kv_formats, kv_label
 from edgewise.models.decoder.memory import kv_bytes_per_token, weight_bytes, workspace_bytes
 from edgewise.models.multimodal.config import MultimodalConfig
+from edgewise.models.whisper.config import WhisperSizes
 
 # An answer shorter than this is no use to anybody: a cache below it is refused.
 MIN_CONTEXT = 256
@@ -89,7 +90,7 @@ def fit(
     workspace = workspace_bytes(config, max_step_tokens, max_running, numerics.device)
     per_token = kv_bytes_per_token(config, numerics.kv_dtype, numerics.dtype)
     context = min(max_context or config.max_position, config.max_position)
-    media = encoder_cache_bytes if isinstance(config, MultimodalConfig) else 0
+    media = encoder_cache_bytes if isinstance(config, MultimodalConfig | WhisperSizes) else 0
     room = int(budget * SHRINK_MARK) - weights - workspace - media
     left = room - min(tier_bytes, max(0, room - context * per_token) // 4)
     wanted = kv_memory_bytes if kv_memory_bytes is not None else min(left, max_running * context * per_token)

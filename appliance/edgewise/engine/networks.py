@@ -24,6 +24,8 @@ from edgewise.models.longtail.outline import require_transformers
 from edgewise.models.multimodal.config import MultimodalConfig
 from edgewise.models.multimodal.loading import load_multimodal
 from edgewise.models.multimodal.media import MediaKind
+from edgewise.models.whisper.config import WhisperSizes
+from edgewise.models.whisper.loading import load_whisper
 
 _LONG_TAIL = "edgewise.models.longtail.network"
 
@@ -42,6 +44,8 @@ def describe(files: ModelFiles, *, max_context: int | None = None) -> NetworkCon
         UnsupportedModel, BadModelFile, StorageError: It cannot be served, by name.
     """
     network = read_network(files)
+    if isinstance(network, WhisperSizes):
+        return network
     if isinstance(network, DecoderConfig | MultimodalConfig):
         return network.served(max_context)
     described: NetworkConfig = _long_tail(network.architecture).describe(files)
@@ -55,7 +59,16 @@ def cache_variant(network: NetworkConfig) -> str:
 
 def media_kinds(network: NetworkConfig) -> tuple[MediaKind, ...]:
     """Media that prompts of this model may hold."""
+    if isinstance(network, WhisperSizes):
+        return ("audio",)
     return network.kinds if isinstance(network, MultimodalConfig) else ()
+
+
+def media_width(network: NetworkConfig) -> int:
+    """Values of a row that stands for a place of a medium; 0 for a model that takes none."""
+    if isinstance(network, WhisperSizes):
+        return network.width
+    return network.text.hidden_size if isinstance(network, MultimodalConfig) else 0
 
 
 def load_network(
@@ -75,6 +88,8 @@ def load_network(
         return load_decoder(files, device=device, dtype=dtype, progress=progress, config=network)
     if isinstance(network, MultimodalConfig):
         return load_multimodal(files, network, device=device, dtype=dtype, progress=progress)
+    if isinstance(network, WhisperSizes):
+        return load_whisper(files, device=device, dtype=dtype, progress=progress)
     loaded: LoadedNetwork = _long_tail(network.architecture).load_network(
         files, device=device, dtype=dtype, progress=progress
     )

@@ -13,9 +13,11 @@ from edgewise.engine.api import Engine, EngineState, EngineStats, MemoryReport
 from edgewise.engine.encoders.request import EncoderEngine
 from edgewise.engine.pictures.request import PictureEngine
 from edgewise.models.encoders.text import TextFace
+from edgewise.models.files import ModelFiles
 from edgewise.models.manifest import Role
 from edgewise.models.multimodal.layout import Layout
 from edgewise.models.templates.tool_styles import ToolSupport
+from edgewise.pipeline.listener import ServedListener
 from edgewise.pipeline.structured.check import GrammarCheck
 
 
@@ -57,6 +59,10 @@ class ChatTemplate(Protocol):
     @property
     def tool_support(self) -> ToolSupport: ...
 
+    @property
+    def takes_parts(self) -> bool:
+        """Whether a message's content may be a list of parts."""
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -80,6 +86,7 @@ class ServedModel:
         here: False for a model that is only elsewhere: its engine takes nothing.
         far_contexts: Largest prompt + answer of the same model elsewhere, by the strictest label that may go there.
         sampling: Recommended values for fields of `pipeline.task.Sampling` that a request leaves out.
+        files: Those of a model that is here and takes media.
         layout: How it takes pictures and film; None for a model that takes none.
     """
 
@@ -95,6 +102,7 @@ class ServedModel:
     far_contexts: Mapping[Privacy, int] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     sampling: Mapping[str, float] = field(default_factory=dict)
+    files: ModelFiles | None = None
     layout: Layout | None = None
 
     @property
@@ -185,13 +193,15 @@ class ServedEncoder:
         return (self.name, *self.aliases)
 
 
-Served = ServedModel | ServedPictures | ServedEncoder
+Served = ServedModel | ServedPictures | ServedEncoder | ServedListener
 
 
 def role_of(served: Served) -> Role:
     """What a model is for."""
     if isinstance(served, ServedEncoder):
         return served.role
+    if isinstance(served, ServedListener):
+        return "speech-to-text"
     return "diffusion" if isinstance(served, ServedPictures) else "llm"
 
 
@@ -373,6 +383,16 @@ class Models:
         del keep_alive_s
         raise no_encoder(role) if name is None else unknown_model(name, [model.name for model in self.all()])
 
+    async def open_listener(self, name: str | None, *, keep_alive_s: float | None = None) -> ServedListener:
+        """As `open`, for a model that writes what is said; None for the first one that there is.
+
+        Raises:
+            ModelNotFound: There is no such model here, or none for speech.
+            InvalidRequest: It is for something else.
+        """
+        del keep_alive_s
+        raise no_encoder("speech-to-text") if name is None else unknown_model(name, [one.name for one in self.all()])
+
     async def load(self, name: str) -> None:
         """Load it now. Raises what `open` and its engine's `submit` raise."""
         await self.open(name)
@@ -439,6 +459,8 @@ _FOR: Mapping[str, str] = {
     "ocr": "text in pictures",
     "embeddings": "vectors of texts",
     "text-to-speech": "speech",
+    "speech-to-text": "transcription",
+    "vad": "telling speech from silence",
 }
 
 

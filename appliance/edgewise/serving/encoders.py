@@ -22,7 +22,7 @@ from edgewise.models.store import Store
 from edgewise.pipeline.model import ServedEncoder
 from edgewise.serving.served import with_remedy
 
-ENCODER_ROLES: Final[tuple[Role, ...]] = ("embeddings", "ocr", "text-to-speech", "vision")
+ENCODER_ROLES: Final[tuple[Role, ...]] = ("embeddings", "ocr", "text-to-speech", "vad", "vision")
 """Of models that answer at once."""
 _SAMPLES: Final[Mapping[Role, tuple[str, str]]] = {
     "embeddings": ("edgewise.pipeline", "gate_text.txt"),

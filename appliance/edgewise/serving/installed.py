@@ -21,6 +21,7 @@ from edgewise.models.manifest import Manifest, Role
 from edgewise.models.multimodal.families import read_layout
 from edgewise.models.names import check_name
 from edgewise.models.store import Store
+from edgewise.pipeline.listener import ServedListener
 from edgewise.pipeline.model import (
     ModelCard,
     Models,
@@ -41,6 +42,7 @@ from edgewise.pipeline.model import (
     wrong_role,
 )
 from edgewise.serving.encoders import ENCODER_ROLES, ReadEncoder, read_encoder
+from edgewise.serving.listening import ReadListener, read_listener
 from edgewise.serving.pictures import ReadPictures, read_pictures
 from edgewise.serving.served import ReadModel, read_model
 
@@ -56,7 +58,7 @@ _STATES: Mapping[State, ModelState] = {
 }
 _CHAT = {"in-file": True, "none": False, "unknown": None}
 _Stamp = tuple[int, int, int]
-_Read = ReadModel | ReadPictures | ReadEncoder
+_Read = ReadModel | ReadPictures | ReadEncoder | ReadListener
 _Pooled = PooledEngine | PooledPictures | PooledEncoder
 
 
@@ -201,15 +203,27 @@ class InstalledModels(Models):
         return served
 
     async def open_encoder(self, role: Role, name: str | None, *, keep_alive_s: float | None = None) -> ServedEncoder:
-        if name is None:
-            name = next((one.name for one in await self._manifests() if one.info.role == role), None)
-            if name is None:
-                raise no_encoder(role)
+        name = await self._first_of(role) if name is None else name
         plain = member_for_role(name, role) if name in SETS else name
         served = await self._open_any(plain, name, keep_alive_s)
         if not isinstance(served, ServedEncoder) or served.role != role:
             raise wrong_role(served.name, role_of(served))
         return served
+
+    async def open_listener(self, name: str | None, *, keep_alive_s: float | None = None) -> ServedListener:
+        name = await self._first_of("speech-to-text") if name is None else name
+        plain = member_for_role(name, "speech-to-text") if name in SETS else name
+        served = await self._open_any(plain, name, keep_alive_s)
+        if not isinstance(served, ServedListener):
+            raise wrong_role(served.name, role_of(served))
+        return served
+
+    async def _first_of(self, role: Role) -> str:
+        """The first model that is for it. Raises `ModelNotFound`."""
+        name = next((one.name for one in await self._manifests() if one.info.role == role), None)
+        if name is None:
+            raise no_encoder(role)
+        return name
 
     async def _open_any(self, plain: str, name: str, keep_alive_s: float | None) -> Served:
         stamp = self._stamp(plain) if not self._settings.models or plain in self._allowed else None
@@ -290,6 +304,9 @@ class InstalledModels(Models):
         elif isinstance(read, ReadPictures):
             engine = PooledPictures(self._pool, key, read.config)
             served = read.served(engine, _aliases(name))
+        elif isinstance(read, ReadListener):
+            engine = PooledEngine(self._pool, key, read.config)
+            served = read.served(engine, _aliases(name))
         else:
             engine = PooledEngine(self._pool, key, read.config)
             served = read.served(engine, _aliases(name))
@@ -348,7 +365,7 @@ class InstalledModels(Models):
         return [
             manifest
             for manifest in installed
-            if manifest.info.role in ("llm", "diffusion", *ENCODER_ROLES)
+            if manifest.info.role in ("llm", "diffusion", "speech-to-text", *ENCODER_ROLES)
             and (not self._settings.models or manifest.name in self._allowed)
         ]
 
@@ -395,6 +412,8 @@ def _read(settings: Settings, store: Store, name: str, machine: Machine) -> _Rea
         return read_encoder(settings, store, name, machine)
     if role == "diffusion":
         return read_pictures(settings, store, name, machine)
+    if role == "speech-to-text":
+        return read_listener(settings, store, name, machine)
     return read_model(settings, store, name, machine)
 
 

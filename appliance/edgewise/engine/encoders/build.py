@@ -21,6 +21,7 @@ LOADERS: Final[Mapping[str, str]] = {
     "vision": "edgewise.models.vision.load_labels:load_labeller",
     "ocr": "edgewise.models.vision.load_ocr:load_reader",
     "text-to-speech": "edgewise.models.speech.load:load_speaker",
+    "vad": "edgewise.models.vad.silero:load_vad",
 }
 """By role: "module:function" that takes `ModelFiles`, a number of threads and `EncoderConfig.options`, and returns an
 `engine.encoders.engine.Encoder` and its numeric class. By name, so that a process loads only the libraries of its own model."""

@@ -14,6 +14,7 @@ from edgewise.models.longtail.outline import Outline, is_longtail, read_outline
 from edgewise.models.multimodal.config import read_multimodal
 from edgewise.models.weights.gguf import GGUFHeader
 from edgewise.models.weights.stored import elements, stored_tensors
+from edgewise.models.whisper.config import is_whisper, read_whisper
 
 # The same size under the names of different families, most usual first.
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -33,6 +34,8 @@ def read_network(files: ModelFiles, header: GGUFHeader | None = None) -> Network
     Raises:
         UnsupportedModel, BadModelFile, StorageError: As `read_config` and `read_outline`.
     """
+    if is_whisper(files):
+        return read_whisper(files).sizes()
     seeing = read_multimodal(files)
     if seeing is not None:
         return seeing

@@ -28,6 +28,23 @@ TIMES: Final = 1501
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WhisperSizes(LongTailConfig):
+    """What the engine must know of a Whisper to divide memory: a sequence is a recording and then text.
+
+    Attributes:
+        width: Of a row of the encoder.
+        encoder_floats: Upper bound of what encoding one recording allocates.
+    """
+
+    width: int
+    encoder_floats: int
+
+    def workspace_bytes(self, max_step_tokens: int, max_running: int) -> int:
+        """As `LongTailConfig.workspace_bytes`, and what the encoder needs."""
+        return LongTailConfig.workspace_bytes(self, max_step_tokens, max_running) + 4 * self.encoder_floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WhisperConfig:
     """Attributes:
     mels: Bands of the spectrogram.
@@ -62,12 +79,10 @@ class WhisperConfig:
         """Parameters."""
         return sum(math.prod(shape) for shape in self.shapes().values())
 
-    def network(self) -> LongTailConfig:
-        """What the engine must know of it to divide memory. A sequence is a recording and then text."""
-        row = 8 * self.width + 2 * self.decoder_inner
+    def sizes(self) -> WhisperSizes:
+        """What the engine must know of it."""
         scores = self.encoder_heads * self.frames**2  # of one layer of the encoder, whose memory is free again after it
-        encoder = self.frames * (8 * self.width + 2 * self.encoder_inner) + scores
-        return LongTailConfig(
+        return WhisperSizes(
             architecture=ARCHITECTURE,
             vocab_size=self.vocab_size,
             max_position=self.audio_tokens + self.max_text,
@@ -75,8 +90,10 @@ class WhisperConfig:
             head_dims=(self.head_dim,) * self.decoder_layers,
             windows=(None,) * self.decoder_layers,
             elements=self.elements,
-            fixed_bytes=4 * encoder,
-            row_floats=row,
+            fixed_bytes=0,
+            row_floats=8 * self.width + 2 * self.decoder_inner,
+            width=self.width,
+            encoder_floats=self.frames * (8 * self.width + 2 * self.encoder_inner) + scores,
         )
 
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from edgewise.core.errors import BadModelFile
 from edgewise.models.small_files import read_object
+from edgewise.models.whisper.languages import NAMES
 
 _VERSION: Final = 6
 _TYPES: Final = {0: ("F32", 4), 4: ("F16", 2)}
@@ -243,7 +244,7 @@ def _config(variables: Mapping[str, _Variable]) -> dict[str, Any]:
 
 def _generation(end: int, suppressed: list[int], at_first: list[int], heads: list[list[int]]) -> dict[str, Any]:
     """`suppressed`: what is never written, and what no text begins with; `heads`: (layer, head) that follow the sound."""
-    start, translate = end + 1, end + 2 + len(LANGUAGE_CODES)
+    start, translate = end + 1, end + 2 + len(NAMES)
     made: dict[str, Any] = {
         "bos_token_id": end,
         "eos_token_id": end,
@@ -261,7 +262,7 @@ def _generation(end: int, suppressed: list[int], at_first: list[int], heads: lis
     }
     if made["is_multilingual"]:
         made["task_to_id"] = {"transcribe": translate + 1, "translate": translate}
-        made["lang_to_id"] = {f"<|{code}|>": start + 1 + number for number, code in enumerate(LANGUAGE_CODES)}
+        made["lang_to_id"] = {f"<|{code}|>": start + 1 + number for number, code in enumerate(NAMES)}
     return made
 
 
@@ -286,11 +287,3 @@ _JSON: Final = {
     "config.json": _config,
     "preprocessor_config.json": _preprocessor,
 }
-
-_CODES: Final = (
-    "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml cy sk te "
-    "fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am yi lo uz fo ht ps "
-    "tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su"
-)
-LANGUAGE_CODES: Final = tuple(_CODES.split())
-"""In the order of their tokens."""

@@ -1,0 +1,82 @@
+"""Where in a recording somebody speaks, asked of a detector piece by piece, so that an hour is no large message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edgewise.engine.encoders.request import EncodeRequest
+from edgewise.models.vad.spans import FRAME, Span, speech_spans
+from edgewise.pipeline.encode import encode
+from edgewise.pipeline.model import ServedEncoder
+from edgewise.pipeline.transcribe.task import RATE, SAMPLE_BYTES, TranscribeTask
+
+_PIECE: Final = 300 * RATE // FRAME * FRAME
+_LEAD: Final = 2 * RATE // FRAME * FRAME
+"""Samples before a piece that the detector hears first: it needs a moment to settle."""
+_AUDIBLE: Final = 1e-3
+"""Without a detector, a recording whose samples all stay below this is silence."""
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """Attributes:
+    spans: Where somebody speaks, in samples.
+    probabilities: One for each `FRAME`; empty without a detector.
+    queued_s, compute_s: What the detector took.
+    """
+
+    spans: list[Span]
+    probabilities: Floats
+    queued_s: float = 0.0
+    compute_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return sum(span.seconds for span in self.spans)
+
+    def silence(self, start: float, end: float) -> float:
+        """1 - the mean probability of speech between two seconds; 0 without a detector."""
+        part = self.probabilities[int(start * RATE) // FRAME : int(end * RATE) // FRAME + 1]
+        return 0.0 if part.shape[0] == 0 else round(1.0 - float(part.mean()), 4)
+
+    def left(self, start: int, end: int) -> float:
+        """Seconds of speech between two samples."""
+        return sum(max(0, min(end, span.end) - max(start, span.start)) for span in self.spans) / RATE
+
+
+async def find_speech(task: TranscribeTask) -> Speech:
+    """Raises as of every engine."""
+    count = len(task.samples) // SAMPLE_BYTES
+    if task.detector is None:
+        loud = bool(np.abs(np.frombuffer(task.samples, dtype="<f4")).max(initial=0.0) >= _AUDIBLE)
+        return Speech([Span(0, count)] if loud else [], np.zeros(0, dtype=np.float32))
+    found, queued_s, compute_s = [], 0.0, 0.0
+    for number, start in enumerate(range(0, count, _PIECE)):
+        lead = min(start, _LEAD)
+        piece, queued, took = await _ask(task, task.detector, number, start - lead, min(count, start + _PIECE))
+        found.append(piece[lead // FRAME :])
+        queued_s, compute_s = max(queued_s, queued), compute_s + took
+    probabilities = np.concatenate(found) if found else np.zeros(0, dtype=np.float32)
+    return Speech(speech_spans(probabilities, count), probabilities, queued_s, compute_s)
+
+
+async def _ask(
+    task: TranscribeTask, detector: ServedEncoder, number: int, start: int, end: int
+) -> tuple[Floats, float, float]:
+    request = EncodeRequest(
+        id=f"{task.id}/speech-{number}",
+        content=task.samples[start * SAMPLE_BYTES : end * SAMPLE_BYTES],
+        key=task.key,
+        priority=task.priority,
+        deadline_s=task.deadline_s,
+    )
+    chunk = await encode(detector, request)
+    stats = chunk.stats
+    found = np.frombuffer(chunk.content, dtype="<f4")
+    return found, 0.0 if stats is None else stats.queued_s, 0.0 if stats is None else stats.compute_s
