@@ -61,6 +61,7 @@ class TagTemplate:
 
     def __init__(self, tool_support: ToolSupport | None = None) -> None:
         self.tool_support = tool_support or ToolSupport()
+        self.takes_parts = False
 
     def render(
         self,

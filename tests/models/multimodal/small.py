@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from transformers import AutoModelForImageTextToText
 
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
-from edgewise.models.multimodal.towers.weights import Part
+from edgewise.models.multimodal.loading import EncoderLoader
+from edgewise.models.multimodal.protocol import MediaEncoder
 from edgewise.models.small_files import read_object
 from edgewise.models.tiny import local_files
 from edgewise.models.weights.open import open_weights
@@ -37,6 +37,8 @@ def saved(config: Any, folder: Path) -> tuple[Any, ModelFiles]:
     model: Any = AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if not parameter.any():
+                parameter.normal_(0, 0.15)
             if "norm" in name or "ln_" in name or name.endswith("bias"):
                 parameter.add_(0.2 * torch.randn_like(parameter))
     model.save_pretrained(folder)
@@ -47,11 +49,12 @@ def config_of(files: ModelFiles) -> Fields:
     return Fields(read_object(files.paths["config.json"], "config.json"), "config.json")
 
 
-def part_of(files: ModelFiles, prefixes: Sequence[str], kind: Any, *arguments: Any) -> Any:
-    """`kind(config, part, ...)` with the part's tensors in float32."""
+def encoder_of(files: ModelFiles, load: EncoderLoader) -> MediaEncoder:
+    """In float32."""
     with closing(open_weights(files)) as reader:
-        part = Part(reader, prefixes, device=torch.device("cpu"), dtype=torch.float32, name=files.name)
-        return kind(*arguments[:1], part, *arguments[1:])
+        return load(
+            config_of(files), files, reader, width=TEXT["hidden_size"], device=torch.device("cpu"), dtype=torch.float32
+        )
 
 
 def picture(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:

@@ -16,10 +16,12 @@ from edgewise.core.errors import InvalidRequest
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.families import read_layout
 from edgewise.models.multimodal.layout import Layout, place
-from edgewise.models.multimodal.pixels import CLIP, colours, picture_options
+from edgewise.models.multimodal.pixels import CLIP
+from edgewise.models.multimodal.protocol import MediaEncoder
 from edgewise.models.multimodal.qwen import QwenLayout
-from edgewise.models.multimodal.towers.qwen import PREFIXES, QwenTower, read_tower_config
-from tests.models.multimodal.small import TEXT, config_of, part_of, picture, saved
+from edgewise.models.multimodal.towers.qwen import load_encoder
+from tests.models.multimodal.engine_logits import EngineLogits, interleaved
+from tests.models.multimodal.small import TEXT, config_of, encoder_of, picture, saved
 
 IMAGE, VIDEO = 290, 291
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
@@ -60,12 +62,8 @@ def layout_of(files: ModelFiles) -> QwenLayout:
     return layout
 
 
-def tower_of(files: ModelFiles) -> QwenTower:
-    tower = part_of(
-        files, PREFIXES, QwenTower, read_tower_config(config_of(files)), colours(picture_options(files), CLIP)
-    )
-    assert isinstance(tower, QwenTower)
-    return tower
+def tower_of(files: ModelFiles) -> MediaEncoder:
+    return encoder_of(files, load_encoder)
 
 
 def processed(files: ModelFiles, pictures: list[Any]) -> Any:
@@ -152,3 +150,56 @@ def test_media_are_placed_where_their_placeholders_are(both: tuple[Any, ModelFil
     prompt = [1, *[IMAGE] * first.count, *[IMAGE] * second.count, 2]
     placed = place(prompt, [first, second], layout.placeholders)
     assert [one.start for one in placed] == [1, 1 + first.count]
+
+
+def logits_of(
+    model: Any, prompt: list[int], wanted: Any, film: torch.Tensor | None = None, seconds: float = 0
+) -> torch.Tensor:
+    """Transformers' logits [tokens, vocab] of a prompt with the pictures that its processor made, or with a film's patches."""
+    kinds = torch.tensor([[1 if token == IMAGE else 2 if token == VIDEO else 0 for token in prompt]])
+    more: dict[str, Any] = {}
+    if film is not None:
+        more = {"pixel_values_videos": film, "video_grid_thw": wanted}
+        if model.config.model_type == "qwen2_5_vl":
+            more["second_per_grid_ts"] = torch.tensor([seconds])
+    else:
+        more = dict(wanted)
+    with torch.inference_mode():
+        logits: torch.Tensor = model(input_ids=torch.tensor([prompt]), mm_token_type_ids=kinds, **more).logits[0]
+    return logits
+
+
+def test_logits_of_prompts_with_pictures_are_those_of_transformers(both: tuple[Any, ModelFiles]) -> None:
+    """Two prompts in one batch: three pictures between texts, and one picture at the end."""
+    model, files = both
+    layout, engine = layout_of(files), EngineLogits(files)
+    shown = [[picture(*size, seed=index) for index, size in enumerate(SIZES[:3])], [picture(90, 61, seed=9)]]
+    fitted = [[layout.picture(one, "image") for one in pictures] for pictures in shown]
+    first, second, third = fitted[0]
+    prompts = [
+        interleaved([[5, 6, 292], first, [293, 7, 292], second, [293, 292], third, [293, 8, 9, 10]], IMAGE),
+        interleaved([[11, 12, 292], fitted[1][0]], IMAGE),
+    ]
+    for (tokens, _), pictures, own in zip(prompts, shown, engine.whole(prompts), strict=True):
+        theirs = logits_of(model, tokens, processed(files, pictures))
+        assert theirs.std() > 0.3
+        torch.testing.assert_close(own, theirs, atol=TOLERANCE, rtol=0)
+
+
+def test_logits_of_a_prompt_with_a_film_are_those_of_transformers(both: tuple[Any, ModelFiles]) -> None:
+    """Of a film whose largest position is that of its columns: there transformers 5 counts on as Qwen's own code does."""
+    model, files = both
+    layout, engine = layout_of(files), EngineLogits(files, num_pages=400)
+    frames = [picture(420, 120, seed=seed) for seed in range(4)]
+    fitted = layout.film(frames, 0.5, "video")
+    prompt = interleaved([[5, 292], fitted, [293, 7, 8]], VIDEO)
+    film = fitted.media[0]
+    times, rows, columns = film.grid or (0, 0, 0)
+    pixels = np.frombuffer(film.content, np.uint8).reshape(film.shape)
+    values = (pixels / 255 - np.array(CLIP.mean)) / np.array(CLIP.deviation)
+    cut = values.reshape(times, 2, rows, 2, 14, columns, 2, 14, 3).transpose(0, 2, 5, 3, 6, 8, 1, 4, 7)
+    patches = torch.tensor(cut.reshape(times * rows * columns * 4, -1), dtype=torch.float32)
+    grid = torch.tensor([[times, rows * 2, columns * 2]])
+    theirs = logits_of(model, prompt[0], grid, patches, seconds=1.0)
+    (own,) = engine.whole([prompt])
+    torch.testing.assert_close(own, theirs, atol=TOLERANCE, rtol=0)

@@ -52,7 +52,7 @@ _HF_FAMILIES: Mapping[str, Mapping[str, str]] = {
     },
 }
 # Models that also see images keep their text model under another name.
-_HF_NESTED = ("language_model.model.", "model.language_model.")
+_HF_NESTED = ("language_model.model.", "model.language_model.", "model.text_model.")
 _HF_OTHER_PARTS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\..+")
 
 _GGUF = {

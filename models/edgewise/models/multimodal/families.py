@@ -10,7 +10,7 @@ from typing import Any, Final
 from edgewise.models.decoder.config import CONFIG_NAME, MAX_CONFIG_BYTES
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
-from edgewise.models.multimodal import llava, qwen
+from edgewise.models.multimodal import gemma3, idefics3, llava, qwen
 from edgewise.models.multimodal.layout import Layout
 from edgewise.models.small_files import read_object
 
@@ -45,11 +45,35 @@ _LLAVA: Final = Family(
     text_defaults=llava.TEXT_DEFAULTS,
 )
 
+_QWEN: Final = Family(
+    layout=qwen.read_layout,
+    encoder="edgewise.models.multimodal.towers.qwen:load_encoder",
+    other=r"(model\.)?visual\..+",
+    workspace=qwen.workspace,
+    text_type="qwen2",
+    text_defaults=qwen.TEXT_DEFAULTS,
+)
+_GEMMA3: Final = Family(
+    layout=gemma3.read_layout,
+    encoder="edgewise.models.multimodal.towers.gemma3:load_encoder",
+    other=r"(model\.)?(vision_tower|multi_modal_projector)\..+",
+    workspace=gemma3.workspace,
+)
+_IDEFICS3: Final = Family(
+    layout=idefics3.read_layout,
+    encoder="edgewise.models.multimodal.towers.idefics3:load_encoder",
+    other=r"(model\.)?(vision_model|connector)\..+",
+    workspace=idefics3.workspace,
+)
+
 FAMILIES: Final[Mapping[str, Family]] = {
+    "Gemma3ForConditionalGeneration": _GEMMA3,
+    "Idefics3ForConditionalGeneration": _IDEFICS3,
     "LlavaForConditionalGeneration": _LLAVA,
     "LlavaNextForConditionalGeneration": _LLAVA,
-    "Qwen2VLForConditionalGeneration": Family(layout=qwen.read_layout),
-    "Qwen2_5_VLForConditionalGeneration": Family(layout=qwen.read_layout),
+    "Qwen2VLForConditionalGeneration": _QWEN,
+    "Qwen2_5_VLForConditionalGeneration": _QWEN,
+    "SmolVLMForConditionalGeneration": _IDEFICS3,
 }
 """By the name of the class in config.json."""
 

@@ -19,8 +19,18 @@ from edgewise.models.multimodal.pixels import edge_options, film_options, pictur
 
 PATCH: Final = 14
 MERGE: Final = 2
+MLP_ROWS: Final = 2048
+"""Patches whose feed-forward blocks are computed together."""
+_MAX_PIXELS: Final = 1 << 30
+MOST_TOKENS: Final = 4096
+"""Of a picture, or of one position in time of a film, however much a model would take: the memory of encoding grows with it."""
 _MOST_STRETCHED: Final = 200
+_FLOATS: Final = 4
 _MARKERS: Final[Mapping[MediaKind, str]] = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
+
+
+TEXT_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {"qwen2": {"rms_norm_eps": 1e-5, "rope_theta": 1_000_000.0}}
+"""Those of transformers' classes that differ from plain Qwen2's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +121,24 @@ def read_layout(config: Fields, files: ModelFiles) -> QwenLayout:
         placeholders={"image": config.size("image_token_id", 151655), "video": config.size("video_token_id", 151656)},
         side=side,
         depth=vision.size("temporal_patch_size", 2),
-        picture_bounds=_bounds(pictures, Bounds(56 * 56, 28 * 28 * 1280)),
-        film_bounds=_bounds(film, Bounds(128 * 28 * 28, 28 * 28 * 768)),
+        picture_bounds=_bounds(pictures, Bounds(56 * 56, 28 * 28 * 1280), side),
+        film_bounds=_bounds(film, Bounds(128 * 28 * 28, 28 * 28 * 768), side),
         per_second=vision.positive("tokens_per_second", 4) if timed else 0.0,
     )
 
 
-def _bounds(options: Fields, default: Bounds) -> Bounds:
+def _bounds(options: Fields, default: Bounds, side: int) -> Bounds:
     """Older files call them min_pixels and max_pixels, newer ones the edges of "size", which are pixels all the same."""
     size = Fields(edge_options(options), options.where)
+    most = options.size("max_pixels", size.size("longest_edge", default.most, _MAX_PIXELS), _MAX_PIXELS)
     least = options.size("min_pixels", size.size("shortest_edge", default.least))
-    return Bounds(least, options.size("max_pixels", size.size("longest_edge", default.most)))
+    return Bounds(least, min(most, MOST_TOKENS * side**2))
+
+
+def workspace(config: Fields) -> int:
+    """Bytes that encoding one position in time takes at most; the tower computes them one after the other."""
+    vision = Fields(config.get("vision_config", {}), config.where)
+    width = vision.size("embed_dim", vision.size("hidden_size", 1280))
+    inner = vision.size("intermediate_size", 4 * width)
+    merged = vision.size("spatial_merge_size", MERGE) ** 2
+    return _FLOATS * (MOST_TOKENS * merged * 13 * width + 3 * MLP_ROWS * inner)

@@ -8,7 +8,7 @@ from typing import Any
 from edgewise.core.errors import TemplateFailed
 from edgewise.models.templates.limits import ADDRESS_SPACE_BYTES
 from edgewise.models.templates.process import RenderProcess
-from edgewise.models.templates.tool_styles import ToolSupport, tool_support
+from edgewise.models.templates.tool_styles import ToolSupport, takes_parts, tool_support
 
 DEFAULT, TOOL_USE = "default", "tool_use"
 
@@ -19,6 +19,7 @@ class ChatTemplate:
     Attributes:
         sources: Jinja text by name; "default" is always there, "tool_use" is taken when tools are given.
         tool_support: What it knows of tools.
+        takes_parts: Whether a message's content may be a list of parts.
     """
 
     def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
@@ -29,6 +30,7 @@ class ChatTemplate:
         """
         self.sources = dict(sources)
         self.tool_support: ToolSupport = tool_support(sources)
+        self.takes_parts = takes_parts(sources)
         self._special_tokens = dict(special_tokens)
         self._process = RenderProcess()
 

@@ -23,6 +23,7 @@ from typing import Literal
 
 StyleName = Literal["hermes", "llama", "mistral", "mistral_args", "phi", "glm", "generic"]
 
+_PARTS = ("['type']", '["type"]', ".type", "selectattr('type'", 'selectattr("type"')
 _NO_JSON = ("<function=", "<arg_key>")
 _SIGNS: tuple[tuple[StyleName, tuple[str, ...]], ...] = (
     ("mistral_args", ("[TOOL_CALLS]", "[ARGS]")),
@@ -48,6 +49,11 @@ class ToolSupport:
     style: StyleName = "generic"
     writes_calls: bool = False
     refuses_system: bool = False
+
+
+def takes_parts(sources: Mapping[str, str]) -> bool:
+    """Whether a template takes a message's content as a list of parts, told from its text: it asks for a part's type."""
+    return any(sign in sources.get("default", "") for sign in _PARTS)
 
 
 def tool_support(sources: Mapping[str, str]) -> ToolSupport:

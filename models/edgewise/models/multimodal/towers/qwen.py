@@ -15,12 +15,16 @@ from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
 from edgewise.core.errors import UnsupportedModel
 from edgewise.models.decoder.fields import Fields
+from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.media import Media
-from edgewise.models.multimodal.pixels import Colours
-from edgewise.models.multimodal.towers.colours import normalised
+from edgewise.models.multimodal.pixels import CLIP, Colours, colours, picture_options
+from edgewise.models.multimodal.qwen import MLP_ROWS
+from edgewise.models.multimodal.towers.clip import quick_gelu
+from edgewise.models.multimodal.towers.colours import samples, shaded
 from edgewise.models.multimodal.towers.weights import Part, RMSNorm
+from edgewise.models.weights.reader import WeightReader
 
-PREFIXES: Final = ("visual.", "model.visual.")
+_PREFIXES: Final = ("visual.", "model.visual.")
 _EPS: Final = 1e-6
 _THETA: Final = 10_000.0
 Layer: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
@@ -28,18 +32,13 @@ Segments: TypeAlias = Sequence[torch.Tensor]
 """[n, length] int64 each: patches that attend to each other, n groups of one length in a tensor."""
 
 
-def _quick_gelu(x: torch.Tensor) -> torch.Tensor:
-    return x * torch.sigmoid(1.702 * x)
-
-
-_ACTIVATIONS: Final[Mapping[str, Layer]] = {"quick_gelu": _quick_gelu, "silu": silu, "gelu": gelu}
+_ACTIVATIONS: Final[Mapping[str, Layer]] = {"quick_gelu": quick_gelu, "silu": silu, "gelu": gelu}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QwenTowerConfig:
     """Attributes:
     inner: Of the feed-forward blocks.
-    outputs: Width of the decoder.
     gated: Qwen2.5-VL's blocks: RMS norms, gated feed-forward.
     window: Pixels of a window's side; None where all layers see the whole frame.
     whole_layers: Layers that do so besides.
@@ -49,7 +48,6 @@ class QwenTowerConfig:
     width: int
     heads: int
     inner: int
-    outputs: int
     patch: int
     merge: int
     depth: int
@@ -80,7 +78,6 @@ def read_tower_config(config: Fields) -> QwenTowerConfig:
         width=width,
         heads=heads,
         inner=vision.size("intermediate_size", 3420) if gated else int(width * vision.positive("mlp_ratio", 4)),
-        outputs=vision.size("out_hidden_size" if gated else "hidden_size", 3584),
         patch=vision.size("patch_size", 14),
         merge=vision.size("spatial_merge_size", 2),
         depth=vision.size("temporal_patch_size", 2),
@@ -94,9 +91,9 @@ def read_tower_config(config: Fields) -> QwenTowerConfig:
 class QwenTower:
     """A `MediaEncoder`."""
 
-    def __init__(self, config: QwenTowerConfig, part: Part, colours: Colours) -> None:
+    def __init__(self, config: QwenTowerConfig, part: Part, shades: Colours, *, outputs: int) -> None:
         self._config = config
-        self._colours = colours
+        self._colours = shades
         width = config.width
         taken = part.take("patch_embed.proj.weight", width, 3, config.depth, config.patch, config.patch)
         self._patches = taken.flatten(1).T
@@ -104,68 +101,92 @@ class QwenTower:
         merged = width * config.merge**2
         self._norm = _norm(config, part, "merger.ln_q")
         self._first = part.linear("merger.mlp.0", merged, merged)
-        self._second = part.linear("merger.mlp.2", merged, config.outputs)
+        self._second = part.linear("merger.mlp.2", merged, outputs)
 
     @torch.inference_mode()
     def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
         return [self._encode(item) for item in items]
 
     def _encode(self, item: Media) -> torch.Tensor:
+        """One position in time after the other, which do not attend to each other: a film takes no more memory than a picture."""
+        frames = samples(item)
+        if len(frames) < self._config.depth:
+            frames = frames.expand(self._config.depth, -1, -1, -1)
+        height, width = item.shape[1:3]
+        grid = (height // self._config.patch, width // self._config.patch)
+        device = self._patches.device
+        places = self._angles(grid, device)
+        whole = [torch.arange(grid[0] * grid[1], device=device)[None]]
+        windows = whole if self._config.window is None else self._windows(grid, device)
+        shown = frames.split(self._config.depth)  # type: ignore[no-untyped-call]
+        return torch.cat([self._seen(one, grid, places, whole, windows) for one in shown])
+
+    def _seen(
+        self,
+        frames: torch.Tensor,
+        grid: tuple[int, int],
+        places: tuple[torch.Tensor, torch.Tensor],
+        whole: Segments,
+        windows: Segments,
+    ) -> torch.Tensor:
+        """[depth, height, width, 3] uint8 -> [rows * columns / merge^2, outputs]."""
         config = self._config
-        frames, height, width = item.shape[:3]
-        grid = (-(-frames // config.depth), height // config.patch, width // config.patch)
-        x = self._cut(normalised(item, self._colours, self._patches), grid) @ self._patches
-        cos, sin = self._angles(grid, x.device)
-        whole = [torch.arange(x.shape[0], device=x.device).view(grid[0], -1)]
-        windows = whole if config.window is None else self._windows(grid, x.device)
+        x = self._cut(shaded(frames, self._colours, self._patches), grid) @ self._patches
         for index, block in enumerate(self._blocks):
-            x = block(x, cos, sin, whole if index in config.whole_layers else windows)
+            x = block(x, *places, whole if index in config.whole_layers else windows)
         merged = self._norm(x).view(-1, config.width * config.merge**2)
         return self._second(gelu(self._first(merged)))
 
-    def _cut(self, frames: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
-        """[frames, height, width, 3] -> [patches, 3 * depth * patch * patch], the patches of a merged position together."""
+    def _cut(self, frames: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
+        """[depth, height, width, 3] -> [patches, 3 * depth * patch * patch], the patches of a merged position together."""
         config = self._config
-        times, rows, columns = grid
-        if frames.shape[0] < config.depth:
-            frames = frames.expand(config.depth, -1, -1, -1)
+        rows, columns = grid
         merge, patch = config.merge, config.patch
-        cut = frames.reshape(
-            times, config.depth, rows // merge, merge, patch, columns // merge, merge, patch, 3
-        )  # t d R m p C n q c
-        return cut.permute(0, 2, 5, 3, 6, 8, 1, 4, 7).reshape(times * rows * columns, -1)
+        cut = frames.reshape(config.depth, rows // merge, merge, patch, columns // merge, merge, patch, 3)
+        return cut.permute(1, 4, 2, 5, 7, 0, 3, 6).reshape(rows * columns, -1)
 
-    def _places(self, grid: tuple[int, int, int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    def _places(self, grid: tuple[int, int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Row and column of each patch, in the order of `_cut`."""
-        times, rows, columns = grid
+        rows, columns = grid
         merge = self._config.merge
         index = torch.arange(rows * columns, device=device).view(rows // merge, merge, columns // merge, merge)
-        order = index.transpose(1, 2).flatten().repeat(times)
+        order = index.transpose(1, 2).flatten()
         return order // columns, order % columns
 
-    def _angles(self, grid: tuple[int, int, int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    def _angles(self, grid: tuple[int, int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines [patches, 1, head / 2]: half of a head's pairs turn by the row, half by the column."""
         half = self._config.width // self._config.heads // 2
         speeds = 1.0 / _THETA ** (torch.arange(0, half, 2, device=device, dtype=torch.float32) / half)
         angles = torch.cat([place[:, None].float() * speeds for place in self._places(grid, device)], dim=-1)
         return angles.cos()[:, None], angles.sin()[:, None]
 
-    def _windows(self, grid: tuple[int, int, int], device: torch.device) -> Segments:
-        """Windows do not reach from one frame into the next; those at the right and lower edge are smaller."""
+    def _windows(self, grid: tuple[int, int], device: torch.device) -> Segments:
+        """Those at the right and lower edge are smaller."""
         config = self._config
-        times, rows, columns = grid
         assert config.window is not None
         side = max(1, config.window // config.patch // config.merge) * config.merge
         row, column = self._places(grid, device)
-        time = torch.arange(times, device=device).repeat_interleave(rows * columns)
-        across = -(-columns // side)
-        name = (time * -(-rows // side) + row // side) * across + column // side
+        name = row // side * -(-grid[1] // side) + column // side
         order = torch.argsort(name, stable=True)
         groups: dict[int, list[torch.Tensor]] = defaultdict(list)
         sizes = torch.unique_consecutive(name[order], return_counts=True)[1]
         for group in torch.split(order, sizes.tolist()):
             groups[len(group)].append(group)
         return [torch.stack(group) for group in groups.values()]
+
+
+def load_encoder(
+    config: Fields,
+    files: ModelFiles,
+    reader: WeightReader,
+    *,
+    width: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> QwenTower:
+    """Raises `BadModelFile`: a tensor is missing or of another shape; `UnsupportedModel`."""
+    part = Part(reader, _PREFIXES, device=device, dtype=dtype, name=files.name)
+    return QwenTower(read_tower_config(config), part, colours(picture_options(files), CLIP), outputs=width)
 
 
 def _norm(config: QwenTowerConfig, part: Part, name: str) -> Layer:
@@ -189,11 +210,14 @@ class _Block:
 
     def __call__(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments: Segments) -> torch.Tensor:
         x = x + self._attend(self._norms[0](x), cos, sin, segments)
-        normed = self._norms[1](x)
+        parts = x.split(MLP_ROWS)  # type: ignore[no-untyped-call]
+        return torch.cat([part + self._feed_forward(self._norms[1](part)) for part in parts])
+
+    def _feed_forward(self, normed: torch.Tensor) -> torch.Tensor:
         inner = self._activation(self._rising[0](normed))
         if len(self._rising) > 1:
             inner = inner * self._rising[1](normed)
-        return x + self._falling(inner)
+        return self._falling(inner)
 
     def _attend(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments: Segments) -> torch.Tensor:
         query, key, value = self._qkv(x).view(x.shape[0], 3, self._heads, -1).unbind(1)
