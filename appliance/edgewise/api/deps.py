@@ -143,6 +143,7 @@ class ApiDependencies:
         cache_folder: Where engines store KV pages; None if they do not.
         fetch: What may be fetched for requests that name a URL; None fetches nothing.
         look: Whether pictures in chats are put into words for models without eyes.
+        max_image_pixels: That a model with eyes sees of a picture at most; None leaves it to the model.
         pressure: How pressed the device is, and what steps down for it.
         limit_engines: Have all engines do less; see `engine.pool.pool.EnginePool.limit`.
         recent: Inputs that were answered lately, for trials of other models.
@@ -169,6 +170,7 @@ class ApiDependencies:
     cache_folder: Path | None = None
     fetch: FetchPolicy | None = None
     look: bool = True
+    max_image_pixels: int | None = None
     pressure: Pressure = field(default_factory=Pressure)
     end_service: Callable[[int], None] | None = None
     limit_engines: Callable[[float, float], None] | None = None
@@ -189,7 +191,11 @@ class ApiDependencies:
         self.readiness.show("pressure", self.pressure.show)
         self.events = EventLog(clock=self.clock)
         self.media = MediaDesk(
-            models=self.models, fetch=self.fetch, max_bytes=self.limits.max_body_bytes, look=self.look
+            models=self.models,
+            fetch=self.fetch,
+            max_bytes=self.limits.max_body_bytes,
+            look=self.look,
+            max_pixels=self.max_image_pixels,
         )
         self.conversations = Conversations(
             self.state,

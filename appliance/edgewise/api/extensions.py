@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgewise.api.keep_alive import KeepAlive
 from edgewise.api.parse import SMALLEST_TOP_P
-from edgewise.api.schemas import MAX_TIMEOUT_S
+from edgewise.api.schemas import MAX_TIMEOUT_S, MaxImagePixels
 from edgewise.pipeline.seeds import MAX_SEED
 from edgewise.pipeline.task import Sampling
 
@@ -30,11 +30,13 @@ class DrawingBody(BaseModel):
     ignore_eos: bool | None = None
     timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
     keep_alive: KeepAlive = None
+    max_image_pixels: MaxImagePixels = None
 
 
 DRAWING = (
     "ignore_eos",
     "keep_alive",
+    "max_image_pixels",
     "min_p",
     "min_tokens",
     "repetition_penalty",

@@ -137,6 +137,7 @@ def chat_task(body: ChatBody, model: ServedModel, caller: Caller) -> tuple[Task,
         privacy=caller.privacy(model),
         policy=caller.policy,
         deadline_s=caller.deadline_s(body.timeout),
+        max_image_pixels=body.max_image_pixels,
         ignored=(*_ignored(body, CHAT_IGNORED), *message_ignored),
     )
     return task, _form(body, logprobs=bool(body.logprobs))

@@ -93,6 +93,10 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
 
 
+MaxImagePixels = Annotated[int, Field(ge=1, le=1 << 30)] | None
+"""Extension: what a model sees of a picture at most, width * height."""
+
+
 class StreamOptions(_Strict):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -162,6 +166,7 @@ class Generation(_Strict):
 
 class ChatBody(Generation):
     messages: Annotated[list[Message], Field(min_length=1)]
+    max_image_pixels: MaxImagePixels = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

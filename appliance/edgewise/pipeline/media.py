@@ -11,15 +11,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from edgewise.core.errors import InvalidRequest
+from edgewise.models.media.fitting import fit_picture
+from edgewise.models.media.process import MediaProcess
 from edgewise.models.media.source import read_source
+from edgewise.models.multimodal.layout import Fitted, Layout
 from edgewise.pipeline.attachments import Attachment
 from edgewise.pipeline.look import describe_all, lookers
 from edgewise.pipeline.model import Models
+from edgewise.pipeline.receipts import MediumReceipt
 from edgewise.pipeline.task import ChatInput, Task
 from edgewise.security.fetch import FetchPolicy
 
 MOST: Final = 32
 """Media in one request."""
+LOW_DETAIL_PIXELS: Final = 512 * 512
+"""What is seen of a picture with detail "low"."""
 _FETCHED_TOGETHER: Final = 4
 
 
@@ -30,12 +36,16 @@ class MediaDesk:
     fetch: What may be fetched for URLs; None fetches nothing.
     max_bytes: Of one medium, encoded.
     look: Whether pictures are put into words for a model without eyes.
+    max_pixels: That a model sees of a picture at most; None leaves it to the model.
+    process: Where media are decoded.
     """
 
     models: Models
     fetch: FetchPolicy | None
     max_bytes: int
     look: bool = True
+    max_pixels: int | None = None
+    process: MediaProcess = field(default_factory=MediaProcess)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FETCHED_TOGETHER))
 
     async def gather(self, task: Task) -> Task:
@@ -53,7 +63,52 @@ class MediaDesk:
                 f"This request has {len(given.attachments)} pictures and films: at most {MOST} are taken. Send fewer.",
                 param=given.attachments[MOST].param,
             )
-        return await self._described(task, given)
+        if task.model.layout is None:
+            return await self._described(task, given)
+        return await self._fitted(task, given, task.model.layout)
+
+    async def _fitted(self, task: Task, given: ChatInput, layout: Layout) -> Task:
+        """For a model with eyes."""
+        for one in given.attachments:
+            if one.kind not in layout.markers:
+                what = "films" if one.kind == "video" else "pictures"
+                raise InvalidRequest(f"'{one.param}': the model '{task.model.name}' takes no {what}.", param=one.param)
+        fitted = [await self._fit(task, one) for one in given.attachments]
+        return replace(
+            task,
+            input=replace(given, attachments=(), media=tuple(one for one, _ in fitted)),
+            media=tuple(medium for _, medium in fitted),
+        )
+
+    async def _fit(self, task: Task, attachment: Attachment) -> tuple[Fitted, MediumReceipt]:
+        files = task.model.files
+        assert files is not None
+        most, name = self._bound(task, attachment)
+        (data,) = await self._read(attachment)
+        fitted, (width, height) = await asyncio.to_thread(
+            fit_picture, self.process, files, data, attachment.param, max_pixels=most
+        )
+        receipt = MediumReceipt(
+            of=attachment.param,
+            kind=attachment.kind,
+            width=width,
+            height=height,
+            seen_width=fitted.size[0],
+            seen_height=fitted.size[1],
+            frames=fitted.frames,
+            tokens=sum(one.count for one in fitted.media),
+            bounded_by=name,
+        )
+        return fitted, receipt
+
+    def _bound(self, task: Task, attachment: Attachment) -> tuple[int | None, str | None]:
+        """Pixels that may be seen of a medium, and who says so: the least of the request's, the detail's and the setting's."""
+        bounds = [
+            (task.max_image_pixels, "max_image_pixels"),
+            (LOW_DETAIL_PIXELS if attachment.detail == "low" else None, "detail"),
+            (self.max_pixels, "vision.max_pixels"),
+        ]
+        return min(((most, name) for most, name in bounds if most is not None), default=(None, None))
 
     async def _described(self, task: Task, given: ChatInput) -> Task:
         """For a model without eyes."""

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgewise.core.errors import ContextLengthExceeded, EngineFault, InvalidRequest
+from edgewise.models.multimodal.layout import Layout, place
+from edgewise.models.multimodal.media import Media
+from edgewise.pipeline.expansion import expand, in_parts, with_markers
 from edgewise.pipeline.model import ChatTemplate, ServedModel
 from edgewise.pipeline.task import ChatInput, Task
 from edgewise.pipeline.tools.conversation import adapt, with_objects
@@ -26,11 +29,13 @@ THREAD_CHARS = 16_384
 class EncodedInput:
     """Attributes:
     prompts: Token ids, at least one each.
+    media: What placeholders of a conversation's prompt stand for.
     warnings: Sentences for the receipt.
     """
 
     prompts: tuple[tuple[int, ...], ...]
     warnings: tuple[str, ...] = ()
+    media: tuple[Media, ...] = ()
 
 
 async def encode_input(task: Task) -> EncodedInput:
@@ -64,16 +69,25 @@ def _encode_chat(model: ServedModel, chat: ChatInput, *, without_tools: bool) ->
         )
     guard = _Guard(model)
     messages = [guard.cover(with_objects(message)) for message in chat.messages]
-    text = _render(model.template, messages, [] if without_tools else [guard.cover(tool) for tool in chat.tools])
-    ids = guard.encode(text)
+    tools = [] if without_tools else [guard.cover(tool) for tool in chat.tools]
+    text = _render(model.template, model.layout, messages, tools)
+    shown = text if model.layout is None else expand(text, model.layout, chat.media)
+    ids = guard.encode(shown)
     if not ids:
         raise InvalidRequest("The chat template makes an empty prompt of these messages.", param="messages")
-    return EncodedInput((tuple(ids),), (*_unseen_calls(chat, text), *_left_out(model, text)))
+    media = [one for fitted in chat.media for one in fitted.media]
+    placed = () if model.layout is None else place(ids, media, model.layout.placeholders)
+    return EncodedInput((tuple(ids),), (*_unseen_calls(chat, text), *_left_out(model, shown)), placed)
 
 
-def _render(template: ChatTemplate, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
+def _render(
+    template: ChatTemplate, layout: Layout | None, messages: list[dict[str, Any]], tools: list[dict[str, Any]]
+) -> str:
     given = adapt(messages, tools, template.tool_support)
-    return template.render(given.messages, add_generation_prompt=True, tools=given.tools)
+    turns = given.messages
+    if layout is not None:
+        turns = in_parts(turns) if template.takes_parts else with_markers(turns, layout)
+    return template.render(turns, add_generation_prompt=True, tools=given.tools)
 
 
 class _Guard:
@@ -81,7 +95,8 @@ class _Guard:
 
     def __init__(self, model: ServedModel) -> None:
         self._tokenizer = model.tokenizer
-        texts = model.special_texts
+        markers = () if model.layout is None else tuple(model.layout.markers.values())
+        texts = sorted({*model.special_texts, *markers}, key=len, reverse=True)
         self._pattern = re.compile("|".join(re.escape(text) for text in texts)) if texts else None
         self._nonce = f"covered-{secrets.token_hex(16)}-"  # of characters that JSON writes as they are
         self._covered: list[str] = []

@@ -114,8 +114,8 @@ class LookReceipt(StageReceipt):
 class MediumReceipt:
     """A picture or film of the request: its size as it was sent, and as the model sees it.
 
-    `of` is its field, `tokens` how many it takes of the prompt (0 where words stand for it). `bounded_by` names what made it
-    smaller than the model would take it: "max_image_pixels", "detail" or "vision.max_pixels"; None if nothing did.
+    `of` is its field, `tokens` how many it takes of the prompt (0 where words stand for it). `bounded_by` names whose bound of
+    pixels was in force: "max_image_pixels", "detail" or "vision.max_pixels"; None where the model alone decided.
     """
 
     of: str

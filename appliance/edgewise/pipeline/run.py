@@ -17,7 +17,7 @@ from edgewise.engine.api import TokenStream
 from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk
 from edgewise.pipeline.hooks.hooks import Hooks, Passage
 from edgewise.pipeline.plan import Demand, Plan, Planner
-from edgewise.pipeline.prompt import answer_budget, encode_input
+from edgewise.pipeline.prompt import EncodedInput, answer_budget, encode_input
 from edgewise.pipeline.receipt_store import Outcome
 from edgewise.pipeline.receipts import Pace, TextReceipt, Usage, generate_receipt
 from edgewise.pipeline.run_base import RunBase, errand_of, raise_reported
@@ -223,7 +223,8 @@ async def _work_out(task: Task) -> _Work:
     held = await hold(task)
     task = replace(task, warnings=(*task.warnings, *encoded.warnings, *held.warnings))
     seed = draw_seed() if task.sampling.seed is None else normalize_seed(task.sampling.seed)
-    return _Work(task, encoded.prompts, seed, _requests(task, encoded.prompts, seed, held.constraint), held.reading)
+    requests = _requests(task, encoded, seed, held.constraint)
+    return _Work(task, encoded.prompts, seed, requests, held.reading)
 
 
 def _demand(task: Task, requests: list[GenerateRequest]) -> Demand:
@@ -242,6 +243,7 @@ def _demand(task: Task, requests: list[GenerateRequest]) -> Demand:
         upload_bytes=sum(4 * len(request.prompt) for request in requests),
         needs_tokens=any(one.constraint is not None or one.sampling.top_logprobs is not None for one in requests),
         allowed=task.allowed,
+        media=bool(requests[0].media),
     )
 
 
@@ -256,13 +258,11 @@ def _longer(demand: Demand, tokens: int, task: Task) -> Demand:
     )
 
 
-def _requests(
-    task: Task, prompts: tuple[tuple[int, ...], ...], seed: int, constraint: str | None
-) -> list[GenerateRequest]:
+def _requests(task: Task, encoded: EncodedInput, seed: int, constraint: str | None) -> list[GenerateRequest]:
     """One engine request per answer: all answers to the first prompt, then to the second, ..."""
     requests: list[GenerateRequest] = []
     drawing = task.sampling if constraint is None else replace(task.sampling, ignore_eos=False)
-    for prompt in prompts:
+    for prompt in encoded.prompts:
         budget = answer_budget(task, len(prompt))
         for answer in range(task.n):
             requests.append(
@@ -276,6 +276,7 @@ def _requests(
                     deadline_s=task.deadline_s,
                     constraint=constraint,
                     shared=task.privacy >= Privacy.SITE,
+                    media=encoded.media,
                 )
             )
     return requests

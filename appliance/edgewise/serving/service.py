@@ -290,6 +290,7 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hoo
         cache_folder=settings.kv_cache_dir,
         fetch=None if settings.offline else _fetching(settings),
         look=settings.vision.look,
+        max_image_pixels=settings.vision.max_pixels,
     )
 
 

@@ -43,6 +43,7 @@ def messages_task(body: MessagesBody | CountBody, model: ServedModel, caller: Ca
         privacy=caller.privacy(model),
         policy=caller.policy,
         deadline_s=caller.deadline_s(body.timeout),
+        max_image_pixels=body.max_image_pixels,
         tool_choice=_tool_choice(body.tool_choice, tools),
         answer_format=_format(body.output_config or {}),
         ignored=(

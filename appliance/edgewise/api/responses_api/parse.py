@@ -80,6 +80,7 @@ def responses_task(
         privacy=caller.privacy(model, history.privacy),
         policy=caller.policy,
         deadline_s=caller.deadline_s(body.timeout),
+        max_image_pixels=body.max_image_pixels,
         tool_choice=_tool_choice(body.tool_choice, tools, parallel=parallel),
         answer_format=answer_format,
         ignored=(*_ignored(body), *include_ignored, *text_ignored, *given.ignored),

@@ -127,6 +127,8 @@ def _instructed(messages: list[Message], text: str, support: ToolSupport) -> lis
     first = messages[0] if messages else None
     if first is None or first["role"] != role:
         return [{"role": role, "content": text}, *messages]
+    if isinstance(first["content"], list):  # a user's, with media
+        return [{**first, "content": [{"type": "text", "text": text}, *first["content"]]}, *messages[1:]]
     parts = (text, first["content"]) if support.refuses_system else (first["content"], text)
     return [{**first, "content": "\n\n".join(part for part in parts if part)}, *messages[1:]]
 
