@@ -39,6 +39,7 @@ COMPANIONS: Final = frozenset(
         "chat_template.jinja",
         "chat_template.json",
         "preprocessor_config.json",
+        "video_preprocessor_config.json",
         "processor_config.json",
         "sentence_bert_config.json",
     }
