@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from fastapi import APIRouter, FastAPI
 
 from edgewise.api.audio.speech_routes import speech_router
+from edgewise.api.audio.transcription_routes import transcription_router
 from edgewise.api.auth import AuthMiddleware
 from edgewise.api.batches.endpoints import ENDPOINTS
 from edgewise.api.batches.routes import batches_router
@@ -43,6 +44,7 @@ def create_app(deps: ApiDependencies, routers: Iterable[APIRouter] = ()) -> Fast
     app.include_router(images_router(deps))
     app.include_router(embeddings_router(deps))
     app.include_router(speech_router(deps))
+    app.include_router(transcription_router(deps))
     app.include_router(vision_router(deps))
     app.include_router(batches_router(deps, ENDPOINTS))
     app.include_router(pipelines_router(deps))

@@ -15,6 +15,7 @@ from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.priority import Priority, PriorityName
 from edgewise.core.privacy import Labels, PrivacyName
 from edgewise.core.sqlite import Database
+from edgewise.models.media.sound_limits import MAX_BYTES, MAX_SECONDS
 from edgewise.pipeline.batches.files import Files
 from edgewise.pipeline.batches.store import Batches
 from edgewise.pipeline.conversations import Conversations
@@ -88,6 +89,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SoundLimits:
+    """Bounds on one recording: bytes as they are sent, and seconds of sound."""
+
+    max_bytes: int = MAX_BYTES
+    max_seconds: float = MAX_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """Who may call.
 
@@ -157,6 +166,7 @@ class ApiDependencies:
     limits: Limits = field(default_factory=Limits)
     labels: Labels = field(default_factory=Labels)
     access: Access = field(default_factory=Access)
+    sound: SoundLimits = field(default_factory=SoundLimits)
     clock: Clock = field(default_factory=SystemClock)
     metrics: ApiMetrics = field(default_factory=ApiMetrics)
     version: str = "0"

@@ -13,6 +13,7 @@ from edgewise.pipeline.model import Models, Observed, PoolStatus
 from edgewise.pipeline.receipts import Usage
 
 STATS_TIMEOUT_S = 2.0
+RTF_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 10.0)
 ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 _GAUGES = {
@@ -67,6 +68,12 @@ class ApiMetrics:
         self.ttft = one.histogram("ttft_seconds", "From a request's start to its first token", ("model",))
         self.itl = one.histogram("itl_seconds", "Between tokens of one sequence", ("model",), buckets=ITL_BUCKETS)
         self.e2e = one.histogram("e2e_seconds", "From a generation request's start to its end", ("model",))
+        self.real_time_factor = one.histogram(
+            "transcription_real_time_factor",
+            "Time that a transcription took over the length of its sound",
+            ("model",),
+            buckets=RTF_BUCKETS,
+        )
         self.prompt_tokens = one.counter("prompt_tokens", "Prompt tokens of answered requests", ("model",))
         self.completion_tokens = one.counter("completion_tokens", "Tokens of answers", ("model",))
         self.engine_up = one.gauge("engine_up", "1 if the engine is ready", ("model",))

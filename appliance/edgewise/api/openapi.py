@@ -19,6 +19,17 @@ def request_body(schema: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
+def request_form(schema: type[BaseModel], file: str) -> dict[str, Any]:
+    """`openapi_extra` of a route that takes `schema` as a form, with a file in the field `file`."""
+    extra = request_body(schema)
+    content = extra["requestBody"]["content"]
+    body = content.pop("application/json")
+    body["schema"]["properties"] = {file: {"type": "string", "format": "binary"}, **body["schema"]["properties"]}
+    body["schema"]["required"] = [file, *body["schema"].get("required", [])]
+    content["multipart/form-data"] = body
+    return extra
+
+
 def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
     if isinstance(part, list):
         return [_inlined(item, definitions) for item in part]

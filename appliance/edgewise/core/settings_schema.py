@@ -226,6 +226,13 @@ class VisionSettings(Section):
     )
 
 
+class AudioSettings(Section):
+    """Recordings that are transcribed."""
+
+    max_bytes: Bytes = Field(default=25 * 1024**2, description='Largest file, e.g. "25 MiB"; more is refused.')
+    max_seconds: Seconds = Field(default=3600.0, description="Longest recording in seconds; more is refused.")
+
+
 class ResponsesSettings(Section):
     """Answers of /v1/responses that are kept, so that they can be continued."""
 
@@ -330,6 +337,7 @@ class Settings(Section):
     security: SecuritySettings = SecuritySettings()
     sources: SourcesSettings = SourcesSettings()
     vision: VisionSettings = VisionSettings()
+    audio: AudioSettings = AudioSettings()
     responses: ResponsesSettings = ResponsesSettings()
     files: FilesSettings = FilesSettings()
     batches: BatchesSettings = BatchesSettings()

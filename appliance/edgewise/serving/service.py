@@ -18,7 +18,7 @@ from fastapi import APIRouter
 from edgewise.api.app import create_app
 from edgewise.api.batches.endpoints import ENDPOINTS
 from edgewise.api.batches.runner import BatchRunner
-from edgewise.api.deps import Access, ApiDependencies, Keeping, Limits
+from edgewise.api.deps import Access, ApiDependencies, Keeping, Limits, SoundLimits
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import configure_logging, get_logger
 from edgewise.core.priority import priorities_by_name
@@ -271,6 +271,7 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hoo
             keepalive_s=limits.keepalive_s,
             model_priority=priorities_by_name(limits.model_priority),
         ),
+        sound=SoundLimits(max_bytes=settings.audio.max_bytes, max_seconds=settings.audio.max_seconds),
         labels=Labels(
             default=privacy_of(settings.placement.privacy),
             models=labels_by_name(settings.placement.model_privacy),

@@ -1,0 +1,182 @@
+"""POST /v1/audio/transcriptions and POST /v1/audio/translations."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from edgewise.api.audio.transcription_schemas import (
+    SEGMENTED,
+    AnswerFormat,
+    TranscriptionBody,
+    TranslationBody,
+    check,
+)
+from edgewise.api.audio.transcription_writer import MEDIA_TYPES, Transcript, body, gather, transcript_events
+from edgewise.api.context import RequestContext
+from edgewise.api.deps import ApiDependencies
+from edgewise.api.form import FormShape, read_form
+from edgewise.api.generate import RECEIPT_HEADER, admit, caller, wants_receipt_header
+from edgewise.api.openapi import request_form
+from edgewise.api.parse import Caller
+from edgewise.api.schemas import validate
+from edgewise.api.sse import EventStream, attended
+from edgewise.core.errors import ModelNotFound
+from edgewise.models.media.process import MediaProcess
+from edgewise.pipeline.model import ServedEncoder
+from edgewise.pipeline.receipt_store import Outcome
+from edgewise.pipeline.transcribe.run import TranscribeRun, start_transcription
+from edgewise.pipeline.transcribe.task import Aim, TranscribeTask
+
+TRANSCRIPTIONS: Final = "/v1/audio/transcriptions"
+TRANSLATIONS: Final = "/v1/audio/translations"
+ANY_MODEL: Final = "whisper-1"
+"""OpenAI's name, which many programs send whatever they talk to: the first model for speech that there is."""
+_FILE: Final = "file"
+
+
+def _shape(schema: type[TranslationBody]) -> FormShape:
+    return FormShape(
+        main=_FILE,
+        what="the recording",
+        files=frozenset({_FILE}),
+        known=frozenset(schema.model_fields),
+        texts=frozenset({"model", "prompt", "response_format", "language"}),
+        lists=frozenset({"timestamp_granularities", "include", "known_speaker_names", "known_speaker_references"}),
+        one_each={_FILE: "one recording is heard in a request"},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    task: TranscribeTask
+    form: AnswerFormat
+    stream: bool
+    receipt_header: bool
+
+
+def transcription_router(deps: ApiDependencies) -> APIRouter:
+    router = APIRouter(tags=["OpenAI"])
+    process = MediaProcess()
+
+    @router.post(TRANSCRIPTIONS, openapi_extra=request_form(TranscriptionBody, _FILE))
+    async def transcriptions(request: Request) -> Response:
+        """What is said in a recording."""
+        return await _heard(request, deps, process, TRANSCRIPTIONS, TranscriptionBody)
+
+    @router.post(TRANSLATIONS, openapi_extra=request_form(TranslationBody, _FILE))
+    async def translations(request: Request) -> Response:
+        """What is said in a recording, in English."""
+        return await _heard(request, deps, process, TRANSLATIONS, TranslationBody)
+
+    return router
+
+
+async def _heard(
+    request: Request, deps: ApiDependencies, process: MediaProcess, route: str, schema: type[TranslationBody]
+) -> Response:
+    """The whole way of one request."""
+    context = admit(request, deps, route)
+    sound = deps.sound
+    reading = read_form(
+        request,
+        _shape(schema),
+        max_bytes=sound.max_bytes,
+        silence_s=deps.limits.body_timeout_s,
+        setting="audio.max_bytes",
+    )
+    form = await deps.requests.until_cut(reading)
+    fields: Any = validate(schema, dict(form.fields))
+    check(fields)
+    stream = bool(getattr(fields, "stream", None))
+    header = wants_receipt_header(request, stream=stream)
+    preparing = _task(deps, process, fields, form.files[_FILE], caller(context, deps))
+    task = await attended(request.receive, deps.requests.until_cut(preparing))
+    return await _answer(request, deps, context, _Asked(task, fields.response_format or "json", stream, header))
+
+
+async def _task(
+    deps: ApiDependencies, process: MediaProcess, fields: TranslationBody, data: bytes, asking: Caller
+) -> TranscribeTask:
+    """A validated form as a task. Raises `EdgewiseError`, naming the field."""
+    name = None if fields.model == ANY_MODEL else fields.model
+    model = await deps.models.open_listener(name, keep_alive_s=fields.keep_alive)
+    options = {"max_bytes": deps.sound.max_bytes, "max_seconds": deps.sound.max_seconds}
+    found, samples = await asyncio.to_thread(process.decode, "audio", data, options, param=_FILE)
+    aim: Aim = "transcribe" if isinstance(fields, TranscriptionBody) else "translate"
+    language = fields.language if isinstance(fields, TranscriptionBody) else None
+    return TranscribeTask(
+        id=asking.request_id,
+        model=model,
+        detector=await _detector(deps),
+        samples=samples,
+        aim=aim,
+        language=language.lower() if language else None,
+        prompt=fields.prompt or "",
+        temperature=fields.temperature,
+        notes=_notes(found),
+        salt=asking.salt,
+        key=asking.key_id,
+        priority=asking.priority(model),
+        deadline_s=asking.deadline_s(fields.timeout),
+        privacy=asking.privacy(model),
+        policy=asking.policy,
+    )
+
+
+async def _detector(deps: ApiDependencies) -> ServedEncoder | None:
+    try:
+        return await deps.models.open_encoder("vad", None)
+    except ModelNotFound:
+        return None
+
+
+def _notes(found: dict[str, Any]) -> tuple[str, ...]:
+    """What the receipt says of a file that is not as it should be."""
+    notes = []
+    if found["damaged"]:
+        notes.append(f"Damaged packets of the file were left out: {found['damaged']}.")
+    if found["claimed"] is not None and found["seconds"] < found["claimed"] - 0.5:
+        notes.append(f"The file says it lasts {found['claimed']:.1f} s, and {found['seconds']:.1f} s are there.")
+    return tuple(notes)
+
+
+async def _answer(request: Request, deps: ApiDependencies, context: RequestContext, asked: _Asked) -> Response:
+    """Start, then one body or a stream of events. The client that leaves ends the run."""
+    context.facts["model"] = asked.task.model.name
+    if deps.log_content:
+        context.facts |= {"prompts": [asked.task.prompt], "answer": context.transcript}
+    run = await attended(request.receive, deps.requests.until_cut(_begin(deps, context, asked)))
+    if asked.stream:
+        events = transcript_events(run, context, keepalive_s=deps.limits.keepalive_s)
+        return EventStream(events, send_timeout_s=deps.limits.send_timeout_s)
+    found: Transcript = await attended(request.receive, gather(run, context))
+    headers = {RECEIPT_HEADER: json.dumps(run.receipt().to_dict())} if asked.receipt_header else None
+    return Response(body(run, found, asked.form), media_type=MEDIA_TYPES[asked.form], headers=headers)
+
+
+async def _begin(deps: ApiDependencies, context: RequestContext, asked: _Asked) -> TranscribeRun:
+    """Start and attach in one turn: the record's owner closes a run that it knows."""
+    record, task = context.record, asked.task
+    assert record is not None
+    record.stream, record.model = asked.stream, task.model.name
+
+    def ended(outcome: Outcome) -> None:
+        deps.receipts.ended(outcome)
+        if outcome.fault is None:
+            deps.metrics.real_time_factor.labels(task.model.name).observe(outcome.total_s / task.seconds)
+
+    run = await start_transcription(
+        task,
+        segmented=asked.form in SEGMENTED,
+        clock=deps.clock.monotonic,
+        hooks=deps.hooks,
+        on_end=ended,
+    )
+    deps.requests.attach(record, run)
+    return run
