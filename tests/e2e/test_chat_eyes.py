@@ -13,6 +13,7 @@ from PIL import Image
 
 from scripts.service import DeviceService
 from tests.e2e.service import edgewise, import_tiny, new_home, running
+from tests.models.media.test_video import film
 from tests.models.multimodal.small import picture
 from tests.models.multimodal.tiny_qwen import MAX_PIXELS, tiny_qwen
 
@@ -117,6 +118,32 @@ def test_the_same_over_the_other_apis(service: DeviceService) -> None:
     asking = {"model": "eyes", "messages": [{"role": "user", "content": blocks}]}
     counted = httpx.post(service.url + "/v1/messages/count_tokens", json=asking, timeout=TIMEOUT_S)
     assert answer(counted) == {"input_tokens": count}
+
+
+def test_a_film_is_seen(service: DeviceService) -> None:
+    """As a file, and as a list of its frames."""
+    url = "data:video/mp4;base64," + base64.b64encode(film(2.0)).decode()
+    part = {"type": "video_url", "video_url": {"url": url, "frames": 4}}
+    (medium,) = answer(ask(service, part, said("what happens?")))["edgewise"]["media"]
+    assert (medium["kind"], medium["frames"], medium["every_s"]) == ("video", 4, 0.5)
+    assert medium["tokens"] == 2 * medium["seen_width"] * medium["seen_height"] // 28**2 <= 2048
+    frames = [shown(64, 48, seed)["image_url"]["url"] for seed in range(3)]
+    part = {"type": "video_url", "video_url": {"url": frames, "fps": 1}}
+    (medium,) = answer(ask(service, part, said("what happens?"), max_image_pixels=28 * 28))["edgewise"]["media"]
+    assert (medium["frames"], medium["every_s"], medium["tokens"]) == (3, 1.0, 2)
+    for value, param in (
+        ({"url": url, "fps": 0}, "fps"),
+        ({"url": url, "frames": 2.5}, "frames"),
+        ({"url": ["file:///x"]}, "url[0]"),
+        ({"url": "data:video/mp4;base64,aGVsbG8="}, "url"),
+    ):
+        refused = ask(service, {"type": "video_url", "video_url": value})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (
+            400,
+            f"messages[0].content[0].video_url.{param}",
+        )
+    blind = ask(service, part, model="blind")
+    assert "is a film" in blind.json()["error"]["message"], blind.text
 
 
 def test_what_cannot_be_seen_is_refused(service: DeviceService) -> None:

@@ -112,6 +112,16 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VoiceLimits:
+    """Bounds of voice sessions: how many are open, how long each and each turn of its speaker, and how large a message."""
+
+    max_sessions: int = 8
+    max_session_s: float = 3600.0
+    max_turn_s: float = 60.0
+    max_message_bytes: int = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
     """How long what callers leave here is kept.
 
@@ -153,6 +163,7 @@ class ApiDependencies:
         fetch: What may be fetched for requests that name a URL; None fetches nothing.
         look: Whether pictures in chats are put into words for models without eyes.
         max_image_pixels: That a model with eyes sees of a picture at most; None leaves it to the model.
+        film_tokens: That a film takes of a prompt at most.
         pressure: How pressed the device is, and what steps down for it.
         limit_engines: Have all engines do less; see `engine.pool.pool.EnginePool.limit`.
         recent: Inputs that were answered lately, for trials of other models.
@@ -164,6 +175,7 @@ class ApiDependencies:
     keys: KeyVerifier | None = None
     planner: Planner = field(default_factory=LocalPlanner)
     limits: Limits = field(default_factory=Limits)
+    voice: VoiceLimits = field(default_factory=VoiceLimits)
     labels: Labels = field(default_factory=Labels)
     access: Access = field(default_factory=Access)
     sound: SoundLimits = field(default_factory=SoundLimits)
@@ -181,6 +193,7 @@ class ApiDependencies:
     fetch: FetchPolicy | None = None
     look: bool = True
     max_image_pixels: int | None = None
+    film_tokens: int = 2048
     pressure: Pressure = field(default_factory=Pressure)
     end_service: Callable[[int], None] | None = None
     limit_engines: Callable[[float, float], None] | None = None
@@ -206,6 +219,7 @@ class ApiDependencies:
             max_bytes=self.limits.max_body_bytes,
             look=self.look,
             max_pixels=self.max_image_pixels,
+            film_tokens=self.film_tokens,
         )
         self.conversations = Conversations(
             self.state,

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from edgewise.api.checks import a_string, an_object, only
+from edgewise.api.errors import WrongType
 from edgewise.core.errors import InvalidRequest, UnsupportedField
 from edgewise.models.media.source import check_scheme
 from edgewise.pipeline.attachments import Attachment, Detail
 
 DETAILS: Final = ("auto", "low", "high")
+MAX_FRAMES: Final = 768
 _TYPE: Final = re.compile(r"image/[a-z0-9.+-]{1,40}", re.ASCII)
 
 
@@ -38,6 +40,43 @@ def image_url_part(part: dict[str, Any], where: str) -> Attachment:
         urls=(_url(value, "url", place),),
         detail=_detail(value.get("detail"), f"{place}.detail"),
     )
+
+
+def video_url_part(part: dict[str, Any], where: str) -> Attachment:
+    """{"type": "video_url", "video_url": {"url": ..., "fps": ..., "frames": ...}}; a list of URLs of pictures in place of one are
+    the frames of a film, taken at `fps`. Raises `InvalidRequest`."""
+    place = f"{where}.video_url"
+    value = an_object(part.get("video_url"), place)
+    only(value, frozenset({"url", "fps", "frames"}), place)
+    given = value.get("url")
+    if isinstance(given, list) and given:
+        urls = tuple(_url({f"url[{index}]": one}, f"url[{index}]", place) for index, one in enumerate(given))
+    else:
+        urls = (_url(value, "url", place),)
+    return Attachment(
+        kind="video",
+        param=f"{place}.url",
+        urls=urls,
+        fps=_number(value, "fps", place, least=0.01, most=60.0),
+        frames=None
+        if value.get("frames") is None
+        else int(_number(value, "frames", place, least=1, most=MAX_FRAMES) or 1),
+    )
+
+
+def _number(value: dict[str, Any], name: str, where: str, *, least: float, most: float) -> float | None:
+    """Whole where `least` is."""
+    found = value.get(name)
+    if found is None:
+        return None
+    whole = isinstance(least, int)
+    if isinstance(found, bool) or not isinstance(found, int if whole else int | float):
+        raise WrongType(f"'{where}.{name}' must be a {'whole ' if whole else ''}number.", param=f"{where}.{name}")
+    if not least <= found <= most:
+        raise InvalidRequest(
+            f"'{where}.{name}' is {str(found)[:40]}: it must be from {least:g} to {most:g}.", param=f"{where}.{name}"
+        )
+    return float(found)
 
 
 def input_image_part(part: dict[str, Any], where: str) -> Attachment:

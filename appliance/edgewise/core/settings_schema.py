@@ -20,6 +20,7 @@ from edgewise.core.settings_links import (
     PlacementSettings,
 )
 from edgewise.core.settings_types import Bytes, ExpandedPath, Seconds, Section, parse_bytes
+from edgewise.core.settings_voice import VoiceSettings
 
 DEFAULT_CONFIG_FILE = Path("/etc/edgewise/edgewise.toml")
 
@@ -224,6 +225,9 @@ class VisionSettings(Section):
         default=None,
         description="Pixels (width x height) that a model with eyes sees of a picture at most; unset leaves it to the model.",
     )
+    film_tokens: PositiveInt = Field(
+        default=2048, description="Tokens of the prompt that a film takes at most; frames are fewer and smaller for it."
+    )
 
 
 class AudioSettings(Section):
@@ -337,6 +341,7 @@ class Settings(Section):
     security: SecuritySettings = SecuritySettings()
     sources: SourcesSettings = SourcesSettings()
     vision: VisionSettings = VisionSettings()
+    voice: VoiceSettings = VoiceSettings()
     audio: AudioSettings = AudioSettings()
     responses: ResponsesSettings = ResponsesSettings()
     files: FilesSettings = FilesSettings()

@@ -126,6 +126,7 @@ def _described(attachment: Attachment, looks: Sequence[tuple[ServedEncoder, Look
             seen_width=size["width"],
             seen_height=size["height"],
             frames=1,
+            every_s=None,
             tokens=0,
             bounded_by=None,
         ),

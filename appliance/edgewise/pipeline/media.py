@@ -6,12 +6,12 @@ Comes before hooks and templates, so that those see what the model will see.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from edgewise.core.errors import InvalidRequest
-from edgewise.models.media.fitting import fit_picture
+from edgewise.models.media.fitting import FilmWish, fit_film, fit_picture
 from edgewise.models.media.process import MediaProcess
 from edgewise.models.media.source import read_source
 from edgewise.models.multimodal.layout import Fitted, Layout
@@ -37,6 +37,7 @@ class MediaDesk:
     max_bytes: Of one medium, encoded.
     look: Whether pictures are put into words for a model without eyes.
     max_pixels: That a model sees of a picture at most; None leaves it to the model.
+    film_tokens: That a film may take of a prompt.
     process: Where media are decoded.
     """
 
@@ -45,6 +46,7 @@ class MediaDesk:
     max_bytes: int
     look: bool = True
     max_pixels: int | None = None
+    film_tokens: int = 2048
     process: MediaProcess = field(default_factory=MediaProcess)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FETCHED_TOGETHER))
 
@@ -58,10 +60,11 @@ class MediaDesk:
         given = task.input
         if not isinstance(given, ChatInput) or not given.attachments:
             return task
-        if len(given.attachments) > MOST:
+        count = sum(len(one.urls) for one in given.attachments)
+        if count > MOST:
             raise InvalidRequest(
-                f"This request has {len(given.attachments)} pictures and films: at most {MOST} are taken. Send fewer.",
-                param=given.attachments[MOST].param,
+                f"This request has {count} pictures and films: at most {MOST} are taken. Send fewer.",
+                param=given.attachments[-1].param,
             )
         if task.model.layout is None:
             return await self._described(task, given)
@@ -70,36 +73,48 @@ class MediaDesk:
     async def _fitted(self, task: Task, given: ChatInput, layout: Layout) -> Task:
         """For a model with eyes."""
         for one in given.attachments:
-            if one.kind not in layout.markers:
-                what = "films" if one.kind == "video" else "pictures"
-                raise InvalidRequest(f"'{one.param}': the model '{task.model.name}' takes no {what}.", param=one.param)
-        fitted = [await self._fit(task, one) for one in given.attachments]
+            if one.kind == "image" and "image" not in layout.markers:
+                raise InvalidRequest(
+                    f"'{one.param}': the model '{task.model.name}' takes no pictures.", param=one.param
+                )
+        shown = [await self._show(task, one, layout) for one in given.attachments]
+        parts = iter([one.parts for one in shown])
+        messages = tuple(_replaced(message, parts) for message in given.messages)
+        media = tuple(fitted for one in shown for fitted in one.fitted)
         return replace(
             task,
-            input=replace(given, attachments=(), media=tuple(one for one, _ in fitted)),
-            media=tuple(medium for _, medium in fitted),
+            input=replace(given, messages=messages, attachments=(), media=media),
+            media=tuple(one.receipt for one in shown),
         )
 
-    async def _fit(self, task: Task, attachment: Attachment) -> tuple[Fitted, MediumReceipt]:
-        files = task.model.files
+    async def _show(self, task: Task, attachment: Attachment, layout: Layout) -> _Shown:
+        files, param = task.model.files, attachment.param
         assert files is not None
-        most, name = self._bound(task, attachment)
-        (data,) = await self._read(attachment)
-        fitted, (width, height) = await asyncio.to_thread(
-            fit_picture, self.process, files, data, attachment.param, max_pixels=most
-        )
+        most, bounded_by = self._bound(task, attachment)
+        data = await self._read(attachment)
+        every: float | None = None
+        fitted: tuple[Fitted, ...]
+        if attachment.kind == "image":
+            one, came = await asyncio.to_thread(fit_picture, self.process, files, data[0], param, max_pixels=most)
+            fitted, frames, parts = (one,), 1, [_IMAGE]
+        else:
+            wish = FilmWish(fps=attachment.fps, frames=attachment.frames, max_tokens=self.film_tokens, max_pixels=most)
+            film = await asyncio.to_thread(fit_film, self.process, files, data, param, wish)
+            fitted, came, frames, every = film.parts, film.came, film.frames, film.every_s
+            parts = [_VIDEO] if "video" in layout.markers else _stills(frames, every)
         receipt = MediumReceipt(
-            of=attachment.param,
+            of=param,
             kind=attachment.kind,
-            width=width,
-            height=height,
-            seen_width=fitted.size[0],
-            seen_height=fitted.size[1],
-            frames=fitted.frames,
-            tokens=sum(one.count for one in fitted.media),
-            bounded_by=name,
+            width=came[0],
+            height=came[1],
+            seen_width=fitted[0].size[0],
+            seen_height=fitted[0].size[1],
+            frames=frames,
+            every_s=None if every is None else round(every, 3),
+            tokens=sum(medium.count for one in fitted for medium in one.media),
+            bounded_by=bounded_by,
         )
-        return fitted, receipt
+        return _Shown(parts, fitted, receipt)
 
     def _bound(self, task: Task, attachment: Attachment) -> tuple[int | None, str | None]:
         """Pixels that may be seen of a medium, and who says so: the least of the request's, the detail's and the setting's."""
@@ -164,7 +179,42 @@ class MediaDesk:
         )
 
 
-def _told(message: Any, texts: Iterator[str]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """Attributes:
+    parts: What stands for a medium in its message.
+    fitted: One for each of them that is no text.
+    """
+
+    parts: Sequence[Mapping[str, Any]]
+    fitted: tuple[Fitted, ...]
+    receipt: MediumReceipt
+
+
+_IMAGE: Final[Mapping[str, Any]] = {"type": "image"}
+_VIDEO: Final[Mapping[str, Any]] = {"type": "video"}
+
+
+def _stills(count: int, every_s: float) -> list[Mapping[str, Any]]:
+    """A film as pictures with their times, for models that take no film."""
+    parts: list[Mapping[str, Any]] = []
+    for index in range(count):
+        parts += [{"type": "text", "text": f"{index * every_s:.1f} s:"}, _IMAGE]
+    return parts
+
+
+def _replaced(message: Mapping[str, Any], parts: Iterator[Sequence[Mapping[str, Any]]]) -> Mapping[str, Any]:
+    """A message with what stands for each medium in its place."""
+    content = message["content"]
+    if isinstance(content, str):
+        return message
+    return {
+        **message,
+        "content": [one for part in content for one in ([part] if part["type"] == "text" else next(parts))],
+    }
+
+
+def _told(message: Mapping[str, Any], texts: Iterator[str]) -> dict[str, Any]:
     """A message with each medium's words in its place."""
     content = message["content"]
     if isinstance(content, str):

@@ -114,8 +114,9 @@ class LookReceipt(StageReceipt):
 class MediumReceipt:
     """A picture or film of the request: its size as it was sent, and as the model sees it.
 
-    `of` is its field, `tokens` how many it takes of the prompt (0 where words stand for it). `bounded_by` names whose bound of
-    pixels was in force: "max_image_pixels", "detail" or "vision.max_pixels"; None where the model alone decided.
+    `of` is its field; `frames` and `every_s` (seconds from one to the next, None of a picture) are those that are seen; `tokens` is
+    how many it takes of the prompt (0 where words stand for it). `bounded_by` names whose bound of pixels was in force:
+    "max_image_pixels", "detail" or "vision.max_pixels"; None where the model alone decided.
     """
 
     of: str
@@ -125,6 +126,7 @@ class MediumReceipt:
     seen_width: int
     seen_height: int
     frames: int
+    every_s: float | None
     tokens: int
     bounded_by: str | None
 

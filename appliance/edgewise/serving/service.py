@@ -18,7 +18,7 @@ from fastapi import APIRouter
 from edgewise.api.app import create_app
 from edgewise.api.batches.endpoints import ENDPOINTS
 from edgewise.api.batches.runner import BatchRunner
-from edgewise.api.deps import Access, ApiDependencies, Keeping, Limits, SoundLimits
+from edgewise.api.deps import Access, ApiDependencies, Keeping, Limits, SoundLimits, VoiceLimits
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import configure_logging, get_logger
 from edgewise.core.priority import priorities_by_name
@@ -272,6 +272,12 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hoo
             model_priority=priorities_by_name(limits.model_priority),
         ),
         sound=SoundLimits(max_bytes=settings.audio.max_bytes, max_seconds=settings.audio.max_seconds),
+        voice=VoiceLimits(
+            max_sessions=settings.voice.max_sessions,
+            max_session_s=settings.voice.max_session_s,
+            max_turn_s=settings.voice.max_turn_s,
+            max_message_bytes=settings.voice.max_message_bytes,
+        ),
         labels=Labels(
             default=privacy_of(settings.placement.privacy),
             models=labels_by_name(settings.placement.model_privacy),
@@ -292,6 +298,7 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hoo
         fetch=None if settings.offline else _fetching(settings),
         look=settings.vision.look,
         max_image_pixels=settings.vision.max_pixels,
+        film_tokens=settings.vision.film_tokens,
     )
 
 
@@ -336,6 +343,7 @@ def _server_config(settings: Settings, app: object, tls: TlsFiles | None) -> uvi
         server_header=False,
         timeout_graceful_shutdown=2,
         timeout_keep_alive=30,
+        ws_max_size=2 * settings.voice.max_message_bytes,  # a message up to here is refused in words
         lifespan="off",
         **(tls.uvicorn_options() if tls else {}),  # type: ignore[arg-type]
     )

@@ -18,7 +18,7 @@ from transformers.image_processing_utils import select_best_resolution
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 
-from edgewise.core.errors import BadModelFile, InvalidRequest
+from edgewise.core.errors import BadModelFile
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.families import read_layout
 from edgewise.models.multimodal.layout import Fitted
@@ -225,11 +225,6 @@ def test_a_strip_of_a_picture_is_taken_without_a_huge_one_on_the_way() -> None:
     (one,) = square.picture(np.full((1, 20_000, 3), 7, dtype=np.uint8), "picture").media
     assert one.shape == (1, 24, 24, 3)
     assert set(one.content) == {7}
-
-
-def test_film_is_refused_by_name() -> None:
-    with pytest.raises(InvalidRequest, match="'clip' is a film"):
-        LAYOUT.film([np.zeros((4, 4, 3), dtype=np.uint8)], 1.0, "clip")
 
 
 @pytest.mark.parametrize("grids", [[], [[336]], [[100, 336]], [[336, 336 * 1000]], "many"])

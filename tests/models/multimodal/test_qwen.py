@@ -15,7 +15,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from edgewise.core.errors import InvalidRequest
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.families import read_layout
-from edgewise.models.multimodal.layout import Layout, place
+from edgewise.models.multimodal.layout import place
 from edgewise.models.multimodal.pixels import CLIP
 from edgewise.models.multimodal.protocol import MediaEncoder
 from edgewise.models.multimodal.qwen import QwenLayout
@@ -112,7 +112,7 @@ def test_rows_of_film_are_those_of_transformers(both: tuple[Any, ModelFiles]) ->
     model, files = both
     frames = [picture(160, 120, seed=seed) for seed in range(5)]
     layout = layout_of(files)
-    film = layout.film(frames, 0.5, "video").media[0]
+    film = layout.film(frames, len(frames), 0.5, "video", max_tokens=1024).media[0]
     tower = tower_of(files)
     pixels = np.frombuffer(film.content, np.uint8).reshape(film.shape)
     assert film.grid is not None
@@ -136,12 +136,21 @@ def test_a_picture_has_the_same_rows_whatever_is_beside_it(both: tuple[Any, Mode
 
 
 def test_time_counts_where_positions_depend_on_it(both: tuple[Any, ModelFiles]) -> None:
-    layout: Layout = layout_of(both[1])
+    layout = layout_of(both[1])
     frames = [picture(56, 56)] * 4
-    slow, fast = (layout.film(frames, seconds, "video").media[0] for seconds in (2.0, 0.25))
+    slow, fast = (layout.film(frames, 4, seconds, "video", max_tokens=1024).media[0] for seconds in (2.0, 0.25))
     timed = config_of(both[1]).get("model_type") == "qwen2_5_vl"
     assert (slow.second, fast.second) == ((16.0, 2.0) if timed else (0.0, 0.0))
     assert (slow.digest != fast.digest) == timed
+
+
+@pytest.mark.parametrize("most", [1, 20, 60, 300])
+def test_a_film_keeps_to_its_tokens(both: tuple[Any, ModelFiles], most: int) -> None:
+    layout = layout_of(both[1])
+    count = min(6, layout.most_frames(most))
+    fitted = layout.film([picture(300, 200)] * count, count, 0.5, "video", max_tokens=most)
+    assert fitted.media[0].count <= most
+    assert fitted.text.count("<|video_pad|>") == fitted.media[0].count
 
 
 def test_media_are_placed_where_their_placeholders_are(both: tuple[Any, ModelFiles]) -> None:
@@ -191,7 +200,7 @@ def test_logits_of_a_prompt_with_a_film_are_those_of_transformers(both: tuple[An
     model, files = both
     layout, engine = layout_of(files), EngineLogits(files, num_pages=400)
     frames = [picture(420, 120, seed=seed) for seed in range(4)]
-    fitted = layout.film(frames, 0.5, "video")
+    fitted = layout.film(frames, 4, 0.5, "video", max_tokens=1024)
     prompt = interleaved([[5, 292], fitted, [293, 7, 8]], VIDEO)
     film = fitted.media[0]
     times, rows, columns = film.grid or (0, 0, 0)

@@ -1,21 +1,16 @@
-"""Pictures and film of callers, decoded and brought to the form in which a model takes them. Runs in the media process."""
+"""Pictures and film of callers in the form in which a model takes them, made by the media process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from edgewise.core.errors import BadModelFile, EngineFault
+from edgewise.core.errors import EngineFault
 from edgewise.models.files import ModelFiles
-from edgewise.models.media.pictures import read_rgb
 from edgewise.models.media.process import MediaProcess
-from edgewise.models.multimodal.families import read_layout
-from edgewise.models.multimodal.layout import Fitted, Layout
+from edgewise.models.multimodal.layout import Fitted
 from edgewise.models.multimodal.media import Media
-
-_FIELDS = ("kind", "count", "grid", "second", "whole", "options")
 
 
 def fit_picture(
@@ -34,46 +29,64 @@ def fit_picture(
     return _read(head, content), tuple(head["came"])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmWish:
+    """How a film shall be seen.
+
+    Attributes:
+        fps, frames: As of `models.media.video.Film.count`; of a list of pictures `fps` is how fast they were taken.
+        max_tokens: Positions that it may take.
+        max_pixels: As of `Layout.picture`, for one frame.
+    """
+
+    fps: float | None
+    frames: int | None
+    max_tokens: int
+    max_pixels: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FittedFilm:
+    """A film as a model takes it.
+
+    Attributes:
+        parts: One, or for a model that takes pictures only, its frames.
+        came: (width, height) of its frames, upright.
+        frames: How many are seen.
+        every_s: Seconds from one to the next.
+    """
+
+    parts: tuple[Fitted, ...]
+    came: tuple[int, int]
+    frames: int
+    every_s: float
+
+
+def fit_film(process: MediaProcess, files: ModelFiles, data: Sequence[bytes], param: str, wish: FilmWish) -> FittedFilm:
+    """A film as a model takes it: as such, or as pictures. Waits: call it in a thread.
+
+    Args:
+        data: A film, or several pictures, which are its frames.
+
+    Raises:
+        InvalidRequest: As `fit_picture`.
+    """
+    sizes = [len(one) for one in data] if len(data) > 1 else None
+    options = {**_told(files), **asdict(wish), "sizes": sizes}
+    head, content = process.decode("film", b"".join(data), options, param=param)
+    parts, at = [], 0
+    for one in head["parts"]:
+        size = sum(medium["bytes"] for medium in one["media"])
+        parts.append(_read(one, content[at : at + size]))
+        at += size
+    width, height = head["came"]
+    return FittedFilm(tuple(parts), (width, height), head["frames"], head["every_s"])
+
+
 def _told(files: ModelFiles) -> dict[str, Any]:
     """What the process needs to read the layout of a model."""
     paths = {name: str(path) for name, path in files.paths.items() if name.endswith(".json")}
     return {"model": files.name, "digest": files.digest, "format": files.format, "paths": sorted(paths.items())}
-
-
-def picture(data: bytes, param: str, *, max_pixels: int | None, **model: Any) -> tuple[dict[str, Any], bytes]:
-    """The job: decode and fit."""
-    pixels = read_rgb(data, param)
-    fitted = _layout(model).picture(pixels, param, max_pixels=max_pixels)
-    return _packed(fitted, (pixels.shape[1], pixels.shape[0]))
-
-
-def _layout(model: Mapping[str, Any]) -> Layout:
-    paths = tuple((name, path) for name, path in model["paths"])
-    return _layout_of(model["model"], model["digest"], model["format"], paths)
-
-
-@lru_cache(maxsize=8)
-def _layout_of(name: str, digest: str, kind: Any, paths: tuple[tuple[str, str], ...]) -> Layout:
-    files = ModelFiles(name=name, digest=digest, format=kind, paths={key: Path(path) for key, path in paths})
-    layout = read_layout(files)
-    if layout is None:
-        raise BadModelFile(f"{name}: this model takes no pictures.")
-    return layout
-
-
-def _packed(fitted: Fitted, came: tuple[int, int]) -> tuple[dict[str, Any], bytes]:
-    media = [
-        {
-            **{name: getattr(one, name) for name in _FIELDS},
-            "options": dict(one.options),
-            "digest": one.digest.hex(),
-            "shape": one.shape,
-            "bytes": len(one.content),
-        }
-        for one in fitted.media
-    ]
-    head = {"text": fitted.text, "size": fitted.size, "frames": fitted.frames, "media": media, "came": came}
-    return head, b"".join(one.content for one in fitted.media)
 
 
 def _read(head: Mapping[str, Any], content: bytes) -> Fitted:

@@ -24,7 +24,8 @@ _HEAD: Final = struct.Struct("<I")  # length of the JSON; the bytes follow it
 
 JOBS: Final[Mapping[str, str]] = {
     "audio": "edgewise.models.media.audio:decode",
-    "picture": "edgewise.models.media.fitting:picture",
+    "film": "edgewise.models.media.fit:film",
+    "picture": "edgewise.models.media.fit:picture",
 }
 """By name: "module:function" that takes the encoded bytes and the options, and returns what it found (JSON-able) and the samples.
 It raises `InvalidRequest` for what cannot be read."""

@@ -6,13 +6,12 @@ processor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from PIL import Image
 
-from edgewise.core.errors import UnsupportedField
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.layout import Fitted, Pixels, medium, resized
@@ -49,13 +48,6 @@ class Gemma3Layout:
         square = resized(pixels, self.side, self.side, Image.Resampling.BILINEAR)
         one = medium("image", square[None], self.count, whole=True)
         return Fitted(f"\n\n{_BEGIN}{_SOFT * self.count}{_END}\n\n", (one,), (self.side, self.side))
-
-    def film(
-        self, frames: Sequence[Pixels], seconds_per_frame: float, param: str, *, max_pixels: int | None = None
-    ) -> Fitted:
-        """Never: there is no marker of a film."""
-        del frames, seconds_per_frame, max_pixels
-        raise UnsupportedField(f"'{param}': this model takes pictures, not films.", param=param)
 
 
 def workspace(config: Fields) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from PIL import Image
 
-from edgewise.core.errors import UnsupportedField
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.layout import Fitted, Pixels, medium, resized
@@ -60,13 +59,6 @@ class Idefics3Layout:
         ]
         text = f"{''.join(lines)}\n{self._run(_WHOLE)}{_AROUND}"
         return Fitted(text, (*tiles, self._tile(whole)), (shown.shape[1], shown.shape[0]))
-
-    def film(
-        self, frames: Sequence[Pixels], seconds_per_frame: float, param: str, *, max_pixels: int | None = None
-    ) -> Fitted:
-        """Never: there is no marker of a film."""
-        del frames, seconds_per_frame, max_pixels
-        raise UnsupportedField(f"'{param}': this model takes pictures, not films.", param=param)
 
     def _enlarged(self, pixels: Pixels, max_pixels: int | None) -> Pixels:
         """To whole tiles. Twice resampled, as in training: to the longest side, and from there to multiples of a tile."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,10 +69,35 @@ class Layout(Protocol):
             InvalidRequest: A shape that the family does not take.
         """
 
+
+@runtime_checkable
+class FilmLayout(Protocol):
+    """What a layout has besides whose model takes film as such."""
+
+    def most_frames(self, max_tokens: int) -> int:
+        """How many frames of a useful size fit in so many positions."""
+
     def film(
-        self, frames: Sequence[Pixels], seconds_per_frame: float, param: str, *, max_pixels: int | None = None
+        self,
+        frames: Iterable[Pixels],
+        count: int,
+        seconds_per_frame: float,
+        param: str,
+        *,
+        max_tokens: int,
+        max_pixels: int | None = None,
     ) -> Fitted:
-        """Fit frames of one size, evenly spaced in time; `max_pixels` is for one frame. Raises as `picture`."""
+        """Fit frames that are evenly spaced in time; all are brought to the size that the first one asks for.
+
+        Args:
+            count: How many `frames` there are.
+            param: The field that they came in, for messages.
+            max_tokens: Positions that all of them may take.
+            max_pixels: As of `Layout.picture`, for one frame.
+
+        Raises:
+            InvalidRequest: As `Layout.picture`.
+        """
 
 
 def medium(

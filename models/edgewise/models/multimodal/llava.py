@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 from PIL import Image
 
-from edgewise.core.errors import InvalidRequest
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.layout import Fitted, Pixels, medium, resized
@@ -113,13 +112,6 @@ class LlavaLayout:
         }
         one = medium("image", frames, count, options=told)
         return Fitted(_MARKER * count, (one,), (tiles.width, tiles.height))
-
-    def film(
-        self, frames: Sequence[Pixels], seconds_per_frame: float, param: str, *, max_pixels: int | None = None
-    ) -> Fitted:
-        """This family takes none."""
-        del frames, seconds_per_frame, max_pixels
-        raise InvalidRequest(f"'{param}' is a film: this model takes pictures. Send some of its frames.", param=param)
 
     def tiles(self, height: int, width: int, max_pixels: int | None = None) -> Tiles:
         """How a picture of this size is cut: the size that shows most of its pixels and wastes least, as transformers'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,13 +66,29 @@ class QwenLayout:
         frames = resized(pixels, width, height, Image.Resampling.BICUBIC)[None]
         return self._fitted("image", frames, grid_frames=1, second=0.0)
 
+    def most_frames(self, max_tokens: int) -> int:
+        """See `FilmLayout`."""
+        return self.depth * max(1, max_tokens // max(1, self.film_bounds.least // self.side**2))
+
     def film(
-        self, frames: Sequence[Pixels], seconds_per_frame: float, param: str, *, max_pixels: int | None = None
+        self,
+        frames: Iterable[Pixels],
+        count: int,
+        seconds_per_frame: float,
+        param: str,
+        *,
+        max_tokens: int,
+        max_pixels: int | None = None,
     ) -> Fitted:
-        """A last position in time that lacks frames repeats the last one."""
-        shape = frames[0].shape
-        width, height = self.target(shape[1], shape[0], param, self.film_bounds, max_pixels)
-        fitted = [resized(frame, width, height, Image.Resampling.BICUBIC) for frame in frames]
+        """See `FilmLayout`. A last position in time that lacks frames repeats the last one."""
+        times = -(-count // self.depth)
+        most = max(1, max_tokens // times) * self.side**2
+        bound = most if max_pixels is None else min(most, max_pixels)
+        fitted: list[Pixels] = []
+        for frame in frames:
+            if not fitted:
+                width, height = self.target(frame.shape[1], frame.shape[0], param, self.film_bounds, bound)
+            fitted.append(resized(frame, width, height, Image.Resampling.BICUBIC))
         fitted += [fitted[-1]] * (-len(fitted) % self.depth)
         second = self.per_second * seconds_per_frame * self.depth
         return self._fitted("video", np.stack(fitted), grid_frames=len(fitted) // self.depth, second=second)

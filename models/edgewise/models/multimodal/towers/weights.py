@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch.nn.functional import layer_norm, linear
@@ -27,6 +28,12 @@ class Part:
         self._name = name
         stored = reader.tensors
         self._prefix = next((it for it in prefixes if any(name.startswith(it) for name in stored)), prefixes[0])
+
+    def within(self, prefix: str) -> Part:
+        """A part of this part."""
+        inner = copy(self)
+        inner._prefix = self._prefix + prefix
+        return inner
 
     def take(self, name: str, *shape: int) -> torch.Tensor:
         """Raises:

@@ -1,0 +1,122 @@
+"""The media process's jobs for pictures and film: decode, and bring to the form in which a model takes them.
+
+`models.media.fitting` asks for them; it does not import this module, which loads FFmpeg.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from edgewise.core.errors import BadModelFile
+from edgewise.models.files import ModelFiles
+from edgewise.models.media.fitting import FilmWish
+from edgewise.models.media.pictures import read_rgb
+from edgewise.models.media.video import FPS, Film, open_film
+from edgewise.models.multimodal.families import read_layout
+from edgewise.models.multimodal.layout import FilmLayout, Fitted, Layout, Pixels
+
+STILL_PIXELS: Final = 512 * 512
+"""What a model that takes no film sees of each frame at most, where it has a choice."""
+_FIELDS = ("kind", "count", "grid", "second", "whole", "options")
+
+
+def picture(data: bytes, param: str, *, max_pixels: int | None, **model: Any) -> tuple[dict[str, Any], bytes]:
+    """The job: decode and fit."""
+    pixels = read_rgb(data, param)
+    fitted = _layout(model).picture(pixels, param, max_pixels=max_pixels)
+    return _packed(fitted, (pixels.shape[1], pixels.shape[0]))
+
+
+def film(
+    data: bytes,
+    param: str,
+    *,
+    fps: float | None,
+    frames: int | None,
+    max_tokens: int,
+    max_pixels: int | None,
+    sizes: Sequence[int] | None,
+    **model: Any,
+) -> tuple[dict[str, Any], bytes]:
+    """The job: decode and fit a film, or the pictures of `sizes` bytes that are its frames."""
+    wish = FilmWish(fps=fps, frames=frames, max_tokens=max_tokens, max_pixels=max_pixels)
+    layout = _layout(model)
+    if sizes is not None:
+        return _film(layout, _Stills(data, sizes, param, fps), param, wish)
+    with open_film(data, param) as opened:
+        return _film(layout, opened, param, wish)
+
+
+class _Stills:
+    """Pictures that are the frames of a film; as `video.Film`."""
+
+    def __init__(self, data: bytes, sizes: Sequence[int], param: str, fps: float | None) -> None:
+        ends = list(itertools.accumulate(sizes))
+        self._parts = [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        self._param = param
+        self.seconds = len(sizes) / (FPS if fps is None else fps)
+        self.size = (0, 0)
+
+    def count(self, *, fps: float | None, frames: int | None, most: int) -> int:
+        del fps
+        return max(1, min(len(self._parts) if frames is None else frames, len(self._parts), most))
+
+    def frames(self, count: int) -> Iterator[Pixels]:
+        for index in range(count):
+            pixels = read_rgb(self._parts[index * len(self._parts) // count], self._param)
+            if not index:
+                self.size = (pixels.shape[1], pixels.shape[0])
+            yield pixels
+
+
+def _film(layout: Layout, source: Film | _Stills, param: str, wish: FilmWish) -> tuple[dict[str, Any], bytes]:
+    if isinstance(layout, FilmLayout):
+        count = source.count(fps=wish.fps, frames=wish.frames, most=layout.most_frames(wish.max_tokens))
+        every = source.seconds / count
+        shown = layout.film(
+            source.frames(count), count, every, param, max_tokens=wish.max_tokens, max_pixels=wish.max_pixels
+        )
+        fitted = [shown]
+    else:
+        bound = min(STILL_PIXELS, wish.max_pixels or STILL_PIXELS)
+        first = layout.picture(next(source.frames(1)), param, max_pixels=bound)
+        tokens = sum(one.count for one in first.media)
+        count = source.count(fps=wish.fps, frames=wish.frames, most=max(1, wish.max_tokens // tokens))
+        every = source.seconds / count
+        fitted = [layout.picture(frame, param, max_pixels=bound) for frame in source.frames(count)]
+    packed = [_packed(one, source.size) for one in fitted]
+    head = {"parts": [one for one, _ in packed], "came": source.size, "frames": count, "every_s": every}
+    return head, b"".join(content for _, content in packed)
+
+
+def _layout(model: Mapping[str, Any]) -> Layout:
+    paths = tuple((name, path) for name, path in model["paths"])
+    return _layout_of(model["model"], model["digest"], model["format"], paths)
+
+
+@lru_cache(maxsize=8)
+def _layout_of(name: str, digest: str, kind: Any, paths: tuple[tuple[str, str], ...]) -> Layout:
+    files = ModelFiles(name=name, digest=digest, format=kind, paths={key: Path(path) for key, path in paths})
+    layout = read_layout(files)
+    if layout is None:
+        raise BadModelFile(f"{name}: this model takes no pictures.")
+    return layout
+
+
+def _packed(fitted: Fitted, came: tuple[int, int]) -> tuple[dict[str, Any], bytes]:
+    media = [
+        {
+            **{name: getattr(one, name) for name in _FIELDS},
+            "options": dict(one.options),
+            "digest": one.digest.hex(),
+            "shape": one.shape,
+            "bytes": len(one.content),
+        }
+        for one in fitted.media
+    ]
+    head = {"text": fitted.text, "size": fitted.size, "frames": fitted.frames, "media": media, "came": came}
+    return head, b"".join(one.content for one in fitted.media)
