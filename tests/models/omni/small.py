@@ -1,0 +1,169 @@
+"""Qwen2.5-Omni with small random weights, as transformers has it and as a folder of ours."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Qwen2_5OmniConfig, Qwen2_5OmniForConditionalGeneration
+
+from edgewise.models.files import ModelFiles
+from edgewise.models.omni.config import OmniConfig, read_omni
+from edgewise.models.omni.loading import load_code2wav
+from edgewise.models.tiny import local_files
+from edgewise.models.weights.open import open_weights
+
+AUDIO, IMAGE, VIDEO, AUDIO_START, AUDIO_END, SEEN_START, SEEN_END = range(290, 297)
+TEXT_START, TEXT_END, TEXT_PAD = 297, 298, 299
+VOCABULARY, CODES = 300, 72
+CODEC_PAD, CODEC_START, CODEC_END = 72, 73, 74
+WIDTH = 64
+VOICES = ("Ann", "Ben")
+_ROPE = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
+_PLACES = {
+    "audio_token_index": AUDIO,
+    "image_token_index": IMAGE,
+    "video_token_index": VIDEO,
+    "audio_start_token_id": AUDIO_START,
+    "audio_end_token_id": AUDIO_END,
+    "vision_start_token_id": SEEN_START,
+    "vision_end_token_id": SEEN_END,
+}
+_DECODER = {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "initializer_range": 0.15,
+    "rope_parameters": _ROPE,
+}
+
+
+def config() -> Any:
+    text = {
+        **_DECODER,
+        "vocab_size": VOCABULARY,
+        "hidden_size": WIDTH,
+        "intermediate_size": 112,
+        "tie_word_embeddings": False,
+    }
+    audio = {
+        "num_mel_bins": 16,
+        "encoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 64,
+        "d_model": 32,
+        "n_window": 20,
+        "output_dim": WIDTH,
+        "max_source_positions": 100,
+        "initializer_range": 0.1,
+    }
+    vision = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 52,
+        "num_heads": 4,
+        "out_hidden_size": WIDTH,
+        "fullatt_block_indexes": [1],
+        "initializer_range": 0.1,
+    }
+    talker = {
+        **_DECODER,
+        **_PLACES,
+        "vocab_size": 80,
+        "embedding_size": WIDTH,
+        "hidden_size": 48,
+        "head_dim": 16,
+        "intermediate_size": 72,
+        "tts_text_start_token_id": TEXT_START,
+        "tts_text_end_token_id": TEXT_END,
+        "tts_text_pad_token_id": TEXT_PAD,
+        "tts_codec_start_token_id": CODEC_START,
+        "tts_codec_end_token_id": CODEC_END,
+        "tts_codec_pad_token_id": CODEC_PAD,
+        "tts_codec_mask_token_id": 76,
+    }
+    dit = {
+        "hidden_size": 32,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 2,
+        "head_dim": 16,
+        "emb_dim": 16,
+        "block_size": 8,
+        "look_ahead_layers": [1],
+        "look_backward_layers": [0, 2],
+        "num_embeds": CODES,
+        "mel_dim": 8,
+        "enc_emb_dim": 8,
+        "enc_dim": 8,
+        "enc_channels": [16, 16, 16, 16, 48],
+        "enc_attention_channels": 8,
+        "enc_se_channels": 8,
+        "dropout": 0.0,
+    }
+    vocoder = {
+        "mel_dim": 8,
+        "upsample_initial_channel": 16,
+        "upsample_rates": [5, 3],
+        "upsample_kernel_sizes": [11, 7],
+        "resblock_kernel_sizes": [3, 7],
+        "resblock_dilation_sizes": [[1, 3, 5], [1, 3, 5]],
+    }
+    return Qwen2_5OmniConfig(
+        thinker_config={
+            "text_config": text,
+            "audio_config": audio,
+            "vision_config": vision,
+            **_PLACES,
+            "position_id_per_seconds": 25,
+        },
+        talker_config=talker,
+        token2wav_config={"dit_config": dit, "bigvgan_config": vocoder},
+    )
+
+
+def small_omni() -> Any:
+    """In float32, norms and biases away from their trivial values."""
+    torch.manual_seed(5)
+    model = Qwen2_5OmniForConditionalGeneration(config())
+    model.train(False)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not parameter.any() or "norm" in name or "ln_" in name or name.endswith("bias"):
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        for name, parameter in model.token2wav.named_parameters():
+            if parameter.dim() > 1:  # sound that is heard, and frames that depend on their neighbours
+                gain = 0.5 if "conv_post" in name else 1.0
+                parameter.normal_(0, gain / parameter[0].numel() ** 0.5)
+    model.speaker_map = voices()
+    return model
+
+
+def voices() -> dict[str, dict[str, Any]]:
+    made = torch.Generator().manual_seed(9)
+    return {
+        name: {
+            "bos_token": TEXT_START,
+            "cond": torch.randn(1, 8, generator=made),
+            "ref_mel": torch.randn(1, 30 + 8 * at, 8, generator=made),
+        }
+        for at, name in enumerate(VOICES)
+    }
+
+
+def folder(model: Any, path: Path) -> ModelFiles:
+    """The model as `save_pretrained` writes it, with its voices."""
+    model.save_pretrained(path)
+    torch.save(voices(), path / "spk_dict.pt")
+    return local_files(path)
+
+
+def code2wav_of(files: ModelFiles) -> Any:
+    with closing(open_weights(files)) as reader:
+        return load_code2wav(read_omni(files), files, reader, device=torch.device("cpu"))
+
+
+def config_of(files: ModelFiles) -> OmniConfig:
+    return read_omni(files)
