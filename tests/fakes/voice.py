@@ -11,7 +11,7 @@ from typing import Any
 from edgewise.core.errors import EdgewiseError
 from edgewise.models.vad.spans import FRAME, RATE
 from edgewise.pipeline.receipts import Usage
-from edgewise.pipeline.voice.protocols import Heard, Response, Sound, Speech, Told, Writing
+from edgewise.pipeline.voice.protocols import Heard, Hints, Response, Sound, Speech, Told, Writing
 
 LOUD = 8000
 VOICE_RATE = 22_050
@@ -19,7 +19,7 @@ VOICE_RATE = 22_050
 
 def speech(seconds: float, rate: int = RATE) -> bytes:
     """Loud samples."""
-    return array("h", [LOUD if at % 2 else -LOUD for at in range(int(seconds * rate))]).tobytes()
+    return array("h", [LOUD if at // 24 % 2 else -LOUD for at in range(int(seconds * rate))]).tobytes()
 
 
 def silence(seconds: float, rate: int = RATE) -> bytes:
@@ -95,7 +95,7 @@ class DoubleModels:
         await asyncio.sleep(0)
         return found, state + b"."
 
-    async def transcribe(self, id: str, samples: bytes) -> Heard:
+    async def transcribe(self, id: str, samples: bytes, hints: Hints) -> Heard:
         number = len(self.transcribed)
         self.transcribed.append(samples)
         try:

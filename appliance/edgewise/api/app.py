@@ -18,6 +18,7 @@ from edgewise.api.images.routes import images_router
 from edgewise.api.messages_api.routes import messages_router
 from edgewise.api.middleware import ContextMiddleware, CorsMiddleware
 from edgewise.api.pipelines.routes import pipelines_router
+from edgewise.api.realtime.routes import realtime_router
 from edgewise.api.responses_api.routes import responses_router
 from edgewise.api.routes_receipts import receipts_router
 from edgewise.api.routes_service import service_router
@@ -45,6 +46,7 @@ def create_app(deps: ApiDependencies, routers: Iterable[APIRouter] = ()) -> Fast
     app.include_router(embeddings_router(deps))
     app.include_router(speech_router(deps))
     app.include_router(transcription_router(deps))
+    app.include_router(realtime_router(deps))
     app.include_router(vision_router(deps))
     app.include_router(batches_router(deps, ENDPOINTS))
     app.include_router(pipelines_router(deps))

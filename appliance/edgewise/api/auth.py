@@ -14,13 +14,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgewise.api.context import RequestContext, context_of
 from edgewise.api.deps import Access, KeyRecord, KeyVerifier
-from edgewise.api.errors import HostRefused, error_response
+from edgewise.api.errors import HostRefused, OriginRefused, error_response
 from edgewise.core.addresses import is_loopback
 from edgewise.core.errors import EdgewiseError, NotAuthenticated, NotPermitted
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 NO_KEYS = frozenset({"", "unused", "none", "empty"})
 """What stands for no key, in any case: the clients of other servers insist on sending something."""
+KEY_SUBPROTOCOL = "openai-insecure-api-key."
 PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _SCOPES = (
     ("/v1", "inference"),
@@ -43,13 +44,11 @@ class AuthMiddleware:
         self._app = app
         self._keys = keys
         self._require_key = access.require_key
+        self._origins = frozenset(access.allowed_origins)
         self._hosts = frozenset(_host_name(host) for host in access.allowed_hosts) | {"localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": "there is no websocket here"})
-            return
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        if scope["type"] in ("http", "websocket") and scope["path"] not in OPEN_PATHS:
             context = context_of(scope)
             try:
                 self._admit(scope, context)
@@ -62,6 +61,9 @@ class AuthMiddleware:
     def _admit(self, scope: Scope, context: RequestContext) -> None:
         headers = Headers(scope=scope)
         token = bearer_token(headers)
+        if scope["type"] == "websocket":
+            self._check_origin(headers)
+            token = token or _token_of_browser(scope)
         if token:
             context.key = self._verify(token)
             check_scope(context.key.scopes, scope["path"])
@@ -80,6 +82,14 @@ class AuthMiddleware:
                 "a caller on the device itself may send 'unused' unless a key is required."
             )
         return record
+
+    def _check_origin(self, headers: Headers) -> None:
+        """Browsers let every page open a WebSocket to anywhere and say which page it is; CORS does not hold there."""
+        origin = headers.get("origin")
+        if origin is not None and origin not in self._origins:
+            raise OriginRefused(
+                f"A page of '{origin[:100]}' may not open a WebSocket here: list its origin in security.allowed_origins."
+            )
 
     def _check_host(self, headers: Headers) -> None:
         host = headers.get("host", "")
@@ -105,6 +115,15 @@ def bearer_token(headers: Headers) -> str | None:
         raise NotAuthenticated(f"The Authorization scheme '{scheme[:40]}' is not known: send 'Bearer KEY'.")
     token = token.strip()
     return None if token.lower() in NO_KEYS else token
+
+
+def _token_of_browser(scope: Scope) -> str | None:
+    """The key among the subprotocols of a WebSocket, where OpenAI's clients in browsers put it: they cannot send headers."""
+    for name in scope.get("subprotocols", ()):
+        if name.startswith(KEY_SUBPROTOCOL):
+            token = name.removeprefix(KEY_SUBPROTOCOL)
+            return None if token.lower() in NO_KEYS else token
+    return None
 
 
 def check_scope(scopes: Set[str], path: str) -> None:

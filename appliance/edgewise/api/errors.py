@@ -151,3 +151,9 @@ class HostRefused(NotPermitted):
 
     code = "host_not_allowed"
     http_status = 421
+
+
+class OriginRefused(NotPermitted):
+    """A web page of an origin that is not listed tried to open a WebSocket."""
+
+    code = "origin_not_allowed"

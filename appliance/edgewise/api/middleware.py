@@ -16,6 +16,7 @@ from edgewise.core.log import get_logger
 log = get_logger(__name__)
 QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 CLIENT_LEFT = 499
+SWITCHED = 101
 _ALLOWED_HEADERS = (
     "authorization, x-api-key, content-type, last-event-id, anthropic-version, anthropic-beta, x-edgewise-priority, "
     "x-edgewise-privacy, x-edgewise-policy, x-edgewise-receipt"
@@ -30,7 +31,7 @@ class ContextMiddleware:
         self._deps = deps
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         context = RequestContext(id=f"req_{uuid.uuid4().hex}", started=self._deps.clock.monotonic())
@@ -39,8 +40,8 @@ class ContextMiddleware:
 
         async def send_named(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
+            if message["type"] in ("http.response.start", "websocket.http.response.start", "websocket.accept"):
+                status = message.get("status", SWITCHED)
                 MutableHeaders(scope=message)["x-request-id"] = context.id
             await send(message)
 
@@ -68,13 +69,13 @@ class ContextMiddleware:
             record.error = context.error
             self._deps.requests.leave(record, status=status)
         route = getattr(scope.get("route"), "path", "other")
-        method = scope["method"] if route != "other" else "other"
+        method = scope.get("method", "GET") if route != "other" else "other"
         self._deps.metrics.requests.labels(route, method, str(status)).inc()
         write = log.debug if scope["path"] in QUIET_PATHS else log.info
         write(
             "request",
             request_id=context.id,
-            method=scope["method"],
+            method=scope.get("method", "GET"),
             path=scope["path"][:200],
             status=status,
             ms=round(seconds * 1000, 1),

@@ -60,6 +60,14 @@ class Speech:
     speed: float = 1.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What is known of speech before it is transcribed: its language, and words like those that will come."""
+
+    language: str | None = None
+    prompt: str | None = None
+
+
 class VoiceModels(Protocol):
     """The models of one session. All raise `EdgewiseError`."""
 
@@ -72,7 +80,7 @@ class VoiceModels(Protocol):
     async def probabilities(self, samples: bytes, state: bytes) -> tuple[Sequence[float], bytes]:
         """How likely each frame of whole frames is speech, and the state for the next call; b"" is the state at the beginning."""
 
-    async def transcribe(self, id: str, samples: bytes) -> Heard:
+    async def transcribe(self, id: str, samples: bytes, hints: Hints) -> Heard:
         """16-bit samples at 16 kHz, in words."""
 
     async def write(self, id: str, messages: tuple[Mapping[str, Any], ...], max_tokens: int | None) -> Writing:

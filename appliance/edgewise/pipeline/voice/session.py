@@ -24,6 +24,7 @@ from edgewise.pipeline.voice.protocols import (
     Committed,
     Failed,
     Heard,
+    Hints,
     ItemDropped,
     ItemTruncated,
     Response,
@@ -66,6 +67,7 @@ class SessionOptions:
     input_rate: int = 24_000
     output_rate: int = 24_000
     speech: Speech = field(default_factory=Speech)
+    hints: Hints = field(default_factory=Hints)
     max_tokens: int | None = None
     text_only: bool = False
 
@@ -194,6 +196,12 @@ class VoiceSession:
             )
         await self._interrupt("client_cancelled")
 
+    async def add(self, item: Item) -> str | None:
+        """Add a written item; returns the id of the one before it. Raises as `Conversation.add` does."""
+        previous = self.conversation.add(item)
+        await self._make_room()
+        return previous
+
     async def truncate(self, item_id: str, end_ms: float) -> None:
         """An answer was heard up to here. Raises as `Conversation.truncate` does."""
         await self._tell(ItemTruncated(self.conversation.truncate(item_id, end_ms)))
@@ -266,7 +274,7 @@ class VoiceSession:
                 await self._interrupt("turn_detected")
         elif isinstance(event, Paused):
             samples = self._sound.take(event.span)
-            self._guess = _Guess(asyncio.create_task(self._models.transcribe(self._item_id, samples)))
+            self._guess = _Guess(self._transcribe(samples))
         elif isinstance(event, Resumed):
             await self._drop_guess()
         else:
@@ -302,11 +310,14 @@ class VoiceSession:
             await asyncio.wait(set(self._hearing.values()), return_when=asyncio.FIRST_COMPLETED)
         guess, self._guess = self._guess, None
         item = Item(id=self._item_id, role="user", audio=True, status="in_progress")
+        task = guess.task if guess else self._transcribe(samples)
         self._item_id = _id("item")
         previous = self.conversation.add(item)
-        task = guess.task if guess else asyncio.create_task(self._models.transcribe(item.id, samples))
         self._hearing[item.id] = asyncio.create_task(self._hear(item, task), name=item.id)
         await self._tell(Committed(item, previous))
+
+    def _transcribe(self, samples: bytes) -> asyncio.Task[Heard]:
+        return asyncio.create_task(self._models.transcribe(self._item_id, samples, self._options.hints))
 
     async def _hear(self, item: Item, transcribing: asyncio.Task[Heard]) -> None:
         try:

@@ -18,7 +18,10 @@ CONTEXT: Final = 64
 """Samples before a frame that the network also sees."""
 _BLOCK: Final = 512
 """Frames of one call: memory stays small however long a recording is."""
-_STATE: Final = (1, 1, 128)
+_HIDDEN: Final = 128
+_STATE: Final = (1, 1, _HIDDEN)
+STATE_BYTES: Final = 4 * (CONTEXT + 2 * _HIDDEN)
+"""Of a `VadState` as it is passed along; zeros at the beginning."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -34,6 +37,16 @@ class VadState:
     before: Floats = field(default_factory=lambda: np.zeros(CONTEXT, dtype=np.float32))
     hidden: Floats = field(default_factory=_silent_state)
     cell: Floats = field(default_factory=_silent_state)
+
+    @classmethod
+    def unpack(cls, content: bytes) -> VadState:
+        """From `STATE_BYTES` of `pack`."""
+        before, hidden, cell = np.split(np.frombuffer(content, dtype="<f4"), (CONTEXT, CONTEXT + _HIDDEN))
+        return cls(before, hidden.reshape(_STATE), cell.reshape(_STATE))
+
+    def pack(self) -> bytes:
+        """float32, little-endian."""
+        return b"".join(part.astype("<f4").tobytes() for part in (self.before, self.hidden, self.cell))
 
 
 class Silero:
@@ -67,19 +80,30 @@ class Silero:
 
 
 class VadEncoder:
-    """`engine.encoders.engine.Encoder`: samples in (float32, little-endian), a probability for each frame out."""
+    """`engine.encoders.engine.Encoder`: samples in (float32, little-endian), a probability for each frame out.
+
+    With the option `stream` the samples follow those of an earlier request: the state stands before them, and the new one before
+    the probabilities.
+    """
 
     def __init__(self, network: Silero) -> None:
         self._network = network
 
-    def check(self, content: bytes, options: Mapping[str, Any]) -> Floats:
-        del options
+    def check(self, content: bytes, options: Mapping[str, Any]) -> tuple[Floats, VadState | None]:
         if len(content) % 4:
             raise InvalidRequest(f"A recording of {len(content)} bytes is no row of float32 samples.", param="file")
-        return np.frombuffer(content, dtype="<f4")
+        if not options.get("stream"):
+            return np.frombuffer(content, dtype="<f4"), None
+        if len(content) < STATE_BYTES:
+            raise InvalidRequest(f"A stream of {len(content)} bytes has no state before it.", param="file")
+        return np.frombuffer(content, dtype="<f4", offset=STATE_BYTES), VadState.unpack(content[:STATE_BYTES])
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[tuple[Mapping[str, Any], bytes]]:
-        return [({}, self._network.probabilities(samples).astype("<f4").tobytes()) for samples in inputs]
+        return [({}, self._one(samples, state)) for samples, state in inputs]
+
+    def _one(self, samples: Floats, state: VadState | None) -> bytes:
+        found = self._network.probabilities(samples, state).astype("<f4").tobytes()
+        return found if state is None else state.pack() + found
 
 
 def load_vad(files: ModelFiles, threads: int) -> tuple[VadEncoder, str]:
