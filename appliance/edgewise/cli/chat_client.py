@@ -104,10 +104,29 @@ class ChatClient:
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The JSON of a POST, with a JSON body or none, which may take as long as it takes. Raises as `get` does."""
+        return self.fetch(path, body).json()
+
+    def fetch(self, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        """The answer to a POST whatever its form, which may take as long as it takes. Raises as `get` does."""
         with self._translated():
             response = self._client.post(path, json=body, timeout=httpx.Timeout(10.0, read=None))
         _check(response)
-        return response.json()
+        return response
+
+    def pieces(self, path: str, body: Mapping[str, Any]) -> Iterator[bytes]:
+        """The bytes of the answer to a POST as they come. Raises as `get` does, or `AnswerBroken` in the middle."""
+        with self._translated(), self._client.stream("POST", path, json=body) as response:
+            _check(response)
+            yield from response.iter_bytes()
+
+    def send_file(self, path: str, field: str, name: str, content: bytes, fields: Mapping[str, str]) -> httpx.Response:
+        """The answer to a form with a file, which may take as long as it takes. Raises as `get` does."""
+        with self._translated():
+            response = self._client.post(
+                path, data=fields, files={field: (name, content)}, timeout=httpx.Timeout(10.0, read=None, write=60.0)
+            )
+        _check(response)
+        return response
 
     def delete(self, path: str) -> Any:
         """The JSON of a DELETE. Raises as `get` does."""

@@ -30,6 +30,8 @@ from edgewise.cli import (
     ps,
     receipts,
     serve,
+    speak,
+    transcribe,
     vision,
 )
 from edgewise.cli.exit_codes import ExitCode, exit_code
@@ -79,6 +81,8 @@ def build() -> typer.Typer:
     app.add_typer(jobs.app, name="jobs")
     app.add_typer(pipelines.app, name="pipelines")
     app.add_typer(vision.app, name="vision")
+    app.command("speak")(speak.speak)
+    app.command("transcribe")(transcribe.transcribe)
     app.command("plan")(plan.plan)
     app.command("receipts")(receipts.receipts)
     app.command("doctor")(doctor.doctor)

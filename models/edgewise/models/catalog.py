@@ -72,6 +72,7 @@ BUILT_IN: Final[tuple[CatalogEntry, ...]] = (
     WHISPER_BASE,
     WHISPER_TINY_EN,
     SILERO_VAD,
+    KOKORO,
     PIPER_JOE,
 )
 

@@ -7,10 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 
-import av
-import numpy as np
-import numpy.typing as npt
-
 SoundFormat = Literal["wav", "flac", "mp3", "opus", "aac", "pcm"]
 SOUND_FORMATS: Final[tuple[str, ...]] = get_args(SoundFormat)
 MEDIA_TYPES: Final[Mapping[SoundFormat, str]] = {
@@ -26,8 +22,6 @@ PCM_RATE: Final = 24_000
 
 _UNKNOWN: Final = 0xFFFFFFFF
 _WIDTH: Final = 2
-
-Samples = npt.NDArray[np.int16]
 
 
 class SoundWriter(Protocol):
@@ -96,7 +90,7 @@ class _Wav:
 
 class _Pcm:
     def __init__(self, rate: int) -> None:
-        self._resampler = None if rate == PCM_RATE else av.AudioResampler("s16", "mono", PCM_RATE)
+        self._resampler = None if rate == PCM_RATE else _ffmpeg().AudioResampler("s16", "mono", PCM_RATE)
         self._rate = rate
 
     def write(self, samples: bytes) -> bytes:
@@ -127,7 +121,7 @@ class _Encoded:
     def __init__(self, codec: _Codec, rate: int) -> None:
         self._sink = _Sink()
         options = dict(codec.options or {})
-        self._container: Any = av.open(self._sink, "w", format=codec.container, container_options=options)
+        self._container = _ffmpeg().open(self._sink, "w", format=codec.container, container_options=options)
         stream: Any = self._container.add_stream(codec.codec, rate=codec.rate or rate)
         stream.layout = "mono"
         if codec.bit_rate is not None:
@@ -146,9 +140,16 @@ class _Encoded:
         return self._sink.take()
 
 
+def _ffmpeg() -> Any:
+    """PyAV; loaded by the first request that needs it, since a device that never speaks need not hold it in memory."""
+    import av
+
+    return av
+
+
 def _frame(samples: bytes, rate: int) -> Any:
-    array: Samples = np.frombuffer(samples, dtype=np.int16).reshape(1, -1)
-    frame = av.AudioFrame.from_ndarray(array, format="s16", layout="mono")
+    frame = _ffmpeg().AudioFrame("s16", "mono", len(samples) // _WIDTH, 1)
+    frame.planes[0].update(samples)
     frame.sample_rate = rate
     return frame
 

@@ -56,8 +56,11 @@ def _path(files: ModelFiles, name: str) -> Path:
 
 
 def _session(path: Path, threads: int) -> Any:
+    """Measured (docs/speech.md): without its arena ONNX Runtime takes three times as much at its peak; patterns of memory are
+    kept for every length that comes; and threads that spin burn the time of others while little is to be done."""
     options = options_for(threads)
-    options.enable_cpu_mem_arena = False  # lengths vary: an arena keeps the largest for ever
+    options.enable_mem_pattern = False
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return open_session(path, options)
     except Exception as error:  # its errors have no common class but this
