@@ -2,7 +2,8 @@
 
 After every step: no page is lost or held twice, nobody writes to a shared page (the harness checks), the cache holds what each
 sequence has computed (likewise), promised host memory stays within its bound and covers what is there, and nobody is preempted
-by what is not more urgent. In the end everything finishes with its undisturbed answer and every page is back.
+by what is not more urgent. Prompts have pictures, whose rows must be there when they are computed, and which may have to be whole.
+In the end everything finishes with its undisturbed answer and every page is back.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from edgewise.engine.pages import MOVED
 from edgewise.engine.request import Priority
 from edgewise.engine.sequence import Sequence
-from tests.fakes.scheduling import FakeMover, Harness, answer, request
+from tests.fakes.scheduling import FakeMover, Harness, answer, picture, request
 
 PAGES = 14
 MAX_IDLE = 60  # steps in which the most urgent sequence may get nothing: the pacer's bursts are 24 apart
@@ -43,15 +44,34 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(
         prompt=st.lists(st.integers(0, 2), min_size=1, max_size=30),
+        media=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 12), st.integers(0, 2)), max_size=3),
+        whole=st.booleans(),
         max_tokens=st.integers(1, 20),
         priority=st.sampled_from(list(Priority)),
         key=st.sampled_from("ab"),
         salt=st.sampled_from(["", "tenant"]),
     )
-    def ask(self, prompt: list[int], max_tokens: int, priority: Priority, key: str, salt: str) -> None:
+    def ask(
+        self,
+        prompt: list[int],
+        media: list[tuple[int, int, int]],
+        whole: bool,
+        max_tokens: int,
+        priority: Priority,
+        key: str,
+        salt: str,
+    ) -> None:
+        """`media`: tokens before each, its rows, and which one it is."""
         name = str(self.count)
         self.count += 1
-        asked = request(name, prompt, max_tokens, priority=priority, key=key, salt=salt)
+        pictures, at = [], 0
+        for before, count, which in media:
+            at += before
+            if at + count <= len(prompt):
+                pictures.append(picture(at, count, which, whole=whole))
+                prompt[at : at + count] = [7] * count
+            at += count
+        asked = request(name, prompt, max_tokens, priority=priority, key=key, salt=salt, media=pictures)
         self.live[name] = self.harness.scheduler.add(asked)
         self.expected[name] = answer(prompt, max_tokens)
 
@@ -84,10 +104,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         scheduler = self.harness.scheduler
         before = list(scheduler.running)
         progress = {name: (s.computed, len(s.tokens)) for name, s in self.live.items()}
-        self.harness.step()
+        plan = self.harness.step()
+        served = [*scheduler.running, *(work.sequence for work in plan.work)]  # some have ended with this step
         pushed_out = [s for s in before if s in scheduler.waiting]
         for victim in pushed_out:
-            assert any(s.order < victim.order for s in scheduler.running), f"{victim} was preempted in vain"
+            assert any(s.order < victim.order for s in served), f"{victim} was preempted in vain"
         for name in [name for name in self.live if name in self.harness.done]:
             del self.live[name]
         self._check_progress(progress)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from edgewise.core.clock import FakeClock
+from edgewise.engine.chunking import MediaKey, MediaPlan, key_of
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.pages import PagePool
 from edgewise.engine.request import GenerateRequest, Priority, SamplingParams
-from edgewise.engine.scheduler import Scheduler, StepPlan
+from edgewise.engine.scheduler import Scheduler, StepPlan, Work
 from edgewise.engine.sequence import Sequence
 from edgewise.engine.spill import SpillSpace
 from edgewise.engine.tiering import NoTiers
+from edgewise.models.multimodal.media import Media
 
 PAGE = 4
 
@@ -27,11 +30,59 @@ def request(
     deadline_s: float | None = None,
     salt: str = "",
     key: str = "",
+    media: Seq[Media] = (),
 ) -> GenerateRequest:
-    sampling = SamplingParams(max_tokens=max_tokens)
     return GenerateRequest(
-        id=name, prompt=tuple(prompt), sampling=sampling, priority=priority, deadline_s=deadline_s, salt=salt, key=key
+        id=name,
+        prompt=tuple(prompt),
+        sampling=SamplingParams(max_tokens=max_tokens),
+        priority=priority,
+        deadline_s=deadline_s,
+        salt=salt,
+        key=key,
+        media=tuple(media),
     )
+
+
+def picture(start: int, count: int, name: int = 0, *, whole: bool = False) -> Media:
+    """A medium whose placeholders stand for rows that are its own."""
+    return Media(
+        kind="image",
+        start=start,
+        count=count,
+        digest=bytes([name]) * 32,
+        content=b"",
+        shape=(0,),
+        whole=whole,
+    )
+
+
+class FakeRows:
+    """Media that are encoded, by name, at most `limit` rows of them; the longest unused go first."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held: dict[MediaKey, int] = {}
+        self.encoded = 0
+
+    def ready(self, key: MediaKey) -> bool:
+        return key in self.held
+
+    def fits(self, medium: Media, keep: Collection[MediaKey]) -> bool:
+        return sum(self.held.get(key, 0) for key in keep) + medium.count <= self.limit
+
+    def encode(self, plan: MediaPlan) -> None:
+        """What `engine.senses` does before a step."""
+        if plan.encode is not None:
+            key, medium = plan.encode
+            for stays in (plan.used | plan.keep, plan.used):
+                for old in [old for old in self.held if old not in stays]:
+                    if sum(self.held.values()) + medium.count > self.limit:
+                        del self.held[old]
+            self.held[key] = medium.count
+            self.encoded += 1
+        assert sum(self.held.values()) <= self.limit
+        assert plan.used <= self.held.keys(), "rows are needed that are not there"
 
 
 class FakeMover:
@@ -93,6 +144,7 @@ class Harness:
     tiered: bool = False
     spill_pages: int = 0
     ageing_s: float = 0.0
+    rows_limit: int = 16
     clock: FakeClock = field(default_factory=FakeClock)
 
     def __post_init__(self) -> None:
@@ -104,6 +156,7 @@ class Harness:
         self.spill = SpillSpace(mover, self.spill_pages * mover.page_bytes, now=self.clock.monotonic)
         self.pool = PagePool(self.pages, tiers=tiers, spill=self.spill)
         self.pacer = Pacer(max_step_tokens=self.step_tokens, grain=2)
+        self.rows = FakeRows(self.rows_limit)
         self.scheduler = Scheduler(
             self.pool,
             page_tokens=PAGE,
@@ -114,19 +167,23 @@ class Harness:
             now=self.clock.monotonic,
             tiers=tiers,
             ageing_s=self.ageing_s,
+            rows=self.rows,
         )
         self.done: dict[str, list[int]] = {}
 
     def step(self) -> StepPlan:
         plan = self.scheduler.schedule()
+        self.rows.encode(plan.media)
+        assert plan.prefilling <= self.step_tokens
         for work in plan.work:
+            self._check_media(work, plan)
             sequence = work.sequence
             for position in range(work.start, work.start + work.count):
                 page = sequence.pages[position // PAGE]
                 assert self.pool.users(page) == 1, "a shared page is written"
                 if position % PAGE == 0:
                     self.memory[page] = {}
-                self.memory.setdefault(page, {})[position % PAGE] = sequence.tokens[position]
+                self.memory.setdefault(page, {})[position % PAGE] = content(sequence, position)
         if plan.work:
             self.pacer.observe(decoding=plan.decoding, load=plan.load, seconds=0.001 + 0.0001 * plan.prefilling)
         for work in plan.work:
@@ -138,7 +195,14 @@ class Harness:
 
     def _check_cache(self, sequence: Sequence, upto: int) -> None:
         held = [self.memory[sequence.pages[p // PAGE]][p % PAGE] for p in range(upto)]
-        assert held == sequence.tokens[:upto]
+        assert held == [content(sequence, position) for position in range(upto)]
+
+    def _check_media(self, work: Work, plan: StepPlan) -> None:
+        """Rows are there for every placeholder, and no medium that must be whole is cut."""
+        end = work.start + work.count
+        for medium in work.sequence.spans.within(work.start, end):
+            assert key_of(work.sequence, medium) in plan.media.used
+            assert not medium.whole or end >= medium.end, "a medium is cut"
 
     def _draw(self, sequence: Sequence) -> None:
         sequence.tokens.append(sum(sequence.tokens) * 31 % 101)
@@ -152,6 +216,13 @@ class Harness:
                 return
             self.step()
         raise AssertionError(f"not done after {limit} steps: {self.scheduler!r}")
+
+
+def content(sequence: Sequence, position: int) -> int:
+    """What the cache holds of a token: a placeholder is the row of its medium."""
+    for medium in sequence.spans.within(position, position + 1):
+        return 10_000 + 1000 * medium.digest[0] + position - medium.start
+    return sequence.tokens[position]
 
 
 def answer(prompt: Seq[int], max_tokens: int) -> list[int]:

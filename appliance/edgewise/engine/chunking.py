@@ -52,7 +52,7 @@ class MediaPlan:
     Attributes:
         encode: What is encoded before it.
         used: Whose rows it needs.
-        keep: Whose rows stay while something is encoded.
+        keep: Whose rows are needed soon, and so stay if they can while something is encoded.
     """
 
     encode: tuple[MediaKey, Media] | None = None
@@ -108,16 +108,36 @@ class Chunks:
         if end == start:
             return Chunk(0, wait=True)
         for medium in spans.within(start, end):
-            key = key_of(sequence, medium)
-            planned = plan.encode is not None and plan.encode[0] == key
-            if not planned and not self._rows.ready(key):
-                keep = plan.used if first else plan.used | self._needed_soon(running)
-                if plan.encode is not None or not patient or not self._rows.fits(medium, keep):
-                    count = max(0, medium.start - start)
-                    return Chunk(count, wait=count == 0 and not patient)
-                plan.encode, plan.keep = (key, medium), frozenset(keep)
-            plan.used.add(key)
+            if not self._reaches(sequence, medium, plan, running, first=first, patient=patient):
+                count = max(0, medium.start - start)
+                return Chunk(count, wait=count == 0 and not patient)
+            plan.used.add(key_of(sequence, medium))
         return Chunk(end - start)
+
+    def _reaches(
+        self,
+        sequence: Sequence,
+        medium: Media,
+        plan: MediaPlan,
+        running: Iterable[Sequence],
+        *,
+        first: bool,
+        patient: bool,
+    ) -> bool:
+        """Whether this step can have a medium's rows, beside those that it has already."""
+        key = key_of(sequence, medium)
+        if plan.encode is not None:
+            fresh, fresh_medium = plan.encode
+            return key == fresh or (
+                self._rows.ready(key) and self._rows.fits(fresh_medium, {*plan.used, key} - {fresh})
+            )
+        if self._rows.ready(key):
+            return True
+        keep = plan.used if first else plan.used | self._needed_soon(running)
+        if not patient or not self._rows.fits(medium, keep):
+            return False
+        plan.encode, plan.keep = (key, medium), frozenset(keep)
+        return True
 
     def _needed_soon(self, running: Iterable[Sequence]) -> set[MediaKey]:
         """Rows that are there and that running prompts come to next."""

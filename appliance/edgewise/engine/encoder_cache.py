@@ -65,10 +65,12 @@ class EncoderCache:
                 self._rows.move_to_end(key)
             return rows
 
-    def make_room(self, size: int, keep: Collection[MediaKey]) -> None:
-        """Forget what was used longest ago, but for `keep`, until `size` bytes more are within the limit."""
+    def make_room(self, size: int, used: frozenset[MediaKey], keep: frozenset[MediaKey] = frozenset()) -> None:
+        """Forget what was used longest ago until `size` bytes more are within the limit, what is in `keep` only if need be, what
+        is `used` by this step not at all."""
         with self._lock:
-            self._forget_until(self.limit - size, keep)
+            self._forget_until(self.limit - size, used | keep)
+            self._forget_until(self.limit - size, used)
 
     def put(self, key: MediaKey, rows: torch.Tensor) -> None:
         """Keep rows for which there is room."""

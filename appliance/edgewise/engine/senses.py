@@ -116,7 +116,7 @@ class Senses:
         return rows
 
     def _encode(self, key: MediaKey, medium: Media, plan: MediaPlan) -> torch.Tensor:
-        self.cache.make_room(self.cache.size_of(medium), plan.keep | plan.used)
+        self.cache.make_room(self.cache.size_of(medium), frozenset(plan.used), plan.keep)
         (rows,) = self._encoder.encode([medium])
         if rows.shape[0] != medium.count:
             raise EngineFault(
