@@ -123,22 +123,21 @@ class TranscribeRun(RunBase[TranscribeTask, _Part, Heard]):
         self._first_s = self._last_s if self._first_s is None and chunk.segments else self._first_s
         text = "".join(segment.text for segment in chunk.segments)
         text = text if part.characters else text.lstrip()
-        if self._passage is not None:
-            piece = TextChunk(
-                sequence=0,
-                offset=part.characters,
-                text=text,
-                token_ids=tuple(id for segment in chunk.segments for id in segment.tokens),
-                finish="stop" if chunk.finish is not None else None,
-            )
-            shown = await self._passage.pass_on(piece)
-            part.characters += len(text)
-            if shown is None:
-                return Heard(text="", segments=chunk.segments, finish=chunk.finish)
-            text = "".join(one for one in shown.ordered if isinstance(one, str))
-        else:
-            part.characters += len(text)
-        return Heard(text=text, segments=chunk.segments, finish=chunk.finish)
+        offset, part.characters = part.characters, part.characters + len(text)
+        if self._passage is None:
+            return Heard(text=text, segments=chunk.segments, finish=chunk.finish)
+        piece = TextChunk(
+            sequence=0,
+            offset=offset,
+            text=text,
+            token_ids=tuple(id for segment in chunk.segments for id in segment.tokens),
+            finish="stop" if chunk.finish is not None else None,
+        )
+        shown = await self._passage.pass_on(piece)
+        if shown is None:
+            return Heard(text="", segments=chunk.segments, finish=chunk.finish)
+        text = "".join(one for one in shown.ordered if isinstance(one, str))
+        return Heard(text=text, segments=chunk.segments, finish=shown.finish)
 
     def receipt(self) -> TranscribeReceipt:
         task, hearing = self.task, self._parts[0].hearing
