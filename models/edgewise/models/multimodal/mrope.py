@@ -30,7 +30,7 @@ def rope_positions(length: int, media: Iterable[Media]) -> Positions:
             continue
         positions[:, done : one.start] = np.arange(origin, origin + one.start - done)
         origin += one.start - done
-        placed = _grid_positions(one.grid, one.second)
+        placed = grid_positions(one.grid, one.second)
         positions[:, one.start : one.end] = origin + placed
         origin += int(placed.max()) + 1
         done = one.end
@@ -38,8 +38,8 @@ def rope_positions(length: int, media: Iterable[Media]) -> Positions:
     return positions
 
 
-def _grid_positions(grid: tuple[int, int, int], second: float) -> Positions:
-    """[3, frames * rows * columns], from 0 on."""
+def grid_positions(grid: tuple[int, int, int], second: float) -> Positions:
+    """[3, frames * rows * columns] of a medium with a grid, from 0 on; `second` as in `Media`."""
     frames, rows, columns = grid
     times = np.array([math.floor(frame * second) if second else frame for frame in range(frames)], dtype=np.int64)
     axes = np.meshgrid(times, np.arange(rows), np.arange(columns), indexing="ij")

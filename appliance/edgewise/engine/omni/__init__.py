@@ -1,0 +1,1 @@
+"""The engine process of models that answer in text and in speech: three stages in turns on one device."""
