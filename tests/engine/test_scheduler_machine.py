@@ -2,8 +2,8 @@
 
 After every step: no page is lost or held twice, nobody writes to a shared page (the harness checks), the cache holds what each
 sequence has computed (likewise), promised host memory stays within its bound and covers what is there, and nobody is preempted
-by what is not more urgent. Prompts have pictures, whose rows must be there when they are computed, and which may have to be whole.
-In the end everything finishes with its undisturbed answer and every page is back.
+by what is not more urgent. Prompts have pictures, whose rows must be there when they are computed; some must be whole. In
+the end everything finishes with its undisturbed answer and every page is back.
 """
 
 from __future__ import annotations
