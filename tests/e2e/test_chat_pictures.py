@@ -43,8 +43,8 @@ def told_the_same(service: str, model: str, count: int) -> None:
     shown = {"image": data_url(label()), "top": 3}
     labels = httpx.post(f"{service}/edgewise/v1/vision/classify", json=shown, timeout=TIMEOUT_S).json()["labels"]
     names = [one["name"] for one in labels if one["score"] >= 0.2]
-    shows = f"It shows: {', '.join(names)}." if names else "It is not known what it shows."
-    words = "\n".join(["A picture. Text in it:", *LABEL, shows, "what does this label say?"])
+    shows = [f"It shows: {', '.join(names)}."] if names else []
+    words = "\n".join(["A picture. Text in it:", *LABEL, *shows, "what does this label say?"])
     usage = chat(service, model, [{"role": "user", "content": words}]).json()["usage"]
     assert usage["prompt_tokens"] == count
     assert usage["prompt_tokens_details"]["cached_tokens"] >= (count - 1) // 16 * 16 > 48

@@ -136,16 +136,17 @@ def _described(attachment: Attachment, looks: Sequence[tuple[ServedEncoder, Look
 
 def words(seen: Mapping[Role, Mapping[str, Any]]) -> tuple[str, bool]:
     """What models saw, by their role, as a text for a prompt; and whether text in the picture was cut off."""
-    sentences = ["A picture."]
-    cut = False
-    if "ocr" in seen:
-        text = "\n".join(line["text"] for line in seen["ocr"]["lines"])
-        cut = len(text) > MOST_CHARACTERS
-        sentences.append(f"Text in it:\n{text[:MOST_CHARACTERS]}\n" if text else "There is no text in it.")
-    if "vision" in seen:
-        names = [label["name"] for label in seen["vision"]["labels"] if label["score"] >= LEAST_SCORE]
-        sentences.append(f"It shows: {', '.join(names)}." if names else "It is not known what it shows.")
-    return " ".join(sentences).replace("\n ", "\n").strip(), cut
+    text = "\n".join(line["text"] for line in seen["ocr"]["lines"]) if "ocr" in seen else ""
+    labels = seen["vision"]["labels"] if "vision" in seen else ()
+    names = [label["name"] for label in labels if label["score"] >= LEAST_SCORE]
+    told = f"A picture. Text in it:\n{text[:MOST_CHARACTERS]}" if text else "A picture."
+    if "ocr" in seen and not text:
+        told += " There is no text in it."
+    if names:
+        told += ("\n" if text else " ") + f"It shows: {', '.join(names)}."
+    elif "vision" in seen and not text:
+        told += " It is not known what it shows."
+    return told, len(text) > MOST_CHARACTERS
 
 
 def _receipt(attachment: Attachment, looker: ServedEncoder, found: Look) -> LookReceipt:
