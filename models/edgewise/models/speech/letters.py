@@ -15,6 +15,7 @@ _PRIMARY: Final = "\u02c8"
 _RULES: Final = tuple(
     (re.compile(before), spelling, re.compile(after), sounds)
     for before, spelling, after, sounds in (
+        *(("", f"{vowel}tion", "", f"{sound}\u0283\u0259n") for vowel, sound in zip("aeou", "AiOu", strict=True)),
         ("", "tion", "", "\u0283\u0259n"),
         ("", "ssion", "", "\u0283\u0259n"),
         ("[aeiou]$", "sion", "", "\u0292\u0259n"),
