@@ -120,7 +120,7 @@ async def _file(name: str, value: UploadFile | str, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise PayloadTooLarge(f"'{name}' is larger than this service accepts ({max_bytes} bytes).", param=name)
     if not data:
-        raise InvalidRequest(f"'{name}' is empty.", param=name)
+        raise InvalidRequest(f"'{name}' is empty: send the whole file.", param=name)
     return data
 
 
