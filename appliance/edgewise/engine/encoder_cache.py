@@ -88,12 +88,10 @@ class EncoderCache:
             with self._lock:
                 self._forget_until(max(0, self._nbytes() - excess), ())
 
-    def clear(self) -> int:
-        """Forget everything; returns the number of media."""
+    def clear(self) -> None:
+        """Forget everything."""
         with self._lock:
-            count = len(self._rows)
             self._rows.clear()
-            return count
 
     def stats(self) -> EncoderCacheStats:
         with self._lock:

@@ -255,12 +255,13 @@ class Engine:
         self._notices.listen(listener)
 
     def clear_cache(self, tier: CacheTier | None) -> dict[str, int]:
-        """Device pages that nobody uses go first: they would be copied into the tiers below."""
+        """Device pages that nobody uses go first: they would be copied into the tiers below. With them go the rows of media,
+        which are no pages and not counted."""
         cleared = {"device": self._scheduler.pages.drop_cached()} if tier in (None, "device") else {}
         if self._tiered is not None and tier != "device":
             cleared |= self._tiered.clear(tier)
         if self._senses is not None and tier in (None, "device"):
-            cleared["encoder"] = self._senses.cache.clear()
+            self._senses.cache.clear()
         return cleared
 
     def pages(self, order: PageOrder) -> PageReply:

@@ -9,7 +9,7 @@ from edgewise.core.sizes import mib
 from edgewise.engine.ledger import SHRINK_MARK
 from edgewise.engine.numerics import Numerics
 from edgewise.models.decoder.kv_formats import NetworkConfig, kv_formats, kv_label
-from edgewise.models.decoder.memory import kv_bytes_per_token, weight_bytes, workspace_bytes
+from edgewise.models.decoder.memory import encoder_bytes, kv_bytes_per_token, weight_bytes, workspace_bytes
 from edgewise.models.multimodal.config import MultimodalConfig
 from edgewise.models.whisper.config import WhisperSizes
 
@@ -19,11 +19,15 @@ MIN_CONTEXT = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitReport:
-    """Sizes in bytes. `fits` is False with a `reason` when the model cannot be served within the budget."""
+    """Sizes in bytes; `encoder` is the part of the weights that sees or hears, `media` is room for what it made.
+
+    `fits` is False with a `reason` when the model cannot be served within the budget.
+    """
 
     available: int
     budget: int
     weights: int
+    encoder: int
     workspace: int
     media: int
     kv_format: str
@@ -48,7 +52,8 @@ class FitReport:
         lines = [
             f"available now     {mib(self.available):>14}",
             f"budget            {mib(self.budget):>14}   ({self.budget / max(1, self.available):.0%} of it)",
-            f"weights           {mib(self.weights):>14}   ({self.numerics.dtype}, quantize {self.numerics.quantize})",
+            f"weights           {mib(self.weights):>14}   ({self.numerics.dtype}, quantize {self.numerics.quantize}"
+            f"{self._of_encoder()})",
             f"workspace         {mib(self.workspace):>14}   (activations and logits of the largest step)",
             *self._of_media(),
             f"KV cache          {mib(self.kv):>14}   ({self.kv_format}, {self.kv_per_token:,} bytes a token, "
@@ -58,6 +63,9 @@ class FitReport:
             *self.numerics.why,
         ]
         return [*lines, ("fits: " if self.fits else "does not fit: ") + self.reason]
+
+    def _of_encoder(self) -> str:
+        return f"; {mib(self.encoder)} of them see or hear" if self.encoder else ""
 
     def _of_media(self) -> list[str]:
         return [f"media             {mib(self.media):>14}   (encoded pictures and sound)"] if self.media else []
@@ -101,6 +109,7 @@ def fit(
         available=available,
         budget=budget,
         weights=weights,
+        encoder=encoder_bytes(config, numerics.dtype),
         workspace=workspace,
         media=media,
         kv_format=kv_label(kv_formats(config, numerics.kv_dtype, numerics.dtype)),

@@ -17,7 +17,7 @@ def weight_bytes(config: NetworkConfig, dtype: str) -> int:
     if isinstance(config, LongTailConfig):
         return config.weight_bytes(dtype)
     if isinstance(config, MultimodalConfig):
-        return weight_bytes(config.text, dtype) + config.tower_elements * _BYTES[dtype]
+        return weight_bytes(config.text, dtype) + encoder_bytes(config, dtype)
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     hidden = config.hidden_size
     attention = (queries + 2 * keys) * hidden + hidden * queries
@@ -29,6 +29,11 @@ def weight_bytes(config: NetworkConfig, dtype: str) -> int:
     ropes = {config.rope_of(layer) for layer in range(config.num_layers)} - {None}
     rope = len(ropes) * config.max_position * config.rotary_dim
     return weights * _BYTES[dtype] + (norms + rope) * _FLOAT_BYTES
+
+
+def encoder_bytes(config: NetworkConfig, dtype: str) -> int:
+    """The part of `weight_bytes` that a model sees or hears with."""
+    return config.tower_elements * _BYTES[dtype] if isinstance(config, MultimodalConfig) else 0
 
 
 def _feed_forward(config: DecoderConfig, layer: int) -> int:
