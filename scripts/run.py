@@ -1,4 +1,4 @@
-"""`make run`: pull the starter models, then `edgewise demo`, whose device goes on serving.
+"""`make run`: pull the models that write and draw, then `edgewise demo`, whose device goes on serving.
 
 With `--once` the services are ended after the three acts: exit code 0 if all went well, otherwise 1 or another with the reason.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from scripts.service import edgewise_command, free_port, port_is_free, port_owner
 
-MODELS = ("starter", "starter-pictures")
+MODELS = ("smollm2-135m-instruct", "starter-pictures")
 DEFAULT_PORT = 8400
 
 

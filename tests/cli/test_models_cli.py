@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from edgewise.core.sizes import file_size
-from edgewise.models.catalog import BUILT_IN
+from edgewise.models.catalog import BUILT_IN, SETS
 from tests.fakes.gguf import gguf_bytes
 
+MEMBERS = list(SETS["starter"])
 RUN = (
     "import sys\n"
     "from edgewise.cli.models import app\n"
@@ -68,7 +69,7 @@ def test_the_life_of_a_model_in_json(home: Path, catalogued: bytes) -> None:
     listed = as_json(home, "list")
     assert listed["installed"] == []
     assert [entry["name"] for entry in listed["available"]] == [*(entry.name for entry in BUILT_IN), "own"]
-    assert listed["sets"] == {"starter": ["smollm2-135m-instruct"]}
+    assert listed["sets"] == {"starter": MEMBERS}
     (pulled,) = as_json(home, "pull", "own")["pulled"]
     assert (pulled["name"], pulled["size"], pulled["context"]) == ("own", len(catalogued), 4096)
     assert as_json(home, "list")["installed"] == [pulled]
@@ -80,12 +81,16 @@ def test_the_life_of_a_model_in_json(home: Path, catalogued: bytes) -> None:
 
 def test_a_set_stands_for_its_models(home: Path, catalogued: bytes, tmp_path: Path) -> None:
     absent = as_json(home, "show", "starter")
-    assert absent == {"name": "starter", "installed": False, "members": ["smollm2-135m-instruct"]}
+    assert absent == {"name": "starter", "installed": False, "members": MEMBERS}
     assert models(home, "rm", "starter").returncode == 5
-    as_json(home, "import", str(tmp_path / "own.gguf"), "--name", "smollm2-135m-instruct")
+    *others, last = MEMBERS
+    for name in others:
+        as_json(home, "import", str(tmp_path / "own.gguf"), "--name", name)
+    assert as_json(home, "show", "starter")["installed"] is False
+    as_json(home, "import", str(tmp_path / "own.gguf"), "--name", last)
     assert as_json(home, "show", "starter")["installed"] is True
-    assert "members    smollm2-135m-instruct" in models(home, "show", "starter").stdout
-    assert as_json(home, "rm", "starter") == {"name": "starter", "freed": len(catalogued)}
+    assert f"members    {', '.join(MEMBERS)}" in models(home, "show", "starter").stdout
+    assert as_json(home, "rm", "starter") == {"name": "starter", "freed": len(catalogued)}, "they share one blob"
     assert as_json(home, "list")["installed"] == []
 
 
@@ -97,7 +102,7 @@ def test_text_has_plain_progress_lines_and_data_apart(home: Path, catalogued: by
     assert "sha256:" in done.stdout
     listed = models(home, "list")
     assert not any(line.endswith(" ") for line in listed.stdout.splitlines()), "no padding in a pipe"
-    assert "`starter` stands for smollm2-135m-instruct." in listed.stderr
+    assert f"`starter` stands for {', '.join(MEMBERS)}." in listed.stderr
     for arguments, expected in ((["list"], "installed"), (["show", "own"], "licence_model"), (["verify"], "ok")):
         text = models(home, *arguments)
         assert text.returncode == 0

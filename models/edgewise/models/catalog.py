@@ -76,7 +76,17 @@ BUILT_IN: Final[tuple[CatalogEntry, ...]] = (
     PIPER_JOE,
 )
 
-SETS: Final[Mapping[str, tuple[str, ...]]] = {"starter": ("smollm2-135m-instruct",)}
+SETS: Final[Mapping[str, tuple[str, ...]]] = {
+    "starter": (
+        "smollm2-135m-instruct",
+        "minilm",
+        "efficientnet-lite0",
+        "rapidocr",
+        "whisper-base",
+        "silero-vad",
+        "kokoro",
+    )
+}
 """Names that stand for several models, at most one of each role; pulling one pulls all."""
 
 
