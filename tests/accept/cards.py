@@ -13,7 +13,9 @@ import torch
 
 from edgewise.models.encoders.card_ladder import CardLadder, Reference
 from edgewise.models.encoders.ladder import Candidate
+from edgewise.models.encoders.layers import TransformerLayer
 from edgewise.models.encoders.record import CandidateRecord
+from edgewise.models.vision.efficientnet import SIDE
 from edgewise.models.vision.load_labels import read_photos
 from tests.accept.line import NotRun, progress
 
@@ -28,23 +30,28 @@ def need_card() -> None:
 
 
 class Vit(torch.nn.Module):
-    """ViT-B/16 with random weights, as transformers has it: pictures [n, 3, 224, 224] to states [n, 197, 768]."""
+    """ViT-B/16 with random weights: pictures [n, 3, 224, 224] to states [n, 197, 768]."""
 
-    def __init__(self, **sizes: Any) -> None:
-        from transformers import ViTConfig, ViTModel
-
+    def __init__(self, *, width: int = 768, layers: int = 12, heads: int = 12, inner: int = 3072) -> None:
         super().__init__()
         torch.manual_seed(0)
-        model: Any = ViTModel(ViTConfig(**sizes), add_pooling_layer=False)
-        self.model = model.eval()
+        self.patches = torch.nn.Conv2d(3, width, 16, 16)
+        self.first = torch.nn.Parameter(torch.randn(1, 1, width) * 0.02)
+        self.places = torch.nn.Parameter(torch.randn(1, 1 + (SIDE // 16) ** 2, width) * 0.02)
+        self.layers = torch.nn.ModuleList(TransformerLayer(width, heads, inner, 1e-12) for _ in range(layers))
+        self.norm = torch.nn.LayerNorm(width, 1e-12)
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        states: torch.Tensor = self.model(pictures).last_hidden_state
-        return states
+        patches = self.patches(pictures).flatten(2).transpose(1, 2)
+        states = torch.cat([self.first.expand(patches.shape[0], -1, -1), patches], dim=1) + self.places
+        for layer in self.layers:
+            states = layer(states)
+        normed: torch.Tensor = self.norm(states)
+        return normed
 
 
 def vit_reference() -> Reference:
-    return Reference(module=Vit().eval(), judged=read_photos(PHOTOS / "gate"), gate=GATE)
+    return Reference(module=Vit().eval().requires_grad_(False), judged=read_photos(PHOTOS / "gate"), gate=GATE)
 
 
 def climb(reference: Reference, folder: Path, **options: Any) -> tuple[Candidate, list[CandidateRecord]]:

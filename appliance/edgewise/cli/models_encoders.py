@@ -18,7 +18,7 @@ from edgewise.models.manifest import Manifest, Role
 from edgewise.models.store import Store
 from edgewise.serving.encoders import ladder_options
 
-_ROLES: Final[tuple[Role, ...]] = ("embeddings", "vision")
+_ROLES: Final[tuple[Role, ...]] = ("embeddings", "speech-to-text", "vision")
 """Of encoders that have a ladder."""
 
 
@@ -54,7 +54,7 @@ def _encoders(store: Store, name: str | None) -> Iterator[Manifest]:
     manifest = store.manifest(name)
     if manifest.info.role not in _ROLES:
         raise InvalidRequest(
-            f"'{name}' is a model for {manifest.info.role}; those for {' and '.join(_ROLES)} have a ladder.",
+            f"'{name}' is a model for {manifest.info.role}; those for {', '.join(_ROLES)} have a ladder.",
             param="name",
         )
     store.resolve(name, manifest.info.role)  # says what is wrong with it

@@ -26,6 +26,7 @@ ENCODER_ROLES: Final[tuple[Role, ...]] = ("embeddings", "ocr", "text-to-speech",
 """Of models that answer at once."""
 _SAMPLES: Final[Mapping[Role, tuple[str, str]]] = {
     "embeddings": ("edgewise.pipeline", "gate_text.txt"),
+    "speech-to-text": ("edgewise.models.encoders", "speech"),
     "vision": ("edgewise.models.vision", "photos"),
 }
 """Package and name of the real inputs that an encoder is calibrated and judged with, for roles that have a ladder."""

@@ -24,6 +24,7 @@ from edgewise.core.errors import BadModelFile, ConfigError, EdgewiseError, Inval
 from edgewise.models.blobs import Blobs, hash_file
 from edgewise.models.catalog import SETS, Catalog, CatalogEntry, load_catalog, member_for_role, reject_set_name
 from edgewise.models.disk import make_dirs, require_space, storage_errors
+from edgewise.models.encoders.record import drop_ladders
 from edgewise.models.files import ModelFiles
 from edgewise.models.importing import complete_info, inspect
 from edgewise.models.intake import How, take
@@ -377,7 +378,8 @@ class Store:
                 f"No blob was removed, because of damaged manifests: {' '.join(damaged.values())} "
                 f"Remove them with `edgewise models rm {next(iter(damaged))}`."
             )
-        return self._blobs.collect(file.sha256 for manifest in manifests for file in manifest.files)
+        freed = drop_ladders(self.root, [manifest.digest for manifest in manifests])
+        return freed + self._blobs.collect(file.sha256 for manifest in manifests for file in manifest.files)
 
     def _give_back(self, entry: CatalogEntry | None) -> None:
         """Frees what a failed change used. That it failed is the error to tell, so one met here is not."""

@@ -15,6 +15,7 @@ import pytest
 
 from edgewise.core.errors import BadModelFile, DigestMismatch, InvalidRequest, ModelNotFound, SourceUnavailable
 from edgewise.models.catalog import Catalog, CatalogEntry
+from edgewise.models.encoders.record import ladder_folder
 from edgewise.models.lock import StoreBusy
 from edgewise.models.sources.file import FileSource
 from edgewise.models.store import Store
@@ -291,3 +292,17 @@ def test_the_store_knows_no_torch() -> None:
         "assert not {'torch', 'numpy', 'httpx', 'transformers'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_removing_a_model_removes_its_ladders_and_no_others(store: Store, entry: CatalogEntry, original: Path) -> None:
+    gone, stays = store.pull(entry), store.import_path(original, "second").manifest
+    if gone.digest == stays.digest:
+        pytest.skip("the same content under two names")
+    for digest in (gone.digest, stays.digest):
+        place = ladder_folder(store.root, digest) / "place"
+        place.mkdir(parents=True)
+        (place / "winner.onnx").write_bytes(bytes(1000))
+    removed = store.remove(gone.name)
+    assert removed.freed >= 1000
+    assert not ladder_folder(store.root, gone.digest).exists()
+    assert ladder_folder(store.root, stays.digest).exists()

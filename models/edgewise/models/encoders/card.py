@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime
 import torch
 
-from edgewise.models.encoders.exported import INPUT, OUTPUT
+from edgewise.models.encoders.exported import COUNT, INPUT, OUTPUT
 from edgewise.models.encoders.weights import Array
 from edgewise.models.onnx_session import open_on_card, options_for
 
@@ -167,7 +167,7 @@ def onnx_program(
         EngineUnavailable: A provider is not there.
     """
     options = options_for(1)
-    options.add_free_dimension_override_by_name("n", buffers.card_in.shape[0])
+    options.add_free_dimension_override_by_name(COUNT, buffers.card_in.shape[0])
     if profile:
         options.enable_profiling = True
         options.profile_file_prefix = profile

@@ -9,9 +9,10 @@ import onnx
 import torch
 
 from edgewise.core.errors import UnsupportedModel
+from edgewise.models.encoders.attention import ATTENTION_OPSET, fuse_attention
 from edgewise.models.encoders.weights import Array
 
-INPUT, OUTPUT = "input", "output"
+INPUT, OUTPUT, COUNT = "input", "output", "n"
 _MOST_BYTES = (1 << 31) - (64 << 20)
 """One message of protobuf holds no more; larger graphs would need files beside them."""
 
@@ -36,15 +37,19 @@ def export(module: torch.nn.Module, example: Array) -> bytes:
             module,
             (twice,),
             dynamo=True,
-            dynamic_shapes=({0: torch.export.Dim("n")},),
+            dynamic_shapes=({0: torch.export.Dim(COUNT)},),
             input_names=[INPUT],
             output_names=[OUTPUT],
+            opset_version=ATTENTION_OPSET,
             verbose=False,
         )
     assert program is not None
     model: onnx.ModelProto = program.model_proto
+    if model.graph.input[0].type.tensor_type.shape.dim[0].dim_param != COUNT:
+        raise UnsupportedModel("The encoder computes a fixed number of inputs, so its graph would too.")
     for node in model.graph.node:
         del node.metadata_props[:]  # where in which file the module computes it: not for the record
+    fuse_attention(model)
     return bytes(model.SerializeToString())
 
 

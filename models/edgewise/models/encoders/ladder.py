@@ -22,6 +22,8 @@ _FEW: Final = 8
 """Inputs on which each group alone is judged, for the plan of the mixture; the gate then judges it on all."""
 _BATCH: Final = 8
 _ROUNDS: Final = 6
+_LEAST_ROUNDS, _LONG_S = 2, 10.0
+"""Fewer rounds do where one takes so long that little else can disturb all of it."""
 _LEAST: Final = 1e-9
 _GAIN: Final = 0.98
 """A candidate must be faster than float32 by this factor to be worth its error."""
@@ -90,6 +92,8 @@ class Ladder:
         absent = dict(network.absent)
         if mixed is None:
             absent["int8-mixed"] = "no group of products can be rounded within the gate and save time"
+        elif twin := next((it.name for it in wholes if it.forms == mixed.forms), None):
+            absent["int8-mixed"], mixed = f"it would be {twin}", None
         built = [plain, *wholes, *([] if mixed is None else [mixed])]
         told("times", 0.9)
         self._time(built)
@@ -145,7 +149,10 @@ class Ladder:
         for count in (1, self._network.many):
             inputs = self._network.judged[:count]
             best = {id(it): float("inf") for it in candidates}
-            for _ in range(_ROUNDS):
+            ends = time.perf_counter() + _LONG_S
+            for number in range(_ROUNDS):
+                if number >= _LEAST_ROUNDS and time.perf_counter() > ends:
+                    break
                 for it in candidates:
                     began = time.perf_counter()
                     it.session.run(inputs)

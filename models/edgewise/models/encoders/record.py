@@ -23,6 +23,7 @@ log = get_logger(__name__)
 
 SCHEMA: Final = 2
 RECORD: Final = "ladder.json"
+_FOLDER: Final = "encoders"
 _CARD: Final = "cuda-"
 FLOAT32: Final = "fp32"
 """The candidate that the others are held to on the CPU."""
@@ -107,7 +108,22 @@ def on_card(place: str) -> bool:
 
 def ladder_folder(store_root: Path, digest: str) -> Path:
     """Where the places of the model with this digest are."""
-    return store_root / "encoders" / digest.replace(":", "-")
+    return store_root / _FOLDER / digest.replace(":", "-")
+
+
+def drop_ladders(store_root: Path, kept: Iterable[str]) -> int:
+    """Delete the ladders of all models but those with these digests.
+
+    Returns:
+        Bytes that are free now.
+    """
+    names = {ladder_folder(store_root, digest).name for digest in kept}
+    freed = 0
+    for folder in (store_root / _FOLDER).glob("*"):
+        if folder.name not in names:
+            freed += sum(it.stat().st_size for it in folder.rglob("*") if it.is_file())
+            shutil.rmtree(folder)
+    return freed
 
 
 def write_winner(folder: Path, record: LadderRecord, model: bytes | None) -> None:

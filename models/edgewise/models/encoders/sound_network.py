@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import wave
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -15,15 +14,20 @@ from torch.nn import functional
 
 from edgewise.core.errors import BadModelFile
 from edgewise.models.encoders.exported import export
+from edgewise.models.encoders.layers import TransformerLayer
 from edgewise.models.encoders.tensor_network import Samples, TensorNetwork
 from edgewise.models.encoders.weights import Array
 from edgewise.models.files import ModelFiles
+from edgewise.models.media.audio import decode
 from edgewise.models.weights.open import open_weights
-from edgewise.models.whisper.config import RATE, SECONDS, WhisperConfig, read_whisper
+from edgewise.models.whisper.config import HOP, WhisperConfig, read_whisper
 from edgewise.models.whisper.encoder import EPS
 from edgewise.models.whisper.features import log_mel, mel_filters
 
 PREFIX: Final = "model.encoder."
+_SOFTLY: Final = 0.3
+_PARTS: Final = 8
+"""A window takes long: fewer parts are tried."""
 MANY: Final = 2
 """Windows of the larger timing: hardly more wait at once, and each takes half a second."""
 
@@ -36,7 +40,8 @@ class WhisperModule(nn.Module):
         self.conv1 = nn.Conv1d(config.mels, config.width, 3, padding=1)
         self.conv2 = nn.Conv1d(config.width, config.width, 3, stride=2, padding=1)
         self.embed_positions = nn.Embedding(config.frames, config.width)
-        self.layers = nn.ModuleList(_Layer(config) for _ in range(config.encoder_layers))
+        sizes = (config.width, config.encoder_heads, config.encoder_inner, EPS)
+        self.layers = nn.ModuleList(TransformerLayer(*sizes, key_bias=False) for _ in range(config.encoder_layers))
         self.layer_norm = nn.LayerNorm(config.width, EPS)
 
     def forward(self, spectrograms: torch.Tensor) -> torch.Tensor:
@@ -47,40 +52,6 @@ class WhisperModule(nn.Module):
             states = layer(states)
         normed: torch.Tensor = self.layer_norm(states)
         return normed
-
-
-class _Layer(nn.Module):
-    def __init__(self, config: WhisperConfig) -> None:
-        super().__init__()
-        self.self_attn = _Attention(config)
-        self.self_attn_layer_norm = nn.LayerNorm(config.width, EPS)
-        self.fc1 = nn.Linear(config.width, config.encoder_inner)
-        self.fc2 = nn.Linear(config.encoder_inner, config.width)
-        self.final_layer_norm = nn.LayerNorm(config.width, EPS)
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        states = states + self.self_attn(self.self_attn_layer_norm(states))
-        inner: torch.Tensor = self.fc2(functional.gelu(self.fc1(self.final_layer_norm(states))))
-        return states + inner
-
-
-class _Attention(nn.Module):
-    def __init__(self, config: WhisperConfig) -> None:
-        super().__init__()
-        self._heads = config.encoder_heads
-        self.q_proj = nn.Linear(config.width, config.width)
-        self.k_proj = nn.Linear(config.width, config.width, bias=False)
-        self.v_proj = nn.Linear(config.width, config.width)
-        self.out_proj = nn.Linear(config.width, config.width)
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        query, key, value = (
-            one(states).unflatten(2, (self._heads, -1)).transpose(1, 2)
-            for one in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        mixed = functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
-        out: torch.Tensor = self.out_proj(mixed)
-        return out
 
 
 def whisper_module(config: WhisperConfig, tensors: Mapping[str, torch.Tensor]) -> WhisperModule:
@@ -111,7 +82,7 @@ def read_module(files: ModelFiles) -> tuple[WhisperConfig, WhisperModule]:
 
 
 def whisper_network(files: ModelFiles, samples: Path, gate: float, threads: int) -> TensorNetwork:
-    """A Whisper's encoder for a climb; `samples` is a folder of speech (WAV, 16 kHz, one channel, 16 bits).
+    """A Whisper's encoder for a climb; `samples` is a folder of speech.
 
     Raises:
         BadModelFile, UnsupportedModel: It cannot be read.
@@ -121,24 +92,23 @@ def whisper_network(files: ModelFiles, samples: Path, gate: float, threads: int)
         calibration=spectrograms(samples / "calibration", config), judged=spectrograms(samples / "gate", config)
     )
     graph = export(module, found.judged[0])
-    return TensorNetwork(graph, found, gate=gate, threads=threads, many=MANY)
+    return TensorNetwork(graph, found, gate=gate, threads=threads, many=MANY, parts=_PARTS)
 
 
 def spectrograms(folder: Path, config: WhisperConfig) -> list[Array]:
-    """Of each recording, [1, mels, 2 * frames].
+    """Of each recording as it is, silence after it, and repeated softly until the window is full: [1, mels, 2 * frames].
 
     Raises:
-        BadModelFile: There is none, or one has another form.
+        BadModelFile: There is none.
     """
-    filters = mel_filters(config.mels)
+    filters, length = mel_filters(config.mels), 2 * config.frames * HOP
     found = []
-    for path in sorted(folder.glob("*.wav")):
-        with wave.open(str(path)) as sound:
-            if (sound.getframerate(), sound.getnchannels(), sound.getsampwidth()) != (RATE, 1, 2):
-                raise BadModelFile(f"{path} is not of {RATE} Hz, one channel and 16 bits.")
-            numbers = np.frombuffer(sound.readframes(int(RATE * SECONDS)), "<i2")
-        samples = torch.from_numpy(numbers.astype(np.float32) / 32768)
-        found.append(log_mel(samples, filters, 2 * config.frames)[None].numpy())
+    for path in sorted(folder.glob("*.flac")):
+        _, content = decode(path.read_bytes(), path.name)
+        sound = np.frombuffer(content, np.float32)
+        for samples in (sound[:length], np.resize(sound, length) * _SOFTLY):
+            spectrogram = log_mel(torch.from_numpy(samples.copy()), filters, 2 * config.frames)
+            found.append(spectrogram[None].numpy())
     if not found:
         raise BadModelFile(f"{folder} has no recordings to calibrate with: install Edgewise again.")
     return found

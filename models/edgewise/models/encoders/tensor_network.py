@@ -30,8 +30,6 @@ _PRODUCTS: Final = ("Conv", "Gemm", "MatMul")
 _ALONG: Final = ("Add", "Clip", "Relu", "GlobalAveragePool", "Flatten", "MaxPool")
 """Between products in 8 bits these compute in 8 bits too: they only pass numbers on."""
 _STATIC, _BLOCKS = "static", "blocks"
-_UNITS: Final = 25
-"""In so many parts at most, each judged alone, a network is divided for the mixture."""
 _AT_ONCE: Final = 2
 """Inputs of the calibration whose activations are held at once."""
 
@@ -75,9 +73,12 @@ class TensorNetwork:
         gate: Least cosine to float32.
         threads: As the encoder will run.
         many: Inputs of the larger timing.
+        parts: In so many at most, each judged alone, it is divided for the mixture.
     """
 
-    def __init__(self, graph: bytes, samples: Samples, *, gate: float, threads: int, many: int = 8) -> None:
+    def __init__(
+        self, graph: bytes, samples: Samples, *, gate: float, threads: int, many: int = 8, parts: int = 25
+    ) -> None:
         self.judged: Sequence[Array] = samples.judged
         self.gate = gate
         self.many = many
@@ -86,7 +87,7 @@ class TensorNetwork:
         self._model = _named(onnx.load_from_string(graph))
         self._work = _work(self._model)
         self.groups = tuple(self._work)
-        self.units = _parts(self.groups)
+        self.units = _parts(self.groups, parts)
         self.wholes = {"int8-static": _STATIC}
         self.absent: dict[str, str] = {}
         blocked = [name for name in self.groups if _blockable(self._model, name)]
@@ -174,8 +175,8 @@ def _work(model: onnx.ModelProto) -> dict[str, float]:
     return found
 
 
-def _parts(groups: Sequence[str]) -> list[Sequence[str]]:
-    step = -(-len(groups) // _UNITS)
+def _parts(groups: Sequence[str], count: int) -> list[Sequence[str]]:
+    step = -(-len(groups) // count)
     return [groups[first : first + step] for first in range(0, len(groups), step)]
 
 
