@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from edgewise.core.errors import InvalidRequest, ModelNotFound, QueueFull
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
 from edgewise.models.files import ModelFiles
 from edgewise.models.manifest import Role
+from edgewise.models.media.fitting import FittedPicture
 from edgewise.models.media.pictures import read_rgb
 from edgewise.models.multimodal.gemma3 import Gemma3Layout
 from edgewise.models.multimodal.idefics3 import Idefics3Layout
@@ -32,6 +34,7 @@ from edgewise.pipeline.hooks.texts import prompt_texts, with_texts
 from edgewise.pipeline.look import MOST_CHARACTERS, words
 from edgewise.pipeline.media import MOST, MediaDesk
 from edgewise.pipeline.model import Models, ServedEncoder, ServedModel
+from edgewise.pipeline.pressure import Pressure
 from edgewise.pipeline.prompt import encode_input
 from edgewise.pipeline.recent import RecentInputs
 from edgewise.pipeline.task import ChatInput, Task
@@ -293,9 +296,12 @@ async def test_a_picture_is_where_the_template_puts_it(
     layout = model.layout
     assert layout is not None
 
-    def fit(process: Any, files: ModelFiles, data: bytes, param: str, *, max_pixels: int | None) -> Any:
+    def fit(
+        process: Any, files: ModelFiles, data: bytes, param: str, *, max_pixels: int | None, share: float
+    ) -> FittedPicture:
         pixels = read_rgb(data, param)
-        return layout.picture(pixels, param, max_pixels=max_pixels), (pixels.shape[1], pixels.shape[0])
+        fitted = layout.picture(pixels, param, max_pixels=max_pixels)
+        return FittedPicture(fitted, (pixels.shape[1], pixels.shape[0]), math.prod(fitted.size))
 
     monkeypatch.setattr("edgewise.pipeline.media.fit_picture", fit)
     markers = _FAMILIES[family][0]
@@ -321,3 +327,47 @@ async def test_a_template_that_leaves_pictures_out_is_refused(tmp_path: Path) ->
     with pytest.raises(InvalidRequest, match="shows 0 of 1 pictures"):
         await encode_input(Task(id="t", model=replace(model, template=template), input=chat))
     template.close()
+
+
+def pressed(level: int) -> Pressure:
+    found = Pressure()
+    found.tell("heat", level, "84 C")
+    return found
+
+
+def with_config(model: ServedModel, folder: Path, preprocessor: dict[str, Any]) -> ServedModel:
+    config = {"architectures": ["Qwen2VLForConditionalGeneration"], "model_type": "qwen2_vl"}
+    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    (folder / "config.json").write_text(json.dumps(config))
+    return replace(model, files=local_files(folder))
+
+
+@pytest.mark.parametrize(
+    ("level", "asked", "seen"),
+    [(0, {}, 4), (1, {}, 4), (2, {}, 1), (3, {}, 1), (3, {"detail": "high"}, 4), (3, {"max_image_pixels": 10**6}, 4)],
+)
+async def test_pixels_that_a_caller_left_open_step_down(
+    level: int, asked: dict[str, Any], seen: int, tmp_path: Path
+) -> None:
+    model = with_config(model_of(tmp_path, "qwen"), tmp_path, {"min_pixels": 784, "max_pixels": 784 * 4})
+    detail = {name: value for name, value in asked.items() if name == "detail"}
+    bound = {name: value for name, value in asked.items() if name != "detail"}
+    one = desk(Models([model]), pressure=pressed(level))
+    shown = attachment(urls=(url(200, 200),), **detail)
+    found = await one.gather(task(model, PICTURE, attachments=(shown,), **bound))
+    assert found.media[0].tokens == seen
+    assert bool(found.warnings) == (seen < 4)
+    assert all("84 C): pixels of a picture stepped down from 3136" in warning for warning in found.warnings)
+    one.process.close()
+
+
+async def test_frames_that_a_caller_left_open_step_down(tmp_path: Path) -> None:
+    model = with_config(model_of(tmp_path, "qwen"), tmp_path, {})
+    one = desk(Models([model]), pressure=pressed(1))
+    frames = tuple(url(28, 28, shade) for shade in range(8))
+    for fields, count in (({}, 4), ({"frames": 8}, 8)):
+        given = attachment(kind="video", urls=frames, **fields)
+        found = await one.gather(task(model, {"type": "video"}, attachments=(given,)))
+        assert found.media[0].frames == count
+        assert bool(found.warnings) == (count < 8)
+    one.process.close()

@@ -220,6 +220,8 @@ class ApiDependencies:
             look=self.look,
             max_pixels=self.max_image_pixels,
             film_tokens=self.film_tokens,
+            pressure=self.pressure,
+            max_seconds=self.sound.max_seconds,
         )
         self.conversations = Conversations(
             self.state,

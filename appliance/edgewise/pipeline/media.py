@@ -6,26 +6,36 @@ Comes before hooks and templates, so that those see what the model will see.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import numpy as np
+
 from edgewise.core.errors import InvalidRequest
+from edgewise.models.files import ModelFiles
 from edgewise.models.media.fitting import FilmWish, fit_film, fit_picture
 from edgewise.models.media.process import MediaProcess
+from edgewise.models.media.sound_limits import MAX_SECONDS
 from edgewise.models.media.source import read_source
-from edgewise.models.multimodal.layout import Fitted, Layout
+from edgewise.models.multimodal.layout import Fitted, Layout, SoundLayout
 from edgewise.pipeline.attachments import Attachment
+from edgewise.pipeline.listen import decoded, ears, heard_receipt, nobody_listens, write_down
 from edgewise.pipeline.look import describe_all, lookers
 from edgewise.pipeline.model import Models
+from edgewise.pipeline.pressure import Pressure
 from edgewise.pipeline.receipts import MediumReceipt
 from edgewise.pipeline.task import ChatInput, Task
+from edgewise.pipeline.transcribe.task import RATE
 from edgewise.security.fetch import FetchPolicy
 
 MOST: Final = 32
 """Media in one request."""
 LOW_DETAIL_PIXELS: Final = 512 * 512
 """What is seen of a picture with detail "low"."""
+_ASKED: Final = ("max_image_pixels", "detail")
+"""Bounds of pixels that callers set."""
 _FETCHED_TOGETHER: Final = 4
 
 
@@ -38,6 +48,8 @@ class MediaDesk:
     look: Whether pictures are put into words for a model without eyes.
     max_pixels: That a model sees of a picture at most; None leaves it to the model.
     film_tokens: That a film may take of a prompt.
+    max_seconds: Of one recording.
+    pressure: How pressed the device is: what a caller left open steps down.
     process: Where media are decoded.
     """
 
@@ -47,6 +59,8 @@ class MediaDesk:
     look: bool = True
     max_pixels: int | None = None
     film_tokens: int = 2048
+    max_seconds: float = MAX_SECONDS
+    pressure: Pressure = field(default_factory=Pressure)
     process: MediaProcess = field(default_factory=MediaProcess)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FETCHED_TOGETHER))
 
@@ -66,9 +80,44 @@ class MediaDesk:
                 f"This request has {count} pictures and films: at most {MOST} are taken. Send fewer.",
                 param=given.attachments[-1].param,
             )
-        if task.model.layout is None:
+        layout = task.model.layout
+        if any(one.kind == "audio" for one in given.attachments) and not isinstance(layout, SoundLayout):
+            task, given = await self._written_down(task, given)
+            if not given.attachments:
+                return task
+        if layout is None:
             return await self._described(task, given)
-        return await self._fitted(task, given, task.model.layout)
+        return await self._fitted(task, given, layout)
+
+    async def _written_down(self, task: Task, given: ChatInput) -> tuple[Task, ChatInput]:
+        """For a model without ears: words in place of its recordings; what else hangs on the messages stays."""
+        recordings = [one for one in given.attachments if one.kind == "audio"]
+        found = await ears(self.models)
+        if found is None:
+            raise nobody_listens(task.model.name, recordings[0])
+        said = await write_down(task, found, [(one, *await self._samples(one)) for one in recordings])
+        texts = iter([one.text for one in said])
+        given = replace(
+            given,
+            messages=tuple(_said(message, texts) for message in given.messages),
+            attachments=tuple(one for one in given.attachments if one.kind != "audio"),
+        )
+        heard = f"'{found.listener.name}' heard for it, and it was told what is said."
+        warning = f"The model '{task.model.name}' has no ears: {heard}"
+        task = replace(
+            task,
+            input=given,
+            looks=(*task.looks, *(one.look for one in said)),
+            media=(*task.media, *(one.medium for one in said)),
+            warnings=(*task.warnings, warning, *(note for one in said for note in one.warnings)),
+        )
+        return task, given
+
+    async def _samples(self, attachment: Attachment) -> tuple[bytes, tuple[str, ...]]:
+        (data,) = await self._read(attachment)
+        return await decoded(
+            self.process, data, attachment.param, max_bytes=self.max_bytes, max_seconds=self.max_seconds
+        )
 
     async def _fitted(self, task: Task, given: ChatInput, layout: Layout) -> Task:
         """For a model with eyes."""
@@ -84,37 +133,58 @@ class MediaDesk:
         return replace(
             task,
             input=replace(given, messages=messages, attachments=(), media=media),
-            media=tuple(one.receipt for one in shown),
+            media=(*task.media, *(one.receipt for one in shown)),
+            warnings=(*task.warnings, *dict.fromkeys(one.lowered for one in shown if one.lowered)),
         )
 
     async def _show(self, task: Task, attachment: Attachment, layout: Layout) -> _Shown:
-        files, param = task.model.files, attachment.param
+        if attachment.kind == "audio":
+            return await self._sound(attachment, layout)
+        files = task.model.files
         assert files is not None
-        most, bounded_by = self._bound(task, attachment)
         data = await self._read(attachment)
-        every: float | None = None
-        fitted: tuple[Fitted, ...]
         if attachment.kind == "image":
-            one, came = await asyncio.to_thread(fit_picture, self.process, files, data[0], param, max_pixels=most)
-            fitted, frames, parts = (one,), 1, [_IMAGE]
-        else:
-            wish = FilmWish(fps=attachment.fps, frames=attachment.frames, max_tokens=self.film_tokens, max_pixels=most)
-            film = await asyncio.to_thread(fit_film, self.process, files, data, param, wish)
-            fitted, came, frames, every = film.parts, film.came, film.frames, film.every_s
-            parts = [_VIDEO] if "video" in layout.markers else _stills(frames, every)
-        receipt = MediumReceipt(
-            of=param,
-            kind=attachment.kind,
-            width=came[0],
-            height=came[1],
-            seen_width=fitted[0].size[0],
-            seen_height=fitted[0].size[1],
-            frames=frames,
-            every_s=None if every is None else round(every, 3),
-            tokens=sum(medium.count for one in fitted for medium in one.media),
-            bounded_by=bounded_by,
+            return await self._picture(task, files, attachment, data[0])
+        return await self._film(task, files, attachment, data, takes_film="video" in layout.markers)
+
+    async def _picture(self, task: Task, files: ModelFiles, attachment: Attachment, data: bytes) -> _Shown:
+        most, bounded_by = self._bound(task, attachment)
+        left_open = bounded_by not in _ASKED and attachment.detail != "high"
+        share = self.pressure.quality.pixels if left_open else 1.0
+        found = await asyncio.to_thread(
+            fit_picture, self.process, files, data, attachment.param, max_pixels=most, share=share
         )
-        return _Shown(parts, fitted, receipt)
+        seen, usual = math.prod(found.fitted.size), found.usual_pixels
+        receipt = _receipt(attachment, (found.fitted,), found.came, bounded_by)
+        lowered = self.pressure.lowered("pixels of a picture", usual, seen) if seen < usual else ""
+        return _Shown([_IMAGE], (found.fitted,), receipt, lowered)
+
+    async def _film(
+        self, task: Task, files: ModelFiles, attachment: Attachment, data: Sequence[bytes], *, takes_film: bool
+    ) -> _Shown:
+        most, bounded_by = self._bound(task, attachment)
+        left_open = attachment.fps is None and attachment.frames is None
+        wish = FilmWish(
+            fps=attachment.fps,
+            frames=attachment.frames,
+            max_tokens=self.film_tokens,
+            max_pixels=most,
+            share=self.pressure.quality.frames if left_open else 1.0,
+        )
+        found = await asyncio.to_thread(fit_film, self.process, files, data, attachment.param, wish)
+        receipt = _receipt(attachment, found.parts, found.came, bounded_by)
+        receipt = replace(receipt, frames=found.frames, every_s=round(found.every_s, 3))
+        usual, seen = found.usual_frames, found.frames
+        lowered = self.pressure.lowered("frames of film", usual, seen) if seen < usual else ""
+        return _Shown([_VIDEO] if takes_film else _stills(seen, found.every_s), found.parts, receipt, lowered)
+
+    async def _sound(self, attachment: Attachment, layout: Layout) -> _Shown:
+        assert isinstance(layout, SoundLayout)
+        data, _ = await self._samples(attachment)
+        samples = np.frombuffer(data, dtype="<f4")
+        fitted = await asyncio.to_thread(layout.sound, samples, attachment.param)
+        count = sum(medium.count for medium in fitted.media)
+        return _Shown([_AUDIO], (fitted,), heard_receipt(attachment.param, samples.shape[0] / RATE, count))
 
     def _bound(self, task: Task, attachment: Attachment) -> tuple[int | None, str | None]:
         """Pixels that may be seen of a medium, and who says so: the least of the request's, the detail's and the setting's."""
@@ -143,8 +213,8 @@ class MediaDesk:
         return replace(
             task,
             input=replace(given, messages=tuple(_told(message, texts) for message in given.messages), attachments=()),
-            looks=tuple(look for one in described for look in one.looks),
-            media=tuple(one.medium for one in described),
+            looks=(*task.looks, *(look for one in described for look in one.looks)),
+            media=(*task.media, *(one.medium for one in described)),
             warnings=(*task.warnings, *warnings),
         )
 
@@ -184,15 +254,36 @@ class _Shown:
     """Attributes:
     parts: What stands for a medium in its message.
     fitted: One for each of them that is no text.
+    lowered: A sentence for the receipt where the device is pressed, and less is seen for it.
     """
 
     parts: Sequence[Mapping[str, Any]]
     fitted: tuple[Fitted, ...]
     receipt: MediumReceipt
+    lowered: str = ""
 
 
 _IMAGE: Final[Mapping[str, Any]] = {"type": "image"}
 _VIDEO: Final[Mapping[str, Any]] = {"type": "video"}
+_AUDIO: Final[Mapping[str, Any]] = {"type": "audio"}
+
+
+def _receipt(
+    attachment: Attachment, fitted: Sequence[Fitted], came: tuple[int, int], bounded_by: str | None
+) -> MediumReceipt:
+    """Of a picture."""
+    return MediumReceipt(
+        of=attachment.param,
+        kind=attachment.kind,
+        width=came[0],
+        height=came[1],
+        seen_width=fitted[0].size[0],
+        seen_height=fitted[0].size[1],
+        frames=1,
+        every_s=None,
+        tokens=sum(medium.count for one in fitted for medium in one.media),
+        bounded_by=bounded_by,
+    )
 
 
 def _stills(count: int, every_s: float) -> list[Mapping[str, Any]]:
@@ -212,6 +303,16 @@ def _replaced(message: Mapping[str, Any], parts: Iterator[Sequence[Mapping[str, 
         **message,
         "content": [one for part in content for one in ([part] if part["type"] == "text" else next(parts))],
     }
+
+
+def _said(message: Mapping[str, Any], texts: Iterator[str]) -> Mapping[str, Any]:
+    """A message with what is said in each recording in its place; plain text where nothing else hangs on it."""
+    content = message["content"]
+    if isinstance(content, str):
+        return message
+    parts = [{"type": "text", "text": next(texts)} if part["type"] == "audio" else part for part in content]
+    plain = all(part["type"] == "text" for part in parts)
+    return {**message, "content": "\n".join(part["text"] for part in parts) if plain else parts}
 
 
 def _told(message: Mapping[str, Any], texts: Iterator[str]) -> dict[str, Any]:

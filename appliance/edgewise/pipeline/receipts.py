@@ -112,11 +112,12 @@ class LookReceipt(StageReceipt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediumReceipt:
-    """A picture or film of the request: its size as it was sent, and as the model sees it.
+    """A picture, film or recording of the request: its size as it was sent, and as the model sees it.
 
-    `of` is its field; `frames` and `every_s` (seconds from one to the next, None of a picture) are those that are seen; `tokens` is
-    how many it takes of the prompt (0 where words stand for it). `bounded_by` names whose bound of pixels was in force:
-    "max_image_pixels", "detail" or "vision.max_pixels"; None where the model alone decided.
+    `of` is its field; `frames` and `every_s` (seconds from one to the next, None of a picture) are those that are seen;
+    `seconds` is how long a recording is; `tokens` is how many it takes of the prompt (0 where words stand for it). `bounded_by`
+    names whose bound of pixels was in force: "max_image_pixels", "detail" or "vision.max_pixels"; None where the model alone
+    decided.
     """
 
     of: str
@@ -129,6 +130,7 @@ class MediumReceipt:
     every_s: float | None
     tokens: int
     bounded_by: str | None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

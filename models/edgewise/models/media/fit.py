@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,11 +25,17 @@ STILL_PIXELS: Final = 512 * 512
 _FIELDS = ("kind", "count", "grid", "second", "whole", "options")
 
 
-def picture(data: bytes, param: str, *, max_pixels: int | None, **model: Any) -> tuple[dict[str, Any], bytes]:
+def picture(
+    data: bytes, param: str, *, max_pixels: int | None, share: float, **model: Any
+) -> tuple[dict[str, Any], bytes]:
     """The job: decode and fit."""
-    pixels = read_rgb(data, param)
-    fitted = _layout(model).picture(pixels, param, max_pixels=max_pixels)
-    return _packed(fitted, (pixels.shape[1], pixels.shape[0]))
+    pixels, layout = read_rgb(data, param), _layout(model)
+    fitted = layout.picture(pixels, param, max_pixels=max_pixels)
+    usual = math.prod(fitted.size)
+    if share < 1:
+        fitted = layout.picture(pixels, param, max_pixels=max(1, int(usual * share)))
+    head, content = _packed(fitted, (pixels.shape[1], pixels.shape[0]))
+    return {**head, "usual_pixels": usual}, content
 
 
 def film(
@@ -39,11 +46,12 @@ def film(
     frames: int | None,
     max_tokens: int,
     max_pixels: int | None,
+    share: float,
     sizes: Sequence[int] | None,
     **model: Any,
 ) -> tuple[dict[str, Any], bytes]:
     """The job: decode and fit a film, or the pictures of `sizes` bytes that are its frames."""
-    wish = FilmWish(fps=fps, frames=frames, max_tokens=max_tokens, max_pixels=max_pixels)
+    wish = FilmWish(fps=fps, frames=frames, max_tokens=max_tokens, max_pixels=max_pixels, share=share)
     layout = _layout(model)
     if sizes is not None:
         return _film(layout, _Stills(data, sizes, param, fps), param, wish)
@@ -75,7 +83,8 @@ class _Stills:
 
 def _film(layout: Layout, source: Film | _Stills, param: str, wish: FilmWish) -> tuple[dict[str, Any], bytes]:
     if isinstance(layout, FilmLayout):
-        count = source.count(fps=wish.fps, frames=wish.frames, most=layout.most_frames(wish.max_tokens))
+        usual = source.count(fps=wish.fps, frames=wish.frames, most=layout.most_frames(wish.max_tokens))
+        count = max(1, round(usual * wish.share))
         every = source.seconds / count
         shown = layout.film(
             source.frames(count), count, every, param, max_tokens=wish.max_tokens, max_pixels=wish.max_pixels
@@ -85,11 +94,18 @@ def _film(layout: Layout, source: Film | _Stills, param: str, wish: FilmWish) ->
         bound = min(STILL_PIXELS, wish.max_pixels or STILL_PIXELS)
         first = layout.picture(next(source.frames(1)), param, max_pixels=bound)
         tokens = sum(one.count for one in first.media)
-        count = source.count(fps=wish.fps, frames=wish.frames, most=max(1, wish.max_tokens // tokens))
+        usual = source.count(fps=wish.fps, frames=wish.frames, most=max(1, wish.max_tokens // tokens))
+        count = max(1, round(usual * wish.share))
         every = source.seconds / count
         fitted = [layout.picture(frame, param, max_pixels=bound) for frame in source.frames(count)]
     packed = [_packed(one, source.size) for one in fitted]
-    head = {"parts": [one for one, _ in packed], "came": source.size, "frames": count, "every_s": every}
+    head = {
+        "parts": [one for one, _ in packed],
+        "came": source.size,
+        "frames": count,
+        "usual_frames": usual,
+        "every_s": every,
+    }
     return head, b"".join(content for _, content in packed)
 
 

@@ -13,20 +13,35 @@ from edgewise.models.multimodal.layout import Fitted
 from edgewise.models.multimodal.media import Media
 
 
+@dataclass(frozen=True, slots=True)
+class FittedPicture:
+    """Attributes:
+    came: (width, height) as it was sent, upright.
+    usual_pixels: What the model would see of it without `share`.
+    """
+
+    fitted: Fitted
+    came: tuple[int, int]
+    usual_pixels: int
+
+
 def fit_picture(
-    process: MediaProcess, files: ModelFiles, data: bytes, param: str, *, max_pixels: int | None
-) -> tuple[Fitted, tuple[int, int]]:
-    """A picture as a model takes it, and its (width, height) as it came, upright. Waits: call it in a thread.
+    process: MediaProcess, files: ModelFiles, data: bytes, param: str, *, max_pixels: int | None, share: float = 1.0
+) -> FittedPicture:
+    """A picture as a model takes it. Waits: call it in a thread.
 
     Args:
         files: Of the model.
         max_pixels: As of `Layout.picture`.
+        share: Of the pixels that the model would see then.
 
     Raises:
         InvalidRequest: It cannot be read, is beyond a limit, or of a shape that the model does not take.
     """
-    head, content = process.decode("picture", data, {**_told(files), "max_pixels": max_pixels}, param=param)
-    return _read(head, content), tuple(head["came"])
+    options = {**_told(files), "max_pixels": max_pixels, "share": share}
+    head, content = process.decode("picture", data, options, param=param)
+    width, height = head["came"]
+    return FittedPicture(_read(head, content), (width, height), head["usual_pixels"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +52,14 @@ class FilmWish:
         fps, frames: As of `models.media.video.Film.count`; of a list of pictures `fps` is how fast they were taken.
         max_tokens: Positions that it may take.
         max_pixels: As of `Layout.picture`, for one frame.
+        share: Of the frames that would be looked at otherwise.
     """
 
     fps: float | None
     frames: int | None
     max_tokens: int
     max_pixels: int | None
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +70,14 @@ class FittedFilm:
         parts: One, or for a model that takes pictures only, its frames.
         came: (width, height) of its frames, upright.
         frames: How many are seen.
+        usual_frames: How many would be without `share`.
         every_s: Seconds from one to the next.
     """
 
     parts: tuple[Fitted, ...]
     came: tuple[int, int]
     frames: int
+    usual_frames: int
     every_s: float
 
 
@@ -80,7 +99,7 @@ def fit_film(process: MediaProcess, files: ModelFiles, data: Sequence[bytes], pa
         parts.append(_read(one, content[at : at + size]))
         at += size
     width, height = head["came"]
-    return FittedFilm(tuple(parts), (width, height), head["frames"], head["every_s"])
+    return FittedFilm(tuple(parts), (width, height), head["frames"], head["usual_frames"], head["every_s"])
 
 
 def _told(files: ModelFiles) -> dict[str, Any]:

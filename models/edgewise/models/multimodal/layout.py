@@ -100,6 +100,18 @@ class FilmLayout(Protocol):
         """
 
 
+@runtime_checkable
+class SoundLayout(Protocol):
+    """What a layout has besides whose model hears."""
+
+    def sound(self, samples: NDArray[np.float32], param: str) -> Fitted:
+        """Fit a recording, mono at 16 kHz.
+
+        Raises:
+            InvalidRequest: It is longer than the model hears.
+        """
+
+
 def medium(
     kind: MediaKind,
     samples: NDArray[Any],

@@ -1,0 +1,165 @@
+"""Recordings for a language model without ears: a model for speech writes down what is said, and that is its prompt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from edgewise.core.errors import InvalidRequest, ModelNotFound
+from edgewise.models.media.process import MediaProcess
+from edgewise.pipeline.attachments import Attachment
+from edgewise.pipeline.listener import ServedListener
+from edgewise.pipeline.look import OpensEncoders
+from edgewise.pipeline.model import ServedEncoder
+from edgewise.pipeline.receipts import LookReceipt, MediumReceipt
+from edgewise.pipeline.task import Task
+from edgewise.pipeline.transcribe.run import TranscribeRun, start_transcription
+from edgewise.pipeline.transcribe.task import TranscribeTask
+
+
+class OpensListeners(OpensEncoders, Protocol):
+    """The part of `pipeline.model.Models` that is needed here."""
+
+    async def open_listener(self, name: str | None, *, keep_alive_s: float | None = None) -> ServedListener: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """The installed models that hear: one for speech, and where there is one, a detector."""
+
+    listener: ServedListener
+    detector: ServedEncoder | None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A recording in words.
+
+    Attributes:
+        text: For the prompt.
+        look: Who heard it.
+        medium: What of it was heard.
+        warnings: Sentences for the receipt.
+    """
+
+    text: str
+    look: LookReceipt
+    medium: MediumReceipt
+    warnings: tuple[str, ...]
+
+
+async def ears(models: OpensListeners) -> Ears | None:
+    """None where no model for speech is installed."""
+    try:
+        listener = await models.open_listener(None)
+    except ModelNotFound:
+        return None
+    return Ears(listener, await detector(models))
+
+
+async def detector(models: OpensEncoders) -> ServedEncoder | None:
+    """The first model that tells speech from silence; None where none is installed."""
+    try:
+        return await models.open_encoder("vad", None)
+    except ModelNotFound:
+        return None
+
+
+async def decoded(
+    process: MediaProcess, data: bytes, param: str, *, max_bytes: int, max_seconds: float
+) -> tuple[bytes, tuple[str, ...]]:
+    """Samples as a transcription takes them, and what the receipt says of a file that is not as it should be.
+
+    Raises:
+        InvalidRequest: It cannot be read, or is beyond a limit.
+    """
+    limits: dict[str, Any] = {"max_bytes": max_bytes, "max_seconds": max_seconds}
+    found, samples = await asyncio.to_thread(process.decode, "audio", data, limits, param=param)
+    notes = []
+    if found["damaged"]:
+        notes.append(f"Damaged packets of '{param}' were left out: {found['damaged']}.")
+    if found["claimed"] is not None and found["seconds"] < found["claimed"] - 0.5:
+        notes.append(f"'{param}' says it lasts {found['claimed']:.1f} s, and {found['seconds']:.1f} s are there.")
+    return samples, tuple(notes)
+
+
+async def write_down(
+    task: Task, models: Ears, recordings: Sequence[tuple[Attachment, bytes, tuple[str, ...]]]
+) -> list[Said]:
+    """Every recording in words, in their order. A caller who leaves cancels it.
+
+    Args:
+        recordings: Each with its samples, and what is to be said of its file.
+
+    Raises:
+        QueueFull, EngineUnavailable, OutOfMemory, DeadlineExceeded: As of every engine.
+    """
+    return [await _one(task, models, index, *given) for index, given in enumerate(recordings)]
+
+
+async def _one(
+    task: Task, models: Ears, index: int, attachment: Attachment, samples: bytes, notes: tuple[str, ...]
+) -> Said:
+    request = TranscribeTask(
+        id=f"{task.id}/listen-{index}",
+        model=models.listener,
+        detector=models.detector,
+        samples=samples,
+        salt=task.salt,
+        key=task.key,
+        priority=task.priority,
+        deadline_s=task.deadline_s,
+        privacy=task.privacy,
+    )
+    run = await start_transcription(request, segmented=False)
+    try:
+        text = "".join([heard.text async for heard in run.chunks()]).strip()
+    finally:
+        await run.aclose()
+    said = f'A recording. Said in it: "{text}"' if text else "A recording in which nobody speaks."
+    return Said(said, _receipt(attachment, run), heard_receipt(attachment.param, run.seconds, 0), notes)
+
+
+def _receipt(attachment: Attachment, run: TranscribeRun) -> LookReceipt:
+    receipt = run.receipt()
+    stage = receipt.stages[-1]
+    return LookReceipt(
+        stage="listen",
+        where="local",
+        why=f"The model that is asked has no ears: {run.model_name} heard it.",
+        numeric_class=stage.numeric_class,
+        precision=stage.precision,
+        queued_ms=stage.queued_ms,
+        restarts=stage.restarts,
+        preemptions=stage.preemptions,
+        model=run.model_name,
+        of=attachment.param,
+        compute_ms=receipt.total_ms,
+    )
+
+
+def heard_receipt(param: str, seconds: float, tokens: int) -> MediumReceipt:
+    """Of a recording, which has no pixels."""
+    return MediumReceipt(
+        of=param,
+        kind="audio",
+        width=0,
+        height=0,
+        seen_width=0,
+        seen_height=0,
+        frames=0,
+        every_s=None,
+        seconds=round(seconds, 3),
+        tokens=tokens,
+        bounded_by=None,
+    )
+
+
+def nobody_listens(model: str, attachment: Attachment) -> InvalidRequest:
+    return InvalidRequest(
+        f"'{attachment.param}' is a recording, and the model '{model}' has no ears: have a model write down what is said "
+        "(`edgewise models pull whisper-base`), or install a model that hears.",
+        param=attachment.param,
+    )
