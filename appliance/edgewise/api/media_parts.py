@@ -1,4 +1,4 @@
-"""Pictures and film in messages, in the forms of three APIs, as `Attachment`s. Nothing is fetched here."""
+"""Pictures, film and sound in messages, in the forms of three APIs, as `Attachment`s. Nothing is fetched here."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from edgewise.pipeline.attachments import Attachment, Detail
 
 DETAILS: Final = ("auto", "low", "high")
 MAX_FRAMES: Final = 768
+_FORMAT: Final = re.compile(r"[a-z0-9]{1,12}", re.ASCII)
 _TYPE: Final = re.compile(r"image/[a-z0-9.+-]{1,40}", re.ASCII)
 
 
@@ -62,6 +63,24 @@ def video_url_part(part: dict[str, Any], where: str) -> Attachment:
         if value.get("frames") is None
         else int(_number(value, "frames", place, least=1, most=MAX_FRAMES) or 1),
     )
+
+
+def input_audio_part(part: dict[str, Any], where: str) -> Attachment:
+    """OpenAI's chat form: {"type": "input_audio", "input_audio": {"data": base64, "format": "wav"}}. The bytes say what it is.
+
+    Raises `InvalidRequest`.
+    """
+    place = f"{where}.input_audio"
+    value = an_object(part.get("input_audio"), place)
+    only(value, frozenset({"data", "format"}), place)
+    form = a_string(value, "format", place)
+    if not _FORMAT.fullmatch(form):
+        raise InvalidRequest(
+            f"'{place}.format' is '{form[:40]}': it must name a format of sound, as wav or mp3.",
+            param=f"{place}.format",
+        )
+    url = f"data:audio/{form};base64,{a_string(value, 'data', place)}"
+    return Attachment(kind="audio", param=f"{place}.data", urls=(url,))
 
 
 def _number(value: dict[str, Any], name: str, where: str, *, least: float, most: float) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from edgewise.api.checks import only
 from edgewise.api.errors import MissingField, WrongType
 from edgewise.api.fields import MESSAGE_IGNORED, PART_IGNORED
-from edgewise.api.media_parts import attachments_of, content_of, image_url_part, video_url_part
+from edgewise.api.media_parts import attachments_of, content_of, image_url_part, input_audio_part, video_url_part
 from edgewise.api.schemas import Message
 from edgewise.core.errors import InvalidRequest, UnknownField, UnsupportedField
 from edgewise.pipeline.attachments import Attachment
@@ -17,11 +17,11 @@ from edgewise.pipeline.task import ChatInput
 _ONLY = {"tool_call_id": "tool", "tool_calls": "assistant", "refusal": "assistant", "audio": "assistant"}
 _MEDIA: Final[Mapping[str, Callable[[dict[str, Any], str], Attachment]]] = {
     "image_url": image_url_part,
+    "input_audio": input_audio_part,
     "video_url": video_url_part,
 }
 """Readers of parts that are no text, by their type; each part has a field of that name."""
 _REFUSED: Final = {
-    "input_audio": "speech cannot be read yet",
     "file": "files cannot be read yet",
 }
 

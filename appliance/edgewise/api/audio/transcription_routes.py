@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,9 +25,8 @@ from edgewise.api.openapi import request_form
 from edgewise.api.parse import Caller
 from edgewise.api.schemas import validate
 from edgewise.api.sse import EventStream, attended
-from edgewise.core.errors import ModelNotFound
 from edgewise.models.media.process import MediaProcess
-from edgewise.pipeline.model import ServedEncoder
+from edgewise.pipeline.listen import decoded, detector
 from edgewise.pipeline.receipt_store import Outcome
 from edgewise.pipeline.transcribe.run import TranscribeRun, start_transcription
 from edgewise.pipeline.transcribe.task import Aim, TranscribeTask
@@ -106,20 +104,20 @@ async def _task(
     """A validated form as a task. Raises `EdgewiseError`, naming the field."""
     name = None if fields.model == ANY_MODEL else fields.model
     model = await deps.models.open_listener(name, keep_alive_s=fields.keep_alive)
-    options = {"max_bytes": deps.sound.max_bytes, "max_seconds": deps.sound.max_seconds}
-    found, samples = await asyncio.to_thread(process.decode, "audio", data, options, param=_FILE)
+    limits = deps.sound
+    samples, notes = await decoded(process, data, _FILE, max_bytes=limits.max_bytes, max_seconds=limits.max_seconds)
     aim: Aim = "transcribe" if isinstance(fields, TranscriptionBody) else "translate"
     language = fields.language if isinstance(fields, TranscriptionBody) else None
     return TranscribeTask(
         id=asking.request_id,
         model=model,
-        detector=await _detector(deps),
+        detector=await detector(deps.models),
         samples=samples,
         aim=aim,
         language=language.lower() if language else None,
         prompt=fields.prompt or "",
         temperature=fields.temperature,
-        notes=_notes(found),
+        notes=notes,
         salt=asking.salt,
         key=asking.key_id,
         priority=asking.priority(model),
@@ -127,23 +125,6 @@ async def _task(
         privacy=asking.privacy(model),
         policy=asking.policy,
     )
-
-
-async def _detector(deps: ApiDependencies) -> ServedEncoder | None:
-    try:
-        return await deps.models.open_encoder("vad", None)
-    except ModelNotFound:
-        return None
-
-
-def _notes(found: dict[str, Any]) -> tuple[str, ...]:
-    """What the receipt says of a file that is not as it should be."""
-    notes = []
-    if found["damaged"]:
-        notes.append(f"Damaged packets of the file were left out: {found['damaged']}.")
-    if found["claimed"] is not None and found["seconds"] < found["claimed"] - 0.5:
-        notes.append(f"The file says it lasts {found['claimed']:.1f} s, and {found['seconds']:.1f} s are there.")
-    return tuple(notes)
 
 
 async def _answer(request: Request, deps: ApiDependencies, context: RequestContext, asked: _Asked) -> Response:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from edgewise.models.decoder.config import CONFIG_NAME, MAX_CONFIG_BYTES
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
-from edgewise.models.multimodal import gemma3, idefics3, llava, qwen
+from edgewise.models.multimodal import gemma3, idefics3, llava, qwen, qwen2_audio
 from edgewise.models.multimodal.layout import Layout
 from edgewise.models.small_files import read_object
 
@@ -66,11 +66,20 @@ _IDEFICS3: Final = Family(
     workspace=idefics3.workspace,
 )
 
+_QWEN2_AUDIO: Final = Family(
+    layout=qwen2_audio.read_layout,
+    encoder="edgewise.models.multimodal.towers.audio:load_encoder",
+    other=r"(model\.)?(audio_tower|multi_modal_projector)\..+",
+    workspace=qwen2_audio.workspace,
+    text_defaults=qwen2_audio.TEXT_DEFAULTS,
+)
+
 FAMILIES: Final[Mapping[str, Family]] = {
     "Gemma3ForConditionalGeneration": _GEMMA3,
     "Idefics3ForConditionalGeneration": _IDEFICS3,
     "LlavaForConditionalGeneration": _LLAVA,
     "LlavaNextForConditionalGeneration": _LLAVA,
+    "Qwen2AudioForConditionalGeneration": _QWEN2_AUDIO,
     "Qwen2VLForConditionalGeneration": _QWEN,
     "Qwen2_5_VLForConditionalGeneration": _QWEN,
     "SmolVLMForConditionalGeneration": _IDEFICS3,

@@ -11,9 +11,13 @@ from typing import Final
 
 import torch
 
+from edgewise.models.decoder.fields import Fields
+from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.media import Media
+from edgewise.models.multimodal.qwen2_audio import audio_tower
 from edgewise.models.multimodal.qwen_audio import AudioTowerConfig, feature_frames, rows_of
 from edgewise.models.multimodal.towers.weights import Linear, Part
+from edgewise.models.weights.reader import WeightReader
 from edgewise.models.whisper.encoder import SoundLayers
 from edgewise.models.whisper.features import log_mel, mel_filters
 
@@ -99,3 +103,19 @@ def _tensors(config: AudioTowerConfig, part: Part) -> Mapping[str, torch.Tensor]
     else:
         found["embed_positions.weight"] = sinusoids(config.positions, width).to(found["conv1.weight"])
     return found
+
+
+def load_encoder(
+    config: Fields, files: ModelFiles, reader: WeightReader, *, width: int, device: torch.device, dtype: torch.dtype
+) -> AudioTower:
+    """Qwen2-Audio's (`multimodal.loading.EncoderLoader`)."""
+    tower = audio_tower(config)
+    part = Part(reader, ("audio_tower.", "model.audio_tower."), device=device, dtype=dtype, name=files.name)
+    outer = Part(
+        reader,
+        ("multi_modal_projector.", "model.multi_modal_projector."),
+        device=device,
+        dtype=dtype,
+        name=files.name,
+    )
+    return AudioTower(tower, part, outer.linear("linear", tower.width, width))
