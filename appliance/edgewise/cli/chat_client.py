@@ -70,8 +70,8 @@ class ChatClient:
             base_url=self._url,
             headers={**(headers or {}), **({"Authorization": f"Bearer {key}"} if key else {})},
             timeout=_TIMEOUT,
-            trust_env=not _is_local(self._url),  # a proxy from the environment cannot reach our loopback
-            verify=_trusting(trust) if trust else True,
+            trust_env=not is_local(self._url),  # a proxy from the environment cannot reach our loopback
+            verify=trusting(trust) if trust else True,
         )
 
     def __enter__(self) -> ChatClient:
@@ -192,7 +192,7 @@ def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             return
         event = json.loads(data)
         if "error" in event:
-            raise _error(event["error"], 500)
+            raise error_of(event["error"], 500)
         yield event
 
 
@@ -215,10 +215,11 @@ def _check(response: httpx.Response) -> None:
         detail = response.json()["error"]
     except (ValueError, KeyError, TypeError):
         detail = {"message": f"HTTP {response.status_code}: {response.text[:200]}"}
-    raise _error(detail, response.status_code)
+    raise error_of(detail, response.status_code)
 
 
-def _error(detail: Any, status: int) -> EdgewiseError:
+def error_of(detail: Any, status: int) -> EdgewiseError:
+    """The service's error object as one of ours."""
     message = str(detail.get("message") or detail) if isinstance(detail, dict) else str(detail)
     if status == 401:
         return ServiceRefusedError(
@@ -231,12 +232,13 @@ def _error(detail: Any, status: int) -> EdgewiseError:
     return ServiceRefusedError(message)
 
 
-def _is_local(url: str) -> bool:
+def is_local(url: str) -> bool:
+    """Whether a URL names this machine by its loopback address."""
     host = urlsplit(url).hostname or ""
     return host == "localhost" or is_loopback(host)
 
 
-def _trusting(cert: Path) -> ssl.SSLContext:
+def trusting(cert: Path) -> ssl.SSLContext:
     """Trust exactly this certificate, which is our own service's; it need not name the loopback address."""
     context = ssl.create_default_context(cafile=cert)
     context.check_hostname = False

@@ -33,6 +33,7 @@ from edgewise.cli import (
     speak,
     transcribe,
     vision,
+    voice,
 )
 from edgewise.cli.exit_codes import ExitCode, exit_code
 from edgewise.core.errors import EdgewiseError
@@ -83,6 +84,7 @@ def build() -> typer.Typer:
     app.add_typer(vision.app, name="vision")
     app.command("speak")(speak.speak)
     app.command("transcribe")(transcribe.transcribe)
+    app.command("voice")(voice.voice)
     app.command("plan")(plan.plan)
     app.command("receipts")(receipts.receipts)
     app.command("doctor")(doctor.doctor)

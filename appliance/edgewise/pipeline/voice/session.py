@@ -411,11 +411,13 @@ class VoiceSession:
         if not response.ended and response.status == "in_progress":
             response.status, response.reason = "cancelled", reason
         unheard = response.status == "cancelled" or answer.pace.playing(now)
-        if item.audio and item.end_ms is None and unheard and item in self.conversation:
-            self.conversation.truncate(item.id, min(answer.pace.played_s(now) * 1000, item.audio_ms))
-            await self._tell(ItemTruncated(item))
+        if item.audio and unheard and item in self.conversation:
+            self._answer = None
             if reason == "turn_detected":
                 self._observer.interrupted()
+            if item.end_ms is None:  # else a quick client has said it already
+                self.conversation.truncate(item.id, min(answer.pace.played_s(now) * 1000, item.audio_ms))
+                await self._tell(ItemTruncated(item))
         if not response.ended:
             await self._ended(response)
 
