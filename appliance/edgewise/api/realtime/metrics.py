@@ -22,6 +22,8 @@ class VoiceMetrics:
             "voice_real_time_factor", "Seconds to make one second of speech", buckets=_FACTORS
         )
         self._answers = metrics.counter("voice_answers", "Answers of voice sessions", ("status",))
+        for status in ("completed", "cancelled", "incomplete", "failed"):
+            self._answers.labels(status)
         self._interruptions = metrics.counter("voice_barge_ins", "Answers that a speaker interrupted")
 
     def answered(self, response: Response, /) -> None:
