@@ -60,7 +60,7 @@ def engine(files: ModelFiles) -> Iterator[Engine]:
 
 
 def ask(name: str, parts: Sequence[Part], **options: Any) -> GenerateRequest:
-    tokens, media = interleaved(parts, IMAGE)
+    tokens, media = interleaved(parts, options.pop("placeholder", IMAGE))
     sampling = SamplingParams(max_tokens=options.pop("max_tokens", 12), temperature=0.0)
     return GenerateRequest(id=name, prompt=tuple(tokens), sampling=sampling, media=media, **options)
 

@@ -8,41 +8,21 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from transformers import Gemma3Config
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal import gemma3
 from edgewise.models.multimodal.towers.gemma3 import load_encoder
 from tests.models.multimodal.engine_logits import EngineLogits, interleaved
-from tests.models.multimodal.small import TEXT, config_of, encoder_of, picture, saved
+from tests.models.multimodal.small import config_of, encoder_of, picture
+from tests.models.multimodal.tiny_gemma3 import COUNT, SIDE, tiny_gemma3
 
-SIDE, COUNT = 112, 16
 SIZES = [(300, 200), (57, 133), (112, 112), (700, 90)]
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ModelFiles]:
-    folder = tmp_path_factory.mktemp("model")
-    Gemma3ImageProcessorPil(size={"height": SIDE, "width": SIDE}).save_pretrained(folder)
-    text = {**TEXT, "head_dim": 16, "sliding_window": 64, "query_pre_attn_scalar": 16, "sliding_window_pattern": 2}
-    vision = {
-        "hidden_size": 32,
-        "intermediate_size": 56,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "image_size": SIDE,
-        "patch_size": 14,
-    }
-    config = Gemma3Config(
-        text_config=text,
-        vision_config=vision,
-        mm_tokens_per_image=COUNT,
-        image_token_index=290,
-        boi_token_index=291,
-        eoi_token_index=292,
-    )
-    return saved(config, folder)
+    return tiny_gemma3(tmp_path_factory.mktemp("model"))
 
 
 def test_rows_of_pictures_are_those_of_transformers(both: tuple[Any, ModelFiles]) -> None:
