@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration, WhisperFeatureExtractor
+from transformers import WhisperFeatureExtractor
 
 from edgewise.core.errors import InvalidRequest
 from edgewise.models.files import ModelFiles
@@ -22,34 +22,16 @@ from edgewise.models.multimodal.towers.audio import load_encoder
 from edgewise.models.tiny import local_files
 from tests.models.multimodal.engine_logits import EngineLogits
 from tests.models.multimodal.small import TEXT, encoder_of
+from tests.models.multimodal.tiny_qwen2_audio import SECONDS, small_qwen2_audio
 
 AUDIO = 290
-SECONDS = 2
-TOWER = {
-    "num_mel_bins": 80,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "max_source_positions": 50 * SECONDS,
-}
 LENGTHS = [480, 4000, 16_000, 31_999, 32_000]
 TOLERANCE = 1e-3
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ModelFiles]:
-    torch.manual_seed(3)
-    config = Qwen2AudioConfig(
-        audio_config={"model_type": "qwen2_audio_encoder", **TOWER},
-        text_config={"model_type": "qwen2", **TEXT},
-        audio_token_index=AUDIO,
-    )
-    model: Any = Qwen2AudioForConditionalGeneration(config)
-    model.train(False)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.06)
+    model = small_qwen2_audio(TEXT["vocab_size"], AUDIO)
     folder = tmp_path_factory.mktemp("model")
     model.save_pretrained(folder)
     return model, local_files(folder)
