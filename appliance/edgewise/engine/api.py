@@ -27,6 +27,7 @@ class EngineInfo:
         kv_int4_page_bytes: Bytes of one that is rounded to 4 bits for its way to another appliance.
         media: Kinds of media that prompts may hold.
         model_context: Positions that the model was made for; `max_context` may be less.
+        voices: In which it can speak its answers.
     """
 
     model: str
@@ -48,6 +49,7 @@ class EngineInfo:
     kv_int4_page_bytes: int = 0
     media: tuple[MediaKind, ...] = ()
     model_context: int = 0
+    voices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

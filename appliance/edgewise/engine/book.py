@@ -1,13 +1,15 @@
 """What has been delivered of each open text request, and how it goes on in the engine's next life. Pure.
 
 The rules of all requests are those of `engine.book_base`. A request for tokens is sent again with everything delivered so far as
-`output`, which continues it exactly. Two more rules hold for it:
+`output`, which continues it exactly. Three more rules hold for it:
 
 - **Double.** Tokens below the offset reached are cut off; a chunk above it means that something was lost and ends the request
   with `engine_error`. A delivered token clears the strikes.
+- **Sound.** Of a spoken answer, samples below those delivered are cut off. It is made again from its beginning in the next life:
+  what was said is a function of the request, but for rounding where pieces of another size are joined.
 - **Complete without the engine.** If the tokens delivered end with a stop id, or number `max_tokens`, or fill the model's
   context, only the final chunk was lost: it is made here ("stop" before "length") instead of asking an engine to generate
-  nothing.
+  nothing. A spoken answer is not complete by its tokens.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ __all__ = ["Accept", "Action", "Deliver", "Entry", "Refuse", "RequestBook", "Sen
 
 @dataclass(slots=True)
 class Entry(OpenEntry[GenerateRequest]):
-    """An open request; `output` are the tokens delivered, those the caller already had included."""
+    """An open request; `output` are the tokens delivered, those the caller already had included, `heard` the samples."""
 
     output: list[int] = field(default_factory=list)
+    heard: int = 0
     first_token: float | None = None
 
 
@@ -59,10 +62,17 @@ class RequestBook(Book[GenerateRequest, TokenChunk, Entry]):
         if chunk.offset > reached:
             return self._skipped(entry, chunk.offset, now)
         chunk = _without_first(chunk, reached - chunk.offset)
-        if not chunk.tokens and chunk.finish is None:
+        if chunk.sound is not None:
+            if chunk.sound.start > entry.heard:
+                return self._skipped(entry, chunk.offset, now)
+            chunk = replace(chunk, sound=chunk.sound.after(entry.heard))
+        if not chunk.tokens and chunk.finish is None and chunk.sound is None:
             self.counters.stale += 1
             return []
         actions = self.accepted_if_new(entry)
+        if chunk.sound is not None:
+            entry.heard += chunk.sound.count
+            entry.strikes = 0
         if chunk.tokens:
             entry.output += chunk.tokens
             entry.strikes = 0
@@ -89,6 +99,8 @@ class RequestBook(Book[GenerateRequest, TokenChunk, Entry]):
 def _completed(entry: Entry, max_context: int | None) -> FinishReason | None:
     """How a request ends whose tokens are all there, or None if the engine has still something to do."""
     sampling, output = entry.request.sampling, entry.output
+    if entry.request.speech is not None:
+        return None
     if output and output[-1] in sampling.stop_token_ids:
         return "stop"
     if len(output) >= sampling.max_tokens:
@@ -113,6 +125,7 @@ def _relabel(entry: Entry, chunk: TokenChunk, now: float) -> TokenChunk:
         whole = _stats(entry, now)
         stats = whole if stats is None else replace(
             whole,
+            speech=stats.speech,
             cached_tokens=stats.cached_tokens,
             restored_tokens=stats.restored_tokens,
             queued_s=stats.queued_s,

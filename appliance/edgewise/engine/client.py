@@ -106,7 +106,7 @@ class EngineClient(ProcessClient[GenerateRequest, TokenChunk, EngineInfo]):
         return (message.epoch, message.chunks) if isinstance(message, Chunks) else None
 
     def _is_progress(self, chunk: TokenChunk) -> bool:
-        return bool(chunk.tokens)
+        return bool(chunk.tokens) or chunk.sound is not None
 
     def _mailbox(self) -> Mailbox[TokenChunk]:
         return Mailbox()

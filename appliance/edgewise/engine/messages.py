@@ -22,6 +22,7 @@ from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest, Encoder
 from edgewise.engine.pictures.config import PictureConfig
 from edgewise.engine.pictures.request import DiffuseChunk, DiffuseParams, DiffuseRequest, PictureInfo
 from edgewise.engine.request import GenerateRequest, Priority, SamplingParams, TokenChunk
+from edgewise.engine.speech import Speech
 from edgewise.models.multimodal.media import Media
 
 T = TypeVar("T")
@@ -148,6 +149,7 @@ class Submit(Message, frozen=True):
     deadline_s: float | None
     constraint: str | None
     media: tuple[Media, ...] = ()
+    speech: Speech | None = None
 
     @classmethod
     def of(cls, request: GenerateRequest) -> Submit:
@@ -163,6 +165,7 @@ class Submit(Message, frozen=True):
             deadline_s=request.deadline_s,
             constraint=request.constraint,
             media=request.media,
+            speech=request.speech,
         )
 
     def request(self) -> GenerateRequest:
@@ -178,6 +181,7 @@ class Submit(Message, frozen=True):
             deadline_s=self.deadline_s,
             constraint=self.constraint,
             media=self.media,
+            speech=self.speech,
         )
 
 

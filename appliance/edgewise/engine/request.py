@@ -12,6 +12,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.priority import Priority as Priority
+from edgewise.engine.speech import Sound, Speech, SpeechStats
 from edgewise.models.multimodal.media import Media
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -107,6 +108,7 @@ class GenerateRequest:
         constraint: Grammar that the answer must follow, as llguidance's JSON text; None for free text.
         shared: Whether KV pages of its prompt may come from, and go to, appliances of the same site.
         media: What the prompt's placeholders stand for, in order, without overlap.
+        speech: That the answer is spoken as well, by an engine that has voices. The answer ends when all has been said.
     """
 
     id: str
@@ -120,6 +122,7 @@ class GenerateRequest:
     constraint: str | None = None
     shared: bool = False
     media: tuple[Media, ...] = ()
+    speech: Speech | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +189,7 @@ class RequestStats:
     from another appliance: `handed_tokens`, whose pages were `handed_bytes` on their way. `handed_form` is "int4" where the
     answer was computed over pages that had been rounded for it, also by an earlier request. `segments` are set where more than
     one engine made the answer, or one elsewhere; `link` where something was sent there. `warnings` are sentences for the receipt
-    about what the engine could not do as asked.
+    about what the engine could not do as asked. `speech` is set where the answer was spoken.
     """
 
     prompt_tokens: int
@@ -204,15 +207,18 @@ class RequestStats:
     segments: tuple[Segment, ...] = ()
     link: LinkUse | None = None
     warnings: tuple[str, ...] = ()
+    speech: SpeechStats | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenChunk:
     """Tokens of one request in order. `offset` counts generated tokens before this chunk.
 
-    The last chunk, and only it, has `finish` set; when that is "error", `error_code` and `error_message` say why. A stop token
-    is delivered as the last token with finish "stop". `stats` come with the last chunk and with the first tokens of each life
-    of the engine, so that a caller who ends the stream early (stop string) knows what the answer cost so far.
+    `sound` is what a spoken answer has next; such a chunk may have no tokens. The last chunk, and only it, has `finish` set;
+    when that is "error", `error_code` and `error_message` say why. A stop token is delivered as the last token with finish
+    "stop", except of spoken answers, whose last chunk comes when all has been said. `stats` come with the last chunk and with
+    the first tokens of each life of the engine, so that a caller who ends the stream early (stop string) knows what the answer
+    cost so far.
     """
 
     request_id: str
@@ -223,3 +229,4 @@ class TokenChunk:
     stats: RequestStats | None = None
     error_code: str | None = None
     error_message: str | None = None
+    sound: Sound | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from dataclasses import replace
@@ -30,17 +31,23 @@ class Network(Protocol):
         """[R, hidden] -> [R, vocab] float32."""
 
 
+Observer = Callable[[Seq[Work], torch.Tensor, torch.Tensor], None]
+"""Takes the work of a step, its tokens [T] and their hidden states [T, hidden], in this order."""
+
+
 class Runner:
     """The network, its KV cache and a device.
 
     Attributes:
         constraints: The grammars that answers follow.
+        observer: Told of every step's hidden states, if any.
     """
 
     def __init__(
         self, network: Network, kv: Seq[KVLayer], device: torch.device, constraints: Constraints | None = None
     ) -> None:
         self.constraints = constraints or Constraints(None)
+        self.observer: Observer | None = None
         self._network = network
         self._kv = kv
         self._device = device
@@ -72,8 +79,12 @@ class Runner:
     def _forward(self, work: Seq[Work], media: StepMedia | None) -> torch.Tensor:
         tokens, meta = self._tokens(work), self._meta(work)
         if media is None:
-            return self._network.forward(tokens, self._kv, meta)
-        return cast("MultimodalNetwork", self._network).forward(tokens, self._kv, meta, media)
+            hidden = self._network.forward(tokens, self._kv, meta)
+        else:
+            hidden = cast("MultimodalNetwork", self._network).forward(tokens, self._kv, meta, media)
+        if self.observer is not None:
+            self.observer(work, tokens, hidden)
+        return hidden
 
     def _mask(self, sequence: Sequence) -> Future[Permitted] | None:
         if sequence.request.constraint is None:

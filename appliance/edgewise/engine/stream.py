@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from edgewise.engine.request import TokenChunk
+from edgewise.engine.speech import joined
 
 MERGE_ABOVE = 64
 """Chunks waiting for a slow consumer before further ones are merged into the last."""
@@ -32,7 +33,14 @@ def merge_tokens(first: TokenChunk, second: TokenChunk) -> TokenChunk:
         (first.logprobs or ()) + (second.logprobs or ())
     )  # fmt: skip
     stats = second.stats or first.stats
-    return replace(second, offset=first.offset, tokens=first.tokens + second.tokens, logprobs=logprobs, stats=stats)
+    return replace(
+        second,
+        offset=first.offset,
+        tokens=first.tokens + second.tokens,
+        logprobs=logprobs,
+        stats=stats,
+        sound=joined(first.sound, second.sound),
+    )
 
 
 class Mailbox(Generic[ChunkT]):

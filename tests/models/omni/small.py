@@ -133,6 +133,10 @@ def small_omni() -> Any:
         for name, parameter in model.named_parameters():
             if not parameter.any() or "norm" in name or "ln_" in name or name.endswith("bias"):
                 parameter.add_(0.1 * torch.randn_like(parameter))
+        for part in (model.thinker, model.talker):
+            for parameter in part.parameters():
+                if parameter.dim() == 2:  # logits that are far apart
+                    parameter.mul_(6)
         for name, parameter in model.token2wav.named_parameters():
             if parameter.dim() > 1:  # sound that is heard, and frames that depend on their neighbours
                 gain = 0.5 if "conv_post" in name else 1.0

@@ -52,7 +52,8 @@ _HF_FAMILIES: Mapping[str, Mapping[str, str]] = {
     },
 }
 # Models that also see images keep their text model under another name.
-_HF_NESTED = ("language_model.model.", "model.language_model.", "model.text_model.")
+_HF_NESTED = ("language_model.model.", "model.language_model.", "model.text_model.", "thinker.model.")
+_HF_NESTED_HEADS = ("language_model.lm_head.weight", "thinker.lm_head.weight")
 _HF_OTHER_PARTS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\..+")
 
 _GGUF = {
@@ -126,8 +127,8 @@ def _hf_names(config: DecoderConfig, stored: Collection[str], nested: bool) -> N
     parts = {**_HF, **_HF_FAMILIES.get(family, {})}
     prefixes = _HF_NESTED if nested or family == "gemma3" else ()
     prefix = next((known for known in prefixes if known + parts["embedding"] in stored), "model.")
-    inner_head = "language_model.lm_head.weight"
-    head = inner_head if prefixes and inner_head in stored else "lm_head.weight"
+    inner_heads = [name for name in _HF_NESTED_HEADS if prefixes and name in stored]
+    head = inner_heads[0] if inner_heads else "lm_head.weight"
     unused = {name for name in stored if _IGNORED.fullmatch(name) or (prefixes and _HF_OTHER_PARTS.fullmatch(name))}
     return Names(
         parts={part: prefix + name if part in ("embedding", "norm") else name for part, name in parts.items()},

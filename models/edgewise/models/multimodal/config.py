@@ -29,6 +29,7 @@ class MultimodalConfig:
         tower_workspace: Upper bound of the bytes that encoding one medium allocates.
         encoder: See `Family.encoder`.
         other: See `Family.other`.
+        speaks: See `Family.speaks`.
     """
 
     text: DecoderConfig
@@ -37,6 +38,7 @@ class MultimodalConfig:
     tower_workspace: int
     encoder: str
     other: str
+    speaks: bool = False
 
     @property
     def architecture(self) -> str:
@@ -86,15 +88,17 @@ def read_multimodal(files: ModelFiles) -> MultimodalConfig | None:
         tower_workspace=0 if family.workspace is None else family.workspace(config),
         encoder=family.encoder,
         other=family.other,
+        speaks=family.speaks,
     )
 
 
 def _text(config: Fields, family: Family) -> Mapping[str, Any]:
     """The decoder's part, as the config.json of a model that is nothing else."""
-    own = config.get("text_config", config.values)
+    whole = Fields(config.get(family.inner, {}), config.where) if family.inner else config
+    own = whole.get("text_config", whole.values)
     if not isinstance(own, Mapping):
         raise config.bad("text_config", "an object")
     kind = family.text_type or own.get("model_type", "llama")
-    outer = {key: config.values[key] for key in _OUTER_KEYS if key in config.values}
+    outer = {key: whole.values[key] for key in _OUTER_KEYS if key in whole.values}
     inner = {key: value for key, value in own.items() if key != "architectures" and value is not None}
     return {**family.text_defaults.get(kind, {}), **outer, **inner, "model_type": kind}

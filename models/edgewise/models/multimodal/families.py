@@ -12,6 +12,7 @@ from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal import gemma3, idefics3, llava, qwen, qwen2_audio
 from edgewise.models.multimodal.layout import Layout
+from edgewise.models.omni import layout as omni
 from edgewise.models.small_files import read_object
 
 
@@ -27,6 +28,8 @@ class Family:
         workspace: Upper bound of the bytes that encoding one medium allocates beside weights and result, by the configuration.
         text_type: Model type of the decoder, where text_config does not say it as `models.decoder` knows it.
         text_defaults: What transformers takes for keys that text_config lacks, by model type.
+        inner: Name of the object in which text_config lies; empty where it is the whole configuration.
+        speaks: Whether it answers in sound as well (`models.omni`).
     """
 
     layout: Callable[[Fields, ModelFiles], Layout]
@@ -35,6 +38,8 @@ class Family:
     workspace: Callable[[Fields], int] | None = None
     text_type: str | None = None
     text_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
+    inner: str = ""
+    speaks: bool = False
 
 
 _LLAVA: Final = Family(
@@ -66,6 +71,17 @@ _IDEFICS3: Final = Family(
     workspace=idefics3.workspace,
 )
 
+_OMNI: Final = Family(
+    layout=omni.read_layout,
+    encoder="edgewise.models.omni.senses:load_encoder",
+    other=r"thinker\.(audio_tower|visual)\..+|talker\..+|token2wav\..+",
+    workspace=omni.workspace,
+    text_type="qwen2",
+    text_defaults=omni.TEXT_DEFAULTS,
+    inner="thinker_config",
+    speaks=True,
+)
+
 _QWEN2_AUDIO: Final = Family(
     layout=qwen2_audio.read_layout,
     encoder="edgewise.models.multimodal.towers.audio:load_encoder",
@@ -82,6 +98,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "Qwen2AudioForConditionalGeneration": _QWEN2_AUDIO,
     "Qwen2VLForConditionalGeneration": _QWEN,
     "Qwen2_5_VLForConditionalGeneration": _QWEN,
+    "Qwen2_5OmniForConditionalGeneration": _OMNI,
+    "Qwen2_5OmniModel": _OMNI,
     "SmolVLMForConditionalGeneration": _IDEFICS3,
 }
 """By the name of the class in config.json."""

@@ -122,7 +122,7 @@ class QwenLayout:
         grid = (grid_frames, height // self.side, width // self.side)
         count = math.prod(grid)
         one = medium(kind, frames, count, grid=grid, second=second)
-        return Fitted(_MARKERS[kind] * count, (one,), (width, height), len(frames))
+        return Fitted(self.markers[kind] * count, (one,), (width, height), len(frames))
 
 
 def read_layout(config: Fields, files: ModelFiles) -> QwenLayout:

@@ -16,10 +16,9 @@ from edgewise.models.small_files import read_object
 ARCHITECTURES: Final = ("Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel")
 """The published checkpoints say the second."""
 SAMPLE_RATE: Final = 24_000
-_DECODER_DEFAULTS: Final[Mapping[str, Any]] = {
+DECODER_DEFAULTS: Final[Mapping[str, Any]] = {
     "rms_norm_eps": 1e-6,
     "max_position_embeddings": 32768,
-    "tie_word_embeddings": False,
     "use_sliding_window": False,
 }
 
@@ -31,7 +30,8 @@ class TalkerConfig:
     Attributes:
         width: Of the rows that the Thinker hands over, and of the codec's embeddings in the file.
         text_start, text_end, text_pad: Ids of the Thinker's vocabulary: before the answer, behind it, and after that.
-        codec_start, codec_end, codec_pad: Ids of the codec's vocabulary; sound ends with `codec_end` or `codec_pad`.
+        codec_start, codec_end, codec_pad, codec_mask: Ids of the codec's vocabulary; sound ends with `codec_end` or `codec_pad`,
+            `codec_mask` stands beside rows that no codec token goes in with.
     """
 
     decoder: DecoderConfig
@@ -42,6 +42,7 @@ class TalkerConfig:
     codec_start: int
     codec_end: int
     codec_pad: int
+    codec_mask: int
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -172,7 +173,7 @@ def parse_omni(config: Fields) -> OmniConfig:
     talker, wave = section(config, "talker_config"), section(config, "token2wav_config")
     text = section(thinker, "text_config")
     omni = OmniConfig(
-        thinker=_decoder(text),
+        thinker=_decoder(text, tied=thinker.flag("tie_word_embeddings", False)),
         talker=_talker(talker),
         dit=_dit(section(wave, "dit_config")),
         vocoder=_vocoder(section(wave, "bigvgan_config")),
@@ -201,14 +202,15 @@ def section(fields: Fields, key: str) -> Fields:
     return Fields(found, f"{fields.where}: '{key}'")
 
 
-def _decoder(fields: Fields) -> DecoderConfig:
+def _decoder(fields: Fields, *, tied: bool) -> DecoderConfig:
     kept = {key: value for key, value in fields.values.items() if key != "architectures" and value is not None}
-    return DecoderConfig.from_hf({**_DECODER_DEFAULTS, **kept, "model_type": "qwen2"}, name=fields.where)
+    said = {**DECODER_DEFAULTS, **kept, "model_type": "qwen2", "tie_word_embeddings": tied}
+    return DecoderConfig.from_hf(said, name=fields.where)
 
 
 def _talker(fields: Fields) -> TalkerConfig:
     return TalkerConfig(
-        decoder=_decoder(fields),
+        decoder=_decoder(fields, tied=False),
         width=fields.size("embedding_size", 3584),
         text_start=fields.size("tts_text_start_token_id", 151860),
         text_end=fields.size("tts_text_end_token_id", 151861),
@@ -216,6 +218,7 @@ def _talker(fields: Fields) -> TalkerConfig:
         codec_start=fields.size("tts_codec_start_token_id", 8293),
         codec_end=fields.size("tts_codec_end_token_id", 8294),
         codec_pad=fields.size("tts_codec_pad_token_id", 8292),
+        codec_mask=fields.size("tts_codec_mask_token_id", 8296),
     )
 
 

@@ -1,4 +1,4 @@
-"""Loads the parts of a Qwen2.5-Omni model."""
+"""Loads those parts of a Qwen2.5-Omni model that speak; the Thinker is loaded as any model that sees (`models.multimodal`)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ from typing import Final
 
 import torch
 
-from edgewise.models.decoder.fields import Fields
 from edgewise.models.decoder.loading import fill_decoder
-from edgewise.models.decoder.model import Decoder
 from edgewise.models.files import ModelFiles
-from edgewise.models.multimodal.qwen_audio import read_audio_tower
-from edgewise.models.multimodal.towers.audio import AudioTower
 from edgewise.models.multimodal.towers.weights import Part
 from edgewise.models.omni.code2wav import Code2Wav
-from edgewise.models.omni.config import OmniConfig, section
+from edgewise.models.omni.config import OmniConfig
 from edgewise.models.omni.dit import DiT
 from edgewise.models.omni.talker import Talker
 from edgewise.models.omni.vocoder import Vocoder
 from edgewise.models.weights.reader import TensorInfo, WeightReader
 
-_THINKER: Final = {"thinker.model.": "model.", "thinker.lm_head.": "lm_head."}
 _TALKER: Final = {"talker.model.": "model.", "talker.codec_head.": "lm_head."}
 
 
@@ -59,22 +54,6 @@ class RenamedReader:
 
     def close(self) -> None:
         """The other reader stays open."""
-
-
-def load_thinker(
-    config: OmniConfig, files: ModelFiles, reader: WeightReader, *, device: torch.device, dtype: torch.dtype
-) -> Decoder:
-    """The decoder of text. Raises as `decoder.loading.load_decoder`."""
-    return fill_decoder(config.thinker, RenamedReader(reader, _THINKER), files, device=device, dtype=dtype)
-
-
-def load_audio_tower(
-    config: Fields, files: ModelFiles, reader: WeightReader, *, width: int, device: torch.device, dtype: torch.dtype
-) -> AudioTower:
-    """What the Thinker hears with; `config` is the whole config.json."""
-    tower = read_audio_tower(section(section(config, "thinker_config"), "audio_config"), windowed=True)
-    part = Part(reader, ("thinker.audio_tower.",), device=device, dtype=dtype, name=files.name)
-    return AudioTower(tower, part, part.linear("proj", tower.width, width))
 
 
 def load_talker(

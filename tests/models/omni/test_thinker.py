@@ -1,0 +1,164 @@
+"""The Thinker beside transformers: what it hears and sees, positions, logits of prompts with all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgewise.models.files import ModelFiles
+from edgewise.models.multimodal.families import read_layout
+from edgewise.models.multimodal.layout import Fitted, place
+from edgewise.models.multimodal.qwen_audio import feature_frames, rows_of
+from edgewise.models.omni.layout import OmniLayout
+from edgewise.models.omni.positions import FilmWithSound, tmrope_positions
+from edgewise.models.whisper.features import log_mel, mel_filters
+from tests.models.multimodal.engine_logits import EngineLogits
+from tests.models.multimodal.small import picture
+from tests.models.omni.small import (
+    AUDIO,
+    AUDIO_END,
+    AUDIO_START,
+    IMAGE,
+    SEEN_END,
+    SEEN_START,
+    VIDEO,
+    folder,
+    small_omni,
+)
+
+TOLERANCE = 1e-3
+PLACEHOLDERS = {"image": IMAGE, "video": VIDEO, "audio": AUDIO}
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ModelFiles]:
+    model = small_omni()
+    return model, folder(model, tmp_path_factory.mktemp("omni"))
+
+
+def layout_of(files: ModelFiles) -> OmniLayout:
+    layout = read_layout(files)
+    assert isinstance(layout, OmniLayout)
+    return layout
+
+
+def noise(seconds: float, seed: int = 0) -> Any:
+    return (np.random.default_rng(seed).normal(0, 0.2, int(seconds * 16_000))).astype(np.float32)
+
+
+def spectrogram(samples: Any) -> torch.Tensor:
+    return log_mel(torch.from_numpy(samples), mel_filters(16), feature_frames(len(samples)))
+
+
+def heard_by(model: Any, samples: list[Any]) -> dict[str, torch.Tensor]:
+    """As the family's processor gives it: padded, with a mask."""
+    mels = [spectrogram(one) for one in samples]
+    longest = max(one.shape[1] for one in mels)
+    features = torch.stack([torch.nn.functional.pad(one, (0, longest - one.shape[1])) for one in mels])
+    mask = torch.stack([torch.arange(longest) < one.shape[1] for one in mels]).long()
+    return {"input_features": features, "feature_attention_mask": mask}
+
+
+def seen_by(fitted: Fitted) -> tuple[torch.Tensor, torch.Tensor]:
+    """Patches and grid of a picture or film, as in transformers."""
+    (one,) = fitted.media
+    assert one.grid is not None
+    times, rows, columns = one.grid
+    pixels = np.frombuffer(one.content, np.uint8).reshape(one.shape).astype(np.float64)
+    if len(pixels) == 1:
+        pixels = np.concatenate([pixels, pixels])
+    values = (pixels / 255 - np.array([0.48145466, 0.4578275, 0.40821073])) / np.array(
+        [0.26862954, 0.26130258, 0.27577711]
+    )
+    cut = values.reshape(times, 2, rows, 2, 14, columns, 2, 14, 3).transpose(0, 2, 5, 3, 6, 8, 1, 4, 7)
+    patches = torch.tensor(cut.reshape(times * rows * columns * 4, -1), dtype=torch.float32)
+    return patches, torch.tensor([[times, rows * 2, columns * 2]])
+
+
+def test_rows_of_sound_are_those_of_transformers(both: tuple[Any, ModelFiles]) -> None:
+    model, files = both
+    layout, encoder = layout_of(files), EngineLogits(files).encoder
+    for seconds in (0.01, 0.3, 0.4, 1.0, 2.37):
+        samples = noise(seconds)
+        (medium,) = layout.sound(samples, "audio").media
+        (own,) = encoder.encode([medium])
+        with torch.inference_mode():
+            wanted = model.thinker.get_audio_features(**heard_by(model, [samples])).last_hidden_state
+        assert own.shape == wanted.shape == (medium.count, 64)
+        assert wanted.std() > 0.1
+        torch.testing.assert_close(own, wanted, atol=TOLERANCE, rtol=0)
+
+
+def test_logits_are_those_of_transformers(both: tuple[Any, ModelFiles]) -> None:
+    """Two recordings, a picture and a film among text, in one prompt, computed in two steps."""
+    model, files = both
+    layout = layout_of(files)
+    first, second = noise(0.7, 1), noise(1.3, 2)
+    heard = [layout.sound(one, "audio") for one in (first, second)]
+    seen = layout.picture(picture(90, 64), "image", max_pixels=28 * 28 * 8)
+    frames = [picture(56, 84, seed) for seed in range(6)]
+    film = layout.film(iter(frames), 6, 0.5, "video", max_tokens=60, max_pixels=28 * 28 * 6)
+    tokens: list[int] = [1, 2, 3]
+    for kind, one, begin, end in (
+        ("audio", heard[0], AUDIO_START, AUDIO_END),
+        ("image", seen, SEEN_START, SEEN_END),
+        ("video", film, SEEN_START, SEEN_END),
+        ("audio", heard[1], AUDIO_START, AUDIO_END),
+    ):
+        tokens += [begin, *[PLACEHOLDERS[kind]] * one.media[0].count, end, 17, 44]
+    media = place(tokens, [heard[0].media[0], seen.media[0], film.media[0], heard[1].media[0]], layout.placeholders)
+    patches, grid = seen_by(seen)
+    film_patches, film_grid = seen_by(film)
+    with torch.inference_mode():
+        wanted = model.thinker(
+            input_ids=torch.tensor([tokens]),
+            attention_mask=torch.ones(1, len(tokens), dtype=torch.long),
+            pixel_values=patches,
+            image_grid_thw=grid,
+            pixel_values_videos=film_patches,
+            video_grid_thw=film_grid,
+            video_second_per_grid=torch.tensor([1.0]),
+            **heard_by(model, [first, second]),
+        ).logits[0]
+    engine = EngineLogits(files)
+    sequence = engine.sequence((tokens, media))
+    half = len(tokens) // 2
+    own = torch.cat([*engine.step((sequence, 0, half)), *engine.step((sequence, half, len(tokens) - half))])
+    assert wanted.std() > 0.5
+    torch.testing.assert_close(own, wanted, atol=TOLERANCE, rtol=0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 4),
+    st.integers(1, 9),
+    st.sampled_from([(1, 1), (2, 3)]),
+    st.sampled_from([0.5, 1.0, 2.0, 3.0]),
+    st.integers(1, 260),
+    st.integers(0, 3),
+)
+def test_a_film_with_its_sound_is_placed_as_in_transformers(
+    both: tuple[Any, ModelFiles], text: int, times: int, size: tuple[int, int], second: float, frames: int, behind: int
+) -> None:
+    """Frames and sound interleaved in chunks of two seconds, from one origin."""
+    model, _ = both
+    frames += 2
+    film = FilmWithSound(start=text, grid=(times, *size), second=second * 25, sound=rows_of(frames), per_chunk=2 * 25)
+    inner = [VIDEO if kind == "video" else AUDIO for kind, begin, end in film.runs() for _ in range(begin, end)]
+    tokens = [*[5] * text, SEEN_START, AUDIO_START, *inner, AUDIO_END, SEEN_END, *[6] * behind]
+    assert film.end == len(tokens) - behind
+    wanted, _ = model.thinker.model.get_rope_index(
+        torch.tensor([tokens]),
+        None,
+        torch.tensor([[times, 2 * size[0], 2 * size[1]]]),
+        torch.ones(1, len(tokens), dtype=torch.long),
+        True,
+        torch.tensor([frames]),
+        torch.tensor([second]),
+    )
+    assert np.array_equal(tmrope_positions(len(tokens), [film]), wanted[:, 0].numpy())
