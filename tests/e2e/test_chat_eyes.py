@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -144,6 +146,33 @@ def test_a_film_is_seen(service: DeviceService) -> None:
         )
     blind = ask(service, part, model="blind")
     assert "is a film" in blind.json()["error"]["message"], blind.text
+
+
+def test_uploaded_files_are_seen(service: DeviceService) -> None:
+    """By their caller, in each form that can name one."""
+    ids = []
+    still = base64.b64decode(shown(120, 80)["image_url"]["url"].partition(",")[2])
+    for name, content in (("a.png", still), ("b.mp4", film(1.0))):
+        made = httpx.post(
+            service.url + "/v1/files", files={"file": (name, content)}, data={"purpose": "vision"}, timeout=TIMEOUT_S
+        )
+        ids.append(answer(made)["id"])
+    part = {"type": "video_url", "video_url": {"file_id": ids[1], "frames": 2}}
+    (medium,) = answer(ask(service, part))["edgewise"]["media"]
+    assert (medium["of"], medium["frames"]) == ("messages[0].content[0].video_url.file_id", 2)
+    body = {"model": "eyes", "input": [{"role": "user", "content": [{"type": "input_image", "file_id": ids[0]}]}]}
+    response = httpx.post(service.url + "/v1/responses", json={**body, "max_output_tokens": 2}, timeout=TIMEOUT_S)
+    assert [one["tokens"] for one in answer(response)["edgewise"]["media"]] == [12]
+    gone = ask(service, {"type": "video_url", "video_url": {"file_id": "file-nothing"}})
+    assert (gone.status_code, gone.json()["error"]["param"]) == (404, "messages[0].content[0].video_url.file_id")
+
+
+def test_the_command_shows_pictures(service: DeviceService, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.fromarray(picture(120, 80)).save(path)
+    options = ("--image", str(path), "--model", "eyes", "--max-tokens", "3", "--url", service.url, "--json")
+    told = json.loads(edgewise(tmp_path, "chat", "what is it?", *options))
+    assert [one["tokens"] for one in told["edgewise"]["media"]] == [12]
 
 
 def test_what_cannot_be_seen_is_refused(service: DeviceService) -> None:

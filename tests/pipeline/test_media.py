@@ -30,6 +30,7 @@ from edgewise.models.templates import ChatTemplate
 from edgewise.models.tiny import local_files, make_tiny_model
 from edgewise.models.tokenizer import load_tokenizer
 from edgewise.pipeline.attachments import Attachment
+from edgewise.pipeline.batches.files import Files
 from edgewise.pipeline.hooks.texts import prompt_texts, with_texts
 from edgewise.pipeline.look import MOST_CHARACTERS, words
 from edgewise.pipeline.media import MOST, MediaDesk
@@ -37,6 +38,7 @@ from edgewise.pipeline.model import Models, ServedEncoder, ServedModel
 from edgewise.pipeline.pressure import Pressure
 from edgewise.pipeline.prompt import encode_input
 from edgewise.pipeline.recent import RecentInputs
+from edgewise.pipeline.state import open_state
 from edgewise.pipeline.task import ChatInput, Task
 from tests.fakes.engine import FakeEngine
 from tests.fakes.serving import fake_model
@@ -105,7 +107,7 @@ LABELS = {"labels": [{"name": "bottle", "score": 0.7}, {"name": "cup", "score": 
 
 
 def desk(models: Models, **options: Any) -> MediaDesk:
-    return MediaDesk(models=models, fetch=None, max_bytes=1 << 20, **options)
+    return MediaDesk(models=models, files=Files(open_state(None), None), fetch=None, max_bytes=1 << 20, **options)
 
 
 @pytest.mark.parametrize(

@@ -213,8 +213,16 @@ class ApiDependencies:
         self.pressure.watch("queue", lambda: share_reading(self.requests.used, "the room for requests"))
         self.readiness.show("pressure", self.pressure.show)
         self.events = EventLog(clock=self.clock)
+        self.conversations = Conversations(
+            self.state,
+            keep_s=self.keep.responses_s,
+            keep_count=self.keep.responses_count,
+            clock=self.clock,
+        )
+        self.files = Files(self.state, self.files_folder, total_bytes=self.keep.files_bytes, clock=self.clock)
         self.media = MediaDesk(
             models=self.models,
+            files=self.files,
             fetch=self.fetch,
             max_bytes=self.limits.max_body_bytes,
             look=self.look,
@@ -223,13 +231,6 @@ class ApiDependencies:
             pressure=self.pressure,
             max_seconds=self.sound.max_seconds,
         )
-        self.conversations = Conversations(
-            self.state,
-            keep_s=self.keep.responses_s,
-            keep_count=self.keep.responses_count,
-            clock=self.clock,
-        )
-        self.files = Files(self.state, self.files_folder, total_bytes=self.keep.files_bytes, clock=self.clock)
         self.receipts = ReceiptStore(self.state, keep_s=self.keep.receipts_s, clock=self.clock)
         self.batches = Batches(self.state, max_open=self.keep.open_batches, clock=self.clock)
 

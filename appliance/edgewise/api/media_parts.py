@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from edgewise.api.checks import a_string, an_object, only
 from edgewise.api.errors import WrongType
-from edgewise.core.errors import InvalidRequest, UnsupportedField
+from edgewise.core.errors import InvalidRequest
 from edgewise.models.media.source import check_scheme
 from edgewise.pipeline.attachments import Attachment, Detail
 
@@ -45,19 +45,23 @@ def image_url_part(part: dict[str, Any], where: str) -> Attachment:
 
 def video_url_part(part: dict[str, Any], where: str) -> Attachment:
     """{"type": "video_url", "video_url": {"url": ..., "fps": ..., "frames": ...}}; a list of URLs of pictures in place of one are
-    the frames of a film, taken at `fps`. Raises `InvalidRequest`."""
+    the frames of a film, taken at `fps`; `file_id` in place of it is an uploaded file. Raises `InvalidRequest`."""
     place = f"{where}.video_url"
     value = an_object(part.get("video_url"), place)
-    only(value, frozenset({"url", "fps", "frames"}), place)
-    given = value.get("url")
-    if isinstance(given, list) and given:
+    only(value, frozenset({"url", "file_id", "fps", "frames"}), place)
+    given, file = value.get("url"), None
+    urls: tuple[str, ...] = ()
+    if value.get("file_id") is not None:
+        file = a_string(value, "file_id", place)
+    elif isinstance(given, list) and given:
         urls = tuple(_url({f"url[{index}]": one}, f"url[{index}]", place) for index, one in enumerate(given))
     else:
         urls = (_url(value, "url", place),)
     return Attachment(
         kind="video",
-        param=f"{place}.url",
+        param=f"{place}.url" if file is None else f"{place}.file_id",
         urls=urls,
+        file=file,
         fps=_number(value, "fps", place, least=0.01, most=60.0),
         frames=None
         if value.get("frames") is None
@@ -102,7 +106,7 @@ def input_image_part(part: dict[str, Any], where: str) -> Attachment:
     """The form of the Responses API: {"type": "input_image", "image_url": ..., "detail": ...}. Raises `InvalidRequest`."""
     only(part, frozenset({"type", "image_url", "detail", "file_id", "prompt_cache_breakpoint"}), where)
     if part.get("file_id") is not None:
-        raise _no_files(f"{where}.file_id")
+        return Attachment(kind="image", param=f"{where}.file_id", urls=(), file=a_string(part, "file_id", where))
     return Attachment(
         kind="image",
         param=f"{where}.image_url",
@@ -121,10 +125,11 @@ def image_block(block: dict[str, Any], where: str) -> Attachment:
         only(source, frozenset({"type", "url"}), place)
         return Attachment(kind="image", param=f"{place}.url", urls=(_url(source, "url", place),))
     if kind == "file":
-        raise _no_files(f"{place}.type")
+        only(source, frozenset({"type", "file_id"}), place)
+        return Attachment(kind="image", param=f"{place}.file_id", urls=(), file=a_string(source, "file_id", place))
     if kind != "base64":
         raise InvalidRequest(
-            f"'{place}.type' is '{str(kind)[:40]}': it must be 'base64' or 'url'.", param=f"{place}.type"
+            f"'{place}.type' is '{str(kind)[:40]}': it must be 'base64', 'url' or 'file'.", param=f"{place}.type"
         )
     only(source, frozenset({"type", "media_type", "data"}), place)
     media_type = a_string(source, "media_type", place)
@@ -141,12 +146,6 @@ def _url(value: dict[str, Any], name: str, where: str) -> str:
     url = a_string(value, name, where)
     check_scheme(url, f"{where}.{name}")
     return url
-
-
-def _no_files(param: str) -> UnsupportedField:
-    return UnsupportedField(
-        f"'{param}' names an uploaded file: pictures are not read from those here. Send a data URL.", param=param
-    )
 
 
 def _detail(value: Any, where: str) -> Detail:

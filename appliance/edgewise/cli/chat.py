@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, say
+from edgewise.cli.vision import picture_url
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.settings import load_settings
 
@@ -30,6 +33,9 @@ def chat(
         typer.Option(min=0.0, max=2.0, help="0 always takes the likeliest; default: what the model recommends."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Makes an answer repeatable.")] = None,
+    image: Annotated[
+        list[Path] | None, typer.Option(help="Show this picture with the question; may be given several times.")
+    ] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -40,6 +46,8 @@ def chat(
         question = sys.stdin.read().strip()
     if as_json and question is None:
         raise typer.BadParameter("give a question: JSON is for one answer", param_hint="--json")
+    if image and question is None:
+        raise typer.BadParameter("give a question to go with it", param_hint="--image")
     settings = load_settings(config).settings
     trust = None if url else settings.tls.cert
     with ChatClient(url or settings.base_url, key=key, trust=trust) as client:
@@ -53,10 +61,19 @@ def chat(
         if question is None:
             _converse(client, messages, options)
         else:
-            _ask(client, [*messages, {"role": "user", "content": question}], options, as_json=as_json)
+            asked = {"role": "user", "content": _with_pictures(question, image or ())}
+            _ask(client, [*messages, asked], options, as_json=as_json)
 
 
-def _ask(client: ChatClient, messages: list[dict[str, str]], options: dict[str, Any], *, as_json: bool = False) -> str:
+def _with_pictures(question: str, pictures: Sequence[Path]) -> str | list[dict[str, Any]]:
+    """The content of a message."""
+    if not pictures:
+        return question
+    shown = [{"type": "image_url", "image_url": {"url": picture_url(path)}} for path in pictures]
+    return [*shown, {"type": "text", "text": question}]
+
+
+def _ask(client: ChatClient, messages: list[dict[str, Any]], options: dict[str, Any], *, as_json: bool = False) -> str:
     """Print one answer as it comes, and return it."""
     from edgewise.cli.chat_client import Answer
 
@@ -76,6 +93,8 @@ def _ask(client: ChatClient, messages: list[dict[str, str]], options: dict[str, 
         )
     else:
         typer.echo()
+        for warning in (answer.receipt or {}).get("warnings", ()):
+            say(warning)
     return answer.text
 
 

@@ -135,7 +135,7 @@ class ChatClient:
         _check(response)
         return response.json()
 
-    def stream(self, messages: Sequence[Mapping[str, str]], answer: Answer, **options: Any) -> Iterator[str]:
+    def stream(self, messages: Sequence[Mapping[str, Any]], answer: Answer, **options: Any) -> Iterator[str]:
         """Ask, and yield the pieces of the answer's text as they come; `answer` is filled on the way.
 
         Args:

@@ -64,8 +64,12 @@ def ocr(
 
 
 def _body(file: Path, **fields: Any) -> dict[str, Any]:
-    """What is in the file, the service says: the type in the URL is not looked at."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    return {"image": picture_url(file), **given}
+
+
+def picture_url(file: Path) -> str:
+    """A data URL. What is in the file, the service says: the type in the URL is not looked at."""
     with translate_os_errors("read", file):
         content = base64.b64encode(file.read_bytes()).decode()
-    given = {name: value for name, value in fields.items() if value is not None}
-    return {"image": f"data:application/octet-stream;base64,{content}", **given}
+    return f"data:application/octet-stream;base64,{content}"

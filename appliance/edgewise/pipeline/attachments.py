@@ -17,6 +17,7 @@ class Attachment:
     Attributes:
         param: The field that it came in, for messages.
         urls: Data URLs or https URLs; several are the frames of one film.
+        file: Id of an uploaded file, in place of URLs.
         detail: How closely to look, as OpenAI has it: "low" bounds the pixels that the model sees.
         fps: Of a film: frames to look at for each second; of a list of frames, how fast they were taken.
         frames: Of a film: how many to look at, at most.
@@ -25,6 +26,7 @@ class Attachment:
     kind: MediaKind
     param: str
     urls: tuple[str, ...]
+    file: str | None = None
     detail: Detail = "auto"
     fps: float | None = None
     frames: int | None = None

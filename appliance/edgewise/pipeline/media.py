@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from edgewise.core.errors import InvalidRequest
+from edgewise.core.files import translate_os_errors
 from edgewise.models.files import ModelFiles
 from edgewise.models.media.fitting import FilmWish, fit_film, fit_picture
 from edgewise.models.media.process import MediaProcess
@@ -21,6 +22,7 @@ from edgewise.models.media.sound_limits import MAX_SECONDS
 from edgewise.models.media.source import read_source
 from edgewise.models.multimodal.layout import Fitted, Layout, SoundLayout
 from edgewise.pipeline.attachments import Attachment
+from edgewise.pipeline.batches.files import Files
 from edgewise.pipeline.listen import decoded, ears, heard_receipt, nobody_listens, write_down
 from edgewise.pipeline.look import describe_all, lookers
 from edgewise.pipeline.model import Models
@@ -43,8 +45,9 @@ _FETCHED_TOGETHER: Final = 4
 class MediaDesk:
     """Attributes:
     models: Where models that look at pictures are found.
+    files: Those that callers have uploaded.
     fetch: What may be fetched for URLs; None fetches nothing.
-    max_bytes: Of one medium, encoded.
+    max_bytes: Of what a URL leads to.
     look: Whether pictures are put into words for a model without eyes.
     max_pixels: That a model sees of a picture at most; None leaves it to the model.
     film_tokens: That a film may take of a prompt.
@@ -54,6 +57,7 @@ class MediaDesk:
     """
 
     models: Models
+    files: Files
     fetch: FetchPolicy | None
     max_bytes: int
     look: bool = True
@@ -74,7 +78,7 @@ class MediaDesk:
         given = task.input
         if not isinstance(given, ChatInput) or not given.attachments:
             return task
-        count = sum(len(one.urls) for one in given.attachments)
+        count = sum(max(1, len(one.urls)) for one in given.attachments)
         if count > MOST:
             raise InvalidRequest(
                 f"This request has {count} pictures and films: at most {MOST} are taken. Send fewer.",
@@ -95,7 +99,7 @@ class MediaDesk:
         found = await ears(self.models)
         if found is None:
             raise nobody_listens(task.model.name, recordings[0])
-        said = await write_down(task, found, [(one, *await self._samples(one)) for one in recordings])
+        said = await write_down(task, found, [(one, *await self._samples(task, one)) for one in recordings])
         texts = iter([one.text for one in said])
         given = replace(
             given,
@@ -113,8 +117,8 @@ class MediaDesk:
         )
         return task, given
 
-    async def _samples(self, attachment: Attachment) -> tuple[bytes, tuple[str, ...]]:
-        (data,) = await self._read(attachment)
+    async def _samples(self, task: Task, attachment: Attachment) -> tuple[bytes, tuple[str, ...]]:
+        (data,) = await self._read(task, attachment)
         return await decoded(
             self.process, data, attachment.param, max_bytes=self.max_bytes, max_seconds=self.max_seconds
         )
@@ -139,10 +143,10 @@ class MediaDesk:
 
     async def _show(self, task: Task, attachment: Attachment, layout: Layout) -> _Shown:
         if attachment.kind == "audio":
-            return await self._sound(attachment, layout)
+            return await self._sound(task, attachment, layout)
         files = task.model.files
         assert files is not None
-        data = await self._read(attachment)
+        data = await self._read(task, attachment)
         if attachment.kind == "image":
             return await self._picture(task, files, attachment, data[0])
         return await self._film(task, files, attachment, data, takes_film="video" in layout.markers)
@@ -178,9 +182,9 @@ class MediaDesk:
         lowered = self.pressure.lowered("frames of film", usual, seen) if seen < usual else ""
         return _Shown([_VIDEO] if takes_film else _stills(seen, found.every_s), found.parts, receipt, lowered)
 
-    async def _sound(self, attachment: Attachment, layout: Layout) -> _Shown:
+    async def _sound(self, task: Task, attachment: Attachment, layout: Layout) -> _Shown:
         assert isinstance(layout, SoundLayout)
-        data, _ = await self._samples(attachment)
+        data, _ = await self._samples(task, attachment)
         samples = np.frombuffer(data, dtype="<f4")
         fitted = await asyncio.to_thread(layout.sound, samples, attachment.param)
         count = sum(medium.count for medium in fitted.media)
@@ -201,7 +205,7 @@ class MediaDesk:
         found = await lookers(self.models) if self.look and film is None else []
         if not found:
             raise await self._nobody_looks(task, film or given.attachments[0])
-        pictures = [(one, (await self._read(one))[0]) for one in given.attachments]
+        pictures = [(one, (await self._read(task, one))[0]) for one in given.attachments]
         described = await describe_all(task, found, pictures)
         texts = iter([one.text for one in described])
         count, names = len(described), " and ".join(f"'{one.name}'" for one in found)
@@ -218,8 +222,13 @@ class MediaDesk:
             warnings=(*task.warnings, *warnings),
         )
 
-    async def _read(self, attachment: Attachment) -> list[bytes]:
-        """The bytes behind each of its URLs."""
+    async def _read(self, task: Task, attachment: Attachment) -> list[bytes]:
+        """The bytes behind each of its URLs, or of its file. Raises `NotFound`: there is no such file of this caller."""
+        if attachment.file is not None:
+            stored = await self.files.get(task.salt, attachment.file, param=attachment.param)
+            path = self.files.path(stored.id)
+            with translate_os_errors("read", path):
+                return [await asyncio.to_thread(path.read_bytes)]
 
         async def one(url: str) -> bytes:
             async with self._room:

@@ -163,7 +163,7 @@ def show(source: dict[str, Any]) -> dict[str, Any]:
         ({"messages": [{"role": "assistant", "content": "The answer is"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].source"),
-        (show({"type": "file", "file_id": "x"}), "messages[0].content[0].source.type"),
+        (show({"type": "file", "file_id": "x"}), "messages[0].content[0].source.file_id"),
         (show({"type": "url", "url": "file:///etc/hostname"}), "messages[0].content[0].source.url"),
         (show({"type": "base64", "media_type": "image/png", "data": "eA=="}), "messages[0].content[0].source.data"),
         (show({"type": "base64", "media_type": "png", "data": "eA=="}), "messages[0].content[0].source.media_type"),

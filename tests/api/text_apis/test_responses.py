@@ -189,7 +189,7 @@ async def test_refused_fields_are_named(api: Api, name: str) -> None:
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "file-1"}]}]},
             "input[0].content[0].file_id",
-            "unsupported_parameter",
+            "invalid_value",
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,x"}]}]},

@@ -38,6 +38,8 @@ FILE = FILES + "/{file_id}"
 BATCHES = "/v1/batches"
 BATCH = BATCHES + "/{batch_id}"
 _BLOCK = 256 * 1024
+PURPOSES = ("batch", "vision", "user_data")
+"""What files may be uploaded for: the last two for pictures and film in chats."""
 
 
 def batches_router(deps: ApiDependencies, endpoints: Mapping[str, Prepare]) -> APIRouter:
@@ -60,7 +62,7 @@ def _add_files(router: APIRouter, deps: ApiDependencies) -> None:
             expires_s = _expiry(upload.fields, keep.files_s)
             stored = await files.add(
                 _owner(request),
-                purpose="batch",
+                purpose=upload.fields["purpose"],
                 filename=upload.filename,
                 write=copy_from(upload.file),
                 expires_s=expires_s,
@@ -147,8 +149,10 @@ def _check_purpose(fields: Mapping[str, str]) -> None:
     purpose = fields.get("purpose")
     if purpose is None:
         raise MissingField("The field 'purpose' is required.", param="purpose")
-    if purpose != "batch":
-        raise UnsupportedField(f"'purpose' is '{purpose[:40]}': files are kept for 'batch' only here.", param="purpose")
+    if purpose not in PURPOSES:
+        raise UnsupportedField(
+            f"'purpose' is '{purpose[:40]}': files are kept for {', '.join(PURPOSES)} here.", param="purpose"
+        )
 
 
 def _expiry(fields: Mapping[str, str], default_s: float) -> float:

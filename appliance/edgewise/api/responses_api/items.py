@@ -114,7 +114,8 @@ def _part(part: dict[str, Any], where: str, role: str, found: Input) -> dict[str
     if kind == "input_image":
         found.ignored.update(_no_breakpoint(part))
         one = input_image_part(part, where)
-        return {"type": kind, "image_url": one.urls[0], "detail": one.detail}
+        named = {"image_url": one.urls[0]} if one.file is None else {"file_id": one.file}
+        return {"type": kind, **named, "detail": one.detail}
     only(part, _PART, where)
     found.ignored.update(_no_breakpoint(part))
     text = a_string(part, "refusal" if kind == "refusal" else "text", where)
