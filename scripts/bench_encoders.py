@@ -41,7 +41,7 @@ def main() -> None:
     store = Store(home / "models")
     files = store.resolve(options.model, "embeddings")
     encoder, _ = load_text_encoder(
-        files, options.threads, store=str(store.root), samples=str(PROSE), device=cpu_family(), climb="no"
+        files, options.threads, store=str(store.root), samples=str(PROSE), device=cpu_family()
     )
     torch.set_num_threads(options.threads)
     network = _torch(files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -13,7 +14,8 @@ from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, print_table, say
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.settings import Settings, load_settings
-from edgewise.models.encoders.record import CandidateRecord, LadderRecord, read_ladders
+from edgewise.engine.machine import look
+from edgewise.models.encoders.record import CARD_ROLES, CandidateRecord, LadderRecord, read_ladders
 from edgewise.models.manifest import Manifest, Role
 from edgewise.models.store import Store
 from edgewise.serving.encoders import ladder_options
@@ -67,7 +69,8 @@ def _measure(settings: Settings, store: Store, manifest: Manifest) -> None:
     from edgewise.models.encoders.rung import place_of
 
     threads = settings.engine.threads or len(os.sched_getaffinity(0))
-    place = place_of(threads, ladder_options(store, manifest))
+    card = manifest.info.role in CARD_ROLES and asyncio.run(look(settings.engine.device)).cuda
+    place = place_of(threads, {**ladder_options(store, manifest), "card": "yes" if card else "no"})
     files = store.resolve(manifest.name, manifest.info.role)
     climb(place.order(files, manifest.info.role), lambda stage, share: say(f"{share:4.0%} {stage}"))
 

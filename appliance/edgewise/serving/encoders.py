@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import distributions
 from importlib.resources import files as package_files
 from typing import Final, cast
 
-from edgewise.core.errors import BadModelFile
+from edgewise.core.errors import BadModelFile, EngineUnavailable
 from edgewise.core.settings import Settings
 from edgewise.engine.encoders.config import EncoderConfig
 from edgewise.engine.encoders.request import EncoderEngine
@@ -16,6 +18,8 @@ from edgewise.engine.fit import Needs
 from edgewise.engine.ledger import REFUSE_MARK
 from edgewise.engine.machine import Machine
 from edgewise.engine.numerics import cpu_family
+from edgewise.models.encoders.memory import climb_bytes
+from edgewise.models.encoders.record import CARD_ROLES, LadderRecord, read_ladders
 from edgewise.models.encoders.text import TextFace, load_face
 from edgewise.models.manifest import Manifest, Role
 from edgewise.models.store import Store
@@ -71,8 +75,8 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
 
     Raises:
         ModelNotFound, BadModelFile, UnsupportedModel: Why it cannot be served.
+        EngineUnavailable: It was measured best on a card, which is gone.
     """
-    del machine  # they compute on the processor, and their memory does not depend on how much there is
     manifest = store.manifest(name)
     model = store.resolve(name, manifest.info.role)
     measured = manifest.info.memory_bytes
@@ -88,18 +92,50 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
         max_running=_TOGETHER if texts else 1,
         max_waiting=min(engine.max_waiting, _PICTURES) if pictures else engine.max_waiting,
         threads=threads,
-        options=ladder_options(store, manifest),
     )
     try:
         face = load_face(model) if texts else None
     except BadModelFile as error:
         raise with_remedy(error, name) from error
+    climb = 0
+    if manifest.info.role in _SAMPLES:
+        records = read_ladders(store.root, manifest.digest)
+        card = machine.cuda and manifest.info.role in CARD_ROLES
+        if not card and engine.device != "cpu":
+            _demand_card(manifest, records)
+        if not any(_is_here(record, threads, card) for record in records):
+            climb = climb_bytes(manifest.info.role, 0 if face is None else face.shape.weight_bytes)
+        options = {"climb_bytes": str(climb), "card": "yes" if card else "no"}
+        config = replace(config, options={**ladder_options(store, manifest), **options})
     return ReadEncoder(
         config=config,
-        needs=Needs(minimal=needs, full=needs, context=0),
+        needs=Needs(minimal=needs, full=needs + int(climb / REFUSE_MARK) + 1 if climb else needs, context=0),
         created=manifest.installed_seconds,
         face=face,
     )
+
+
+def _demand_card(manifest: Manifest, records: Sequence[LadderRecord]) -> None:
+    """Nothing moves from a card to the CPU unseen."""
+    for record in records:
+        if record.needs_card:
+            raise EngineUnavailable(
+                f"{manifest.name}: {record.chosen.name} was measured best on {record.device}, and no card can be used now. "
+                "`edgewise doctor` looks for why. To go on without one, set engine.device to cpu, or choose anew with "
+                f"`edgewise models encoders {manifest.name} --measure`."
+            )
+
+
+def _is_here(record: LadderRecord, threads: int, card: bool) -> bool:
+    """Whether a ladder was climbed here, as far as can be told without loading its libraries; else room for a climb is kept."""
+    there = bool(record.driver) if card else record.device == cpu_family()
+    return there and record.threads == threads and record.runtime in _runtimes()
+
+
+@cache
+def _runtimes() -> frozenset[str]:
+    found = {it.version for it in distributions() if it.name in ("onnxruntime", "onnxruntime-gpu")}
+    return frozenset(f"onnxruntime-{it}" for it in found)
 
 
 def ladder_options(store: Store, manifest: Manifest) -> Mapping[str, str]:

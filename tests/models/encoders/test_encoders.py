@@ -5,28 +5,46 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from edgewise.core.errors import BadModelFile, InvalidRequest, UnsupportedModel
+from edgewise.core.errors import BadModelFile, EngineUnavailable, InvalidRequest, UnsupportedModel
+from edgewise.core.settings import Settings
+from edgewise.core.settings_schema import EngineSettings
+from edgewise.engine.encoders.climbs import start_climb
+from edgewise.engine.ledger import Ledger
+from edgewise.engine.machine import Machine
 from edgewise.models.encoders import ladder as ladder_module
 from edgewise.models.encoders.build import Order, climb, read_order
 from edgewise.models.encoders.calibrate import calibrate
 from edgewise.models.encoders.graph import Form, build_graph, groups, products
 from edgewise.models.encoders.load import MAX_BATCH_TOKENS, TextEncoder, batches, load_text_encoder
-from edgewise.models.encoders.record import GATE, RECORD, place_name, read_ladder, read_ladders
+from edgewise.models.encoders.record import (
+    GATE,
+    RECORD,
+    CandidateRecord,
+    LadderRecord,
+    ladder_folder,
+    place_name,
+    read_ladder,
+    read_ladders,
+    write_winner,
+)
 from edgewise.models.encoders.rows import pack_rows, unpack_rows
 from edgewise.models.encoders.run import TextSession
-from edgewise.models.encoders.rung import Rung
+from edgewise.models.encoders.rung import Best, Rung, place_of
 from edgewise.models.encoders.shape import read_shape
 from edgewise.models.encoders.text import load_tokenizer
 from edgewise.models.encoders.text_network import TextNetwork, sentences
 from edgewise.models.encoders.weights import read_weights
 from edgewise.models.files import ModelFiles
-from edgewise.models.onnx_session import RUNTIME
+from edgewise.models.onnx_session import CUDA, RUNTIME, open_on_card, options_for
+from edgewise.models.store import Store
+from edgewise.serving.encoders import read_encoder
 from tests.fakes.tiny_encoders import MAX_TOKENS, PROSE, WIDTH, encoder_files, expected, make_encoder
 
 FAMILIES = [("bert", "mean"), ("roberta", "mean"), ("bert", "cls")]
@@ -132,7 +150,7 @@ def test_the_ladder_keeps_every_candidate_and_the_winner_serves(
     assert not older.exists()
     assert read_ladders(tmp_path, files.digest) == [record]
 
-    encoder, _ = load_text_encoder(files, 1, **options(tmp_path, climb="no"))
+    encoder, _ = load_text_encoder(files, 1, **options(tmp_path))
     assert encoder.precision == record.chosen.name
     row = rows_of(files, 1)[0]
     ((result, content),) = encoder.compute([((tuple(row)),)])
@@ -146,7 +164,7 @@ def test_a_damaged_record_is_ignored_and_float32_serves(files: ModelFiles, tmp_p
     place.mkdir(parents=True)
     (place / RECORD).write_text('{"schema": 1}')
     assert read_ladder(place, files.digest) is None
-    encoder, _ = load_text_encoder(files, 1, **options(tmp_path, climb="no"))
+    encoder, _ = load_text_encoder(files, 1, **options(tmp_path))
     assert encoder.precision == "fp32"
 
 
@@ -162,7 +180,7 @@ def test_what_loses_too_much_never_wins(files: ModelFiles) -> None:
     plain.times |= {1: 1.0, 16: 1.0}
     best = ladder_module.choose([plain, bad], GATE)
     assert best is plain
-    assert "0.99850 is below 0.999" in ladder_module.record_of(bad, best, GATE, 8).why
+    assert "0.99850 is below 0.999" in ladder_module.record_of(bad, best, GATE).why
 
 
 @pytest.mark.parametrize(
@@ -226,22 +244,91 @@ def test_the_end_is_dropped_and_the_last_special_token_is_kept(files: ModelFiles
 
 
 def test_a_climb_runs_beside_and_its_winner_is_taken(files: ModelFiles, tmp_path: Path) -> None:
-    encoder, _ = load_text_encoder(files, 1, **options(tmp_path))
+    encoder, _ = load_text_encoder(files, 1, **options(tmp_path, climb_bytes=str(1 << 28)))
+    booked: list[int] = []
+
+    def book(size: int) -> Callable[[], None]:
+        booked.append(size)
+        return lambda: booked.append(-size)
+
+    encoder.improve(book)
     row = tuple(rows_of(files, 1)[0])
     (before,) = encoder.compute([(row,)])  # answered at once, whatever is being built
     (climbing,) = (thread for thread in threading.enumerate() if thread.name == "encoder-climb")
     climbing.join(120)
     assert not climbing.is_alive()
+    assert booked == [1 << 28, -(1 << 28)]
     (record,) = read_ladders(tmp_path, files.digest)
     assert encoder.precision == record.chosen.name
     (after,) = encoder.compute([(row,)])
     assert float(np.frombuffer(before[1], np.float32) @ np.frombuffer(after[1], np.float32)) >= 0.999
 
 
-def test_without_room_for_a_climb_float32_serves(
-    files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=256 << 20))
-    encoder, _ = load_text_encoder(files, 1, **options(tmp_path))
+def test_without_room_for_a_climb_float32_serves(files: ModelFiles, tmp_path: Path) -> None:
+    encoder, _ = load_text_encoder(files, 1, **options(tmp_path, climb_bytes=str(1 << 28)))
+    ledger = Ledger(1 << 28, lambda: 1 << 40)
+    ledger.book("model", 1 << 20)
+    start_climb(encoder, ledger)
+    assert ledger.report().booked == {"model": 1 << 20}
     assert encoder.precision == "fp32"
     assert not [thread for thread in threading.enumerate() if thread.name == "encoder-climb"]
+
+
+def record_of_card(files: ModelFiles) -> LadderRecord:
+    chosen = CandidateRecord(
+        name="cuda-fp16",
+        forms={},
+        cosine_min=1.0,
+        cosine_mean=1.0,
+        ms_one=1.0,
+        ms_many=1.0,
+        bytes=3,
+        passed=True,
+        chosen=True,
+        why="",
+        nodes={"CUDAExecutionProvider": 9},
+    )
+    return LadderRecord(
+        model=files.name,
+        digest=files.digest,
+        runtime=RUNTIME,
+        device="NVIDIA H200",
+        threads=1,
+        measured_at="2026-01-01T00:00:00Z",
+        took_s=1.0,
+        gate=GATE,
+        inputs=1,
+        many=2,
+        file="cuda-fp16.onnx",
+        candidates=(chosen,),
+        driver="580.1",
+    )
+
+
+def test_a_rung_whose_provider_is_gone_is_refused(files: ModelFiles, tmp_path: Path) -> None:
+    """Neither another rung nor the CPU takes its place unseen."""
+    order = place_of(1, options(tmp_path)).order(files, "embeddings")
+    write_winner(order.folder, record_of_card(files), b"abc")
+
+    def gone(name: str, path: Path) -> TextSession:
+        open_on_card(path, {CUDA: {}}, options_for(1))
+        raise AssertionError(name)
+
+    with pytest.raises(EngineUnavailable, match=r"cuda-fp16.*NVIDIA H200.*CUDAExecutionProvider.*--measure"):
+        Best(order, lambda: session(files), gone)
+
+
+def test_a_rung_whose_card_is_gone_is_refused_unless_the_cpu_is_asked_for(
+    folder: Path, files: ModelFiles, tmp_path: Path
+) -> None:
+    store = Store(tmp_path)
+    store.import_path(folder, "tiny", role="embeddings")
+    digest = store.manifest("tiny").digest
+    record = dataclasses.replace(record_of_card(files), digest=digest)
+    write_winner(ladder_folder(store.root, digest) / "cuda-place", record, b"abc")
+    machine = Machine(cuda=False, capability=None, available=1 << 40)
+    with pytest.raises(EngineUnavailable, match=r"no card can be used now.*engine.device to cpu"):
+        read_encoder(Settings(), store, "tiny", machine)
+    on_cpu = Settings(engine=EngineSettings(device="cpu"))
+    needs = read_encoder(on_cpu, store, "tiny", machine).needs
+    assert needs.full > needs.minimal, "a climb on the CPU is to be booked"

@@ -93,7 +93,7 @@ def test_the_ladders_winner_stays_near_transformers(
     chosen = record.chosen
     assert chosen.cosine_min is not None
     assert chosen.cosine_min >= 0.999
-    encoder, _ = load_text_encoder(files, 1, store=str(tmp_path), samples=str(PROSE), device="here", climb="no")
+    encoder, _ = load_text_encoder(files, 1, store=str(tmp_path), samples=str(PROSE), device="here")
     assert encoder.precision == chosen.name
     vectors = np.frombuffer(encoder.compute([tuple(map(tuple, rows))])[0][1], np.float32).reshape(len(rows), -1)
     assert (vectors * truth).sum(axis=1).mean() >= 0.999

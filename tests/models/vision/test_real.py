@@ -19,7 +19,7 @@ from tests.e2e.vision import INVOICE, invoice, photo, png, vision_store
 @pytest.fixture(scope="module")
 def labeller(tmp_path_factory: pytest.TempPathFactory) -> PictureEncoder:
     store = Store(vision_store())
-    options = {**ladder_options(store, store.manifest("efficientnet-lite0")), "climb": "no"}
+    options = dict(ladder_options(store, store.manifest("efficientnet-lite0")))
     options["store"] = str(tmp_path_factory.mktemp("ladders"))
     return load_labeller(store.resolve("efficientnet-lite0", "vision"), 1, **options)[0]
 

@@ -11,6 +11,7 @@ from typing import Final
 from edgewise.core.errors import OutOfMemory, UnsupportedModel
 from edgewise.core.sizes import mib
 from edgewise.engine.core import ProgressSink
+from edgewise.engine.encoders.climbs import start_climb
 from edgewise.engine.encoders.config import EncoderConfig
 from edgewise.engine.encoders.engine import EncoderCore
 from edgewise.engine.encoders.request import EncoderInfo
@@ -53,6 +54,7 @@ def build(config: EncoderConfig, progress: ProgressSink) -> EncoderCore:
         pid=os.getpid(),
         load_s=time.monotonic() - began,
     )
+    start_climb(encoder, ledger)
     return EncoderCore(info, encoder, ledger, max_batch=config.max_running, max_waiting=config.max_waiting)
 
 

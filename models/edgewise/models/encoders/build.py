@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from edgewise.core.errors import EdgewiseError, UnsupportedModel
-from edgewise.models.encoders.ladder import Ladder, Told
+from edgewise.models.encoders.ladder import Candidate, Ladder, Told
 from edgewise.models.encoders.network import Network
-from edgewise.models.encoders.record import GATE, LadderRecord, write_winner
+from edgewise.models.encoders.record import FLOAT32, GATE, CandidateRecord, LadderRecord, write_winner
 from edgewise.models.files import ModelFiles
 from edgewise.models.manifest import TIME_FORMAT
 from edgewise.models.onnx_session import RUNTIME
@@ -32,6 +32,8 @@ NETWORKS: Final[Mapping[str, str]] = {
     "vision": "edgewise.models.vision.load_labels:labels_network",
 }
 """By role: "module:function" that takes `ModelFiles`, the samples, the gate and the threads, and returns a `network.Network`."""
+CARD_BYTES: Final = 2 << 30
+"""Of a card's memory, that a candidate may take."""
 _NICEST: Final = 19
 
 
@@ -45,6 +47,7 @@ class Order:
     device: Name of the processor's family, for the record.
     threads: As the encoder will run.
     gate: Least cosine to float32.
+    card: Whether the rungs of a card are tried too.
     memory_bytes: Address space that may be used beyond what is mapped at the start; None for no bound.
     """
 
@@ -55,6 +58,7 @@ class Order:
     device: str
     threads: int
     gate: float = GATE
+    card: bool = False
     memory_bytes: int | None = None
 
     def to_json(self) -> str:
@@ -64,7 +68,7 @@ class Order:
             "format": self.files.format,
             "paths": {name: str(path) for name, path in self.files.paths.items()},
         }
-        names = ("role", "device", "threads", "gate", "memory_bytes")
+        names = ("role", "device", "threads", "gate", "card", "memory_bytes")
         rest = {name: getattr(self, name) for name in names}
         return json.dumps({"files": files, "samples": str(self.samples), "folder": str(self.folder), **rest})
 
@@ -100,13 +104,17 @@ def climb(order: Order, told: Told) -> LadderRecord:
     """
     began = time.monotonic()
     network = network_of(order)
-    best, candidates = Ladder(network).climb(told)
-    plain = not best.forms
+    ladder = Ladder(network)
+    if order.card:
+        best, candidates, place = _on_card(order, network, *ladder.candidates(told), told)
+    else:
+        best, candidates = ladder.climb(told)
+        place = {"device": order.device}
+    plain = best.name == FLOAT32
     record = LadderRecord(
         model=order.files.name,
         digest=order.files.digest,
         runtime=RUNTIME,
-        device=order.device,
         threads=order.threads,
         measured_at=datetime.now(timezone.utc).strftime(TIME_FORMAT),
         took_s=round(time.monotonic() - began, 2),
@@ -115,9 +123,25 @@ def climb(order: Order, told: Told) -> LadderRecord:
         many=network.many,
         file="" if plain else f"{best.name}.onnx",
         candidates=tuple(candidates),
+        **place,
     )
     write_winner(order.folder, record, None if plain else best.model)
     return record
+
+
+def _on_card(
+    order: Order, network: Network, built: list[Candidate], absent: list[CandidateRecord], told: Told
+) -> tuple[Candidate, list[CandidateRecord], dict[str, str]]:
+    """The rungs of a card against the best of the CPU; and what of the record names the card."""
+    # Here: it brings torch along.
+    from edgewise.models.encoders.card import identity
+    from edgewise.models.encoders.card_ladder import CardLadder, Reference
+
+    reference = Reference(graph=network.build({}), judged=network.judged, gate=network.gate, many=network.many)
+    ladder = CardLadder(reference, order.folder, threads=order.threads, rivals=built, memory_bytes=CARD_BYTES)
+    best, records = ladder.climb(told)
+    found = identity()
+    return best, [*records, *absent], {"driver": found.driver, "device": found.card}
 
 
 def _tell(stage: str, fraction: float) -> None:
@@ -134,7 +158,7 @@ def main() -> int:
     order = read_order(json.loads(sys.stdin.readline()))
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     os.nice(_NICEST)
-    if order.memory_bytes is not None:
+    if order.memory_bytes is not None and not order.card:  # CUDA reserves addresses for all memory that there is
         mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
         bound = mapped + order.memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (bound, bound))

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
+import onnx
 import onnxruntime
+import pynvml
 import torch
 
-from edgewise.models.encoders.exported import COUNT, INPUT, OUTPUT
+from edgewise.core.errors import BadModelFile
+from edgewise.models.encoders.exported import COUNT
 from edgewise.models.encoders.weights import Array
-from edgewise.models.onnx_session import open_on_card, options_for
+from edgewise.models.onnx_session import CUDA, TENSORRT, open_on_card, options_for
+
+Providers = Mapping[str, Mapping[str, str]]
+"""Names and options, the preferred first."""
 
 _WARM: Final = 3
 """Runs before a graph is captured: libraries choose their kernels in them."""
@@ -79,7 +86,7 @@ class Program(Protocol):
 
 
 class OnnxProgram:
-    """Implements `Program` by a session whose buffers are bound.
+    """Implements `Program` by a session of one input and one output, whose buffers are bound.
 
     Args:
         session: All of whose nodes are on the card and whose stream is the current one.
@@ -90,8 +97,12 @@ class OnnxProgram:
         self.session = session
         self._binding = session.io_binding()
         card_in, card_out = buffers.card_in, buffers.card_out
-        self._binding.bind_input(INPUT, "cuda", 0, np.float32, tuple(card_in.shape), card_in.data_ptr())
-        self._binding.bind_output(OUTPUT, "cuda", 0, np.float32, tuple(card_out.shape), card_out.data_ptr())
+        self._binding.bind_input(
+            session.get_inputs()[0].name, "cuda", 0, np.float32, tuple(card_in.shape), card_in.data_ptr()
+        )
+        self._binding.bind_output(
+            session.get_outputs()[0].name, "cuda", 0, np.float32, tuple(card_out.shape), card_out.data_ptr()
+        )
         self._options = onnxruntime.RunOptions()
         self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
@@ -131,32 +142,40 @@ class CardSession:
     """Implements `network.Session`: batches of two sizes, one input and many.
 
     Args:
-        make: A program for a number of inputs.
+        make: A program for a number of inputs, on the current stream.
         many: The larger number.
+
+    Attributes:
+        stream: All its work is on it.
     """
 
     def __init__(self, make: Callable[[int], Program], many: int, copies: Copies) -> None:
-        self.programs: Mapping[int, Program] = {size: make(size) for size in (1, many)}
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self.stream):
+            self.programs: Mapping[int, Program] = {size: make(size) for size in (1, many)}
         self.copies = copies
         self._many = many
 
     def run(self, inputs: Sequence[Array]) -> Array:
         """`inputs` are of one shape [1, ...]; not to be called from several threads."""
         found, at = [], 0
-        while at < len(inputs):
-            size = self._many if 2 * (len(inputs) - at) >= self._many else 1
-            batch = np.concatenate(inputs[at : at + size])
-            program = self.programs[size]
-            program.buffers.put(batch)
-            program.launch()
-            found.append(program.buffers.take(len(batch)))
-            at += len(batch)
+        with torch.cuda.stream(self.stream):
+            while at < len(inputs):
+                size = self._many if 2 * (len(inputs) - at) >= self._many else 1
+                batch = np.concatenate(inputs[at : at + size])
+                program = self.programs[size]
+                program.buffers.put(batch)
+                program.launch()
+                found.append(program.buffers.take(len(batch)))
+                at += len(batch)
         return np.concatenate(found)
 
+    def __call__(self, batch: Array) -> Array:
+        """[n, ...] in and out."""
+        return self.run([batch[at : at + 1] for at in range(len(batch))])
 
-def onnx_program(
-    model: bytes, providers: Mapping[str, Mapping[str, str]], buffers: Buffers, *, profile: str = ""
-) -> OnnxProgram:
+
+def onnx_program(model: bytes, providers: Providers, buffers: Buffers, *, profile: str = "") -> OnnxProgram:
     """Opened for the buffers' sizes.
 
     Args:
@@ -175,6 +194,77 @@ def onnx_program(
     return OnnxProgram(
         open_on_card(model, {name: {**some, **stream} for name, some in providers.items()}, options), buffers
     )
+
+
+def providers_of(name: str, folder: Path, memory_bytes: int | None) -> Providers:
+    """Of an ONNX candidate.
+
+    Args:
+        name: "tensorrt-fp16" (what TensorRT cannot do, CUDA does), "cuda-fp32" or "cuda-fp16".
+        folder: Where TensorRT keeps its engines.
+        memory_bytes: Of the card, that it may take; None for no bound.
+    """
+    limit = {} if memory_bytes is None else {"gpu_mem_limit": str(memory_bytes)}
+    exact = {"use_tf32": "0"} if name.endswith("fp32") else {}
+    cuda = {CUDA: {"arena_extend_strategy": "kSameAsRequested", **limit, **exact}}
+    if not name.startswith("tensorrt"):
+        return cuda
+    workspace = {} if memory_bytes is None else {"trt_max_workspace_size": str(memory_bytes // 2)}
+    options = {
+        "trt_fp16_enable": "True",
+        "trt_engine_cache_enable": "True",
+        "trt_engine_cache_path": str(folder),
+        "trt_timing_cache_enable": "True",
+        **workspace,
+    }
+    return {TENSORRT: options, **cuda}
+
+
+def open_card(name: str, file: Path, many: int, memory_bytes: int | None = None) -> CardSession:
+    """An ONNX candidate that was kept.
+
+    Raises:
+        EngineUnavailable: Its provider is not there.
+        BadModelFile: The file does not say its sizes.
+    """
+    model = file.read_bytes()
+    graph = onnx.load_from_string(model).graph
+    sizes = [
+        tuple(it.dim_value for it in one.type.tensor_type.shape.dim)[1:] for one in (graph.input[0], graph.output[0])
+    ]
+    if not all(all(it) for it in sizes):
+        raise BadModelFile(f"{file.name} does not say how large its inputs and outputs are.")
+    copies, shared = Copies(), shares_memory()
+    providers = providers_of(name, file.parent, memory_bytes)
+
+    def make(size: int) -> Program:
+        return onnx_program(model, providers, Buffers(((size, *sizes[0]), (size, *sizes[1])), shared, copies))
+
+    return CardSession(make, many, copies)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a measurement on a card depends on: the card's name, its driver, and torch's version."""
+
+    card: str
+    driver: str
+    torch: str
+
+
+def identity() -> Identity:
+    """Of the first card."""
+    return Identity(torch.cuda.get_device_name(), _driver(), torch.__version__)
+
+
+def _driver() -> str:
+    """Its version; where there is no NVML (Jetson), the kernel module's, or else that of the interface."""
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        module = Path("/sys/module/nvidia/version")
+        return module.read_text(encoding="ascii").strip() if module.is_file() else f"cuda-{torch.version.cuda}"
 
 
 def shares_memory() -> bool:

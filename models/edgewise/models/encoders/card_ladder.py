@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, UnsupportedModel
 from edgewise.models.encoders.card import (
     Buffers,
     CardSession,
@@ -28,6 +28,7 @@ from edgewise.models.encoders.card import (
     Program,
     TorchProgram,
     onnx_program,
+    providers_of,
     shares_memory,
 )
 from edgewise.models.encoders.exported import export, to_half
@@ -35,26 +36,26 @@ from edgewise.models.encoders.ladder import Candidate, Told, cosines, outputs, r
 from edgewise.models.encoders.record import CandidateRecord
 from edgewise.models.encoders.tensor_network import TensorSession
 from edgewise.models.encoders.weights import Array
-from edgewise.models.onnx_session import CUDA, TENSORRT
 
 _BLOCKS, _RUNS, _WARM = 7, 20, 10
 _CPU_RUNS: Final = 3
 
-Providers = Mapping[str, Mapping[str, str]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """An encoder with a torch module: what the ladder on a card climbs with.
+    """An encoder as the ladder on a card climbs with it.
 
     Attributes:
-        module: Float32, in evaluation mode, on the CPU; one tensor in and one out, whose first axes count inputs.
+        module: Float32, in evaluation mode, on the CPU; one tensor in and one out, whose first axes count inputs. None for a
+            network that is written as a graph; it then has no rung of torch.
+        graph: Its float32 graph, whose first axes are "n"; None has the module exported.
         judged: Real inputs [1, ...] of one shape.
-        gate: Least cosine to `module`, over each of them.
+        gate: Least cosine to float32, over each of them.
         many: Inputs of the larger timing.
     """
 
-    module: torch.nn.Module
+    module: torch.nn.Module | None = None
+    graph: bytes | None = None
     judged: Sequence[Array]
     gate: float
     many: int = 8
@@ -65,8 +66,9 @@ class CardLadder:
 
     Args:
         folder: Where TensorRT keeps its engines.
-        memory_bytes: Of the card, that each candidate may take; None for no bound.
         threads: Of the candidate on the CPU.
+        rivals: Candidates on the CPU that were measured already; without any, float32 is measured there.
+        memory_bytes: Of the card, that each candidate may take; None for no bound.
         shared: Whether card and processor share their memory; asked of the card if left out.
     """
 
@@ -76,12 +78,14 @@ class CardLadder:
         folder: Path,
         *,
         threads: int,
+        rivals: Sequence[Candidate] = (),
         memory_bytes: int | None = None,
         shared: bool | None = None,
     ) -> None:
         self._reference = reference
         self._folder = folder
         self._threads = threads
+        self._rivals = rivals
         self._memory = memory_bytes
         self._shared = shares_memory() if shared is None else shared
         self._shapes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
@@ -92,20 +96,20 @@ class CardLadder:
         if self._memory is not None:
             total = torch.cuda.get_device_properties().total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, self._memory / total))
-        torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]
-        told("torch", 0.0)
-        self._judge_torch()
-        told("export", 0.1)
-        graph = export(self._reference.module, self._reference.judged[0])
+        reference = self._reference
+        told("float32", 0.0)
+        graph = reference.graph or export(self._module, reference.judged[0])
+        self._judge(graph)
         half = to_half(graph)
         ways: dict[str, Callable[[], tuple[Candidate, Mapping[str, int]]]] = {
-            "tensorrt-fp16": lambda: self._onnx("tensorrt-fp16", graph, self._tensorrt()),
-            "cuda-fp32": lambda: self._onnx("cuda-fp32", graph, self._cuda(use_tf32="0")),
-            "cuda-fp16": lambda: self._onnx("cuda-fp16", half, self._cuda()),
+            "tensorrt-fp16": lambda: self._onnx("tensorrt-fp16", graph),
+            "cuda-fp32": lambda: self._onnx("cuda-fp32", graph),
+            "cuda-fp16": lambda: self._onnx("cuda-fp16", half),
             "torch-graph-fp16": self._torch,
-            "cpu-fp32": lambda: self._cpu(graph),
         }
-        built: list[Candidate] = []
+        if not self._rivals:
+            ways["cpu-fp32"] = lambda: (self._cpu(graph), {})
+        built = list(self._rivals)
         nodes: dict[str, Mapping[str, int]] = {}
         absent: list[CandidateRecord] = []
         for number, (name, make) in enumerate(ways.items()):
@@ -114,48 +118,40 @@ class CardLadder:
                 candidate, nodes[name] = make()
             except EdgewiseError as error:
                 absent.append(record_of_absent(name, error.message))
-            except (RuntimeError, ValueError) as error:  # of torch and of the exporter's graph: this rung has lost
+            except (RuntimeError, ValueError) as error:  # of torch and of ONNX Runtime: this rung has lost
                 absent.append(record_of_absent(name, str(error).strip().splitlines()[0][:300]))
             else:
                 built.append(candidate)
-        best = min((it for it in built if it.passes(self._reference.gate)), key=lambda it: it.cost)
-        records = [replace(record_of(it, best, self._reference.gate, 0), nodes=nodes[it.name]) for it in built]
+        best = min((it for it in built if it.passes(reference.gate)), key=lambda it: it.cost)
+        records = [replace(record_of(it, best, reference.gate), nodes=nodes.get(it.name, {})) for it in built]
         return best, [*records, *absent]
+
+    @property
+    def _module(self) -> torch.nn.Module:
+        if self._reference.module is None:
+            raise UnsupportedModel("the network is written as a graph; there is no module of torch.")
+        return self._reference.module
 
     # --- candidates ----------------------------------------------------------------------------------------------------
 
-    def _judge_torch(self) -> None:
-        """What the module gives in float32 on the card, without tf32."""
-        module = self._reference.module.cuda()
-        with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
-            rows = [module(torch.from_numpy(it).cuda()).float().cpu().numpy() for it in self._reference.judged]
-        self._reference.module.cpu()
-        torch.cuda.empty_cache()
-        self._truth = np.concatenate([it.reshape(1, -1) for it in rows])
-        self._shapes = (self._reference.judged[0].shape[1:], rows[0].shape[1:])
+    def _judge(self, graph: bytes) -> None:
+        """What float32 gives: the module's numbers on the card, without tf32, or the graph's on the CPU."""
+        judged = self._reference.judged
+        if self._reference.module is None:
+            found = [TensorSession(graph, self._threads).run([it]) for it in judged]
+        else:
+            module = copy.deepcopy(self._reference.module).cuda()
+            with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
+                found = [module(torch.from_numpy(it).cuda()).cpu().numpy() for it in judged]
+        self._truth = np.concatenate([it.reshape(1, -1) for it in found])
+        self._shapes = (judged[0].shape[1:], found[0].shape[1:])
 
-    def _cuda(self, **options: str) -> Providers:
-        limit = {} if self._memory is None else {"gpu_mem_limit": str(self._memory)}
-        return {CUDA: {"arena_extend_strategy": "kSameAsRequested", **limit, **options}}
-
-    def _tensorrt(self) -> Providers:
-        """What TensorRT cannot do, CUDA does."""
+    def _onnx(self, name: str, graph: bytes) -> tuple[Candidate, Mapping[str, int]]:
         self._folder.mkdir(parents=True, exist_ok=True)
-        limit = {} if self._memory is None else {"trt_max_workspace_size": str(self._memory // 2)}
-        options = {
-            "trt_fp16_enable": "True",
-            "trt_engine_cache_enable": "True",
-            "trt_engine_cache_path": str(self._folder),
-            "trt_timing_cache_enable": "True",
-            **limit,
-        }
-        return {TENSORRT: options, **self._cuda()}
-
-    def _onnx(self, name: str, graph: bytes, providers: Providers) -> tuple[Candidate, Mapping[str, int]]:
         copies = Copies()
+        providers = providers_of(name, self._folder, self._memory)
         with tempfile.TemporaryDirectory(prefix="edgewise-profile-") as folder:
-            profiled = onnx_program(graph, providers, self._buffers(1, copies), profile=f"{folder}/nodes")
-            nodes = _nodes(profiled)
+            nodes = _nodes(onnx_program(graph, providers, self._buffers(1, copies), profile=f"{folder}/nodes"))
         session = CardSession(
             lambda size: onnx_program(graph, providers, self._buffers(size, copies)), self._reference.many, copies
         )
@@ -163,13 +159,13 @@ class CardLadder:
 
     def _torch(self) -> tuple[Candidate, Mapping[str, int]]:
         copies = Copies()
-        module = copy.deepcopy(self._reference.module).half().cuda()
+        module = copy.deepcopy(self._module).half().cuda()
         session = CardSession(
             lambda size: TorchProgram(module, self._buffers(size, copies)), self._reference.many, copies
         )
         return self._measured("torch-graph-fp16", b"", session), {}
 
-    def _cpu(self, graph: bytes) -> tuple[Candidate, Mapping[str, int]]:
+    def _cpu(self, graph: bytes) -> Candidate:
         session = TensorSession(graph, self._threads)
         found = cosines(outputs(session, self._reference.judged), self._truth)
         candidate = Candidate("cpu-fp32", {}, graph, session, found)
@@ -181,7 +177,7 @@ class CardLadder:
                 session.run(inputs)
                 times.append(time.perf_counter() - began)
             candidate.times[size] = float(np.median(times))
-        return candidate, {}
+        return candidate
 
     # --- measuring -----------------------------------------------------------------------------------------------------
 
@@ -190,9 +186,10 @@ class CardLadder:
 
     def _measured(self, name: str, graph: bytes, session: CardSession) -> Candidate:
         candidate = Candidate(name, {}, graph, session, cosines(outputs(session, self._reference.judged), self._truth))
-        for size, program in session.programs.items():
-            program.buffers.put(np.concatenate(self._reference.judged[:size]))
-            candidate.times[size] = time_program(program)
+        with torch.cuda.stream(session.stream):
+            for size, program in session.programs.items():
+                program.buffers.put(np.concatenate(self._reference.judged[:size]))
+                candidate.times[size] = time_program(program)
         return candidate
 
 

@@ -79,6 +79,12 @@ class Ladder:
 
     def climb(self, told: Told) -> tuple[Candidate, list[CandidateRecord]]:
         """The one to use, and the records of all, also of those that could not be built; `told` hears how far it is."""
+        built, absent = self.candidates(told)
+        best = choose(built, self._network.gate)
+        return best, [*(record_of(it, best, self._network.gate) for it in built), *absent]
+
+    def candidates(self, told: Told) -> tuple[list[Candidate], list[CandidateRecord]]:
+        """All that could be built, judged and timed, float32 first; and the records of the others."""
         network = self._network
         told("float32", 0.0)
         plain = self._plain()
@@ -97,9 +103,7 @@ class Ladder:
         built = [plain, *wholes, *([] if mixed is None else [mixed])]
         told("times", 0.9)
         self._time(built)
-        best = choose(built, network.gate)
-        records = [record_of(it, best, network.gate, len(network.groups)) for it in built]
-        return best, [*records, *(record_of_absent(name, why) for name, why in absent.items())]
+        return built, [record_of_absent(name, why) for name, why in absent.items()]
 
     # --- building ------------------------------------------------------------------------------------------------------
 
@@ -176,8 +180,8 @@ def choose(candidates: Sequence[Candidate], gate: float) -> Candidate:
     return min(rivals, key=lambda it: it.cost)
 
 
-def record_of(it: Candidate, best: Candidate, gate: float, count: int) -> CandidateRecord:
-    """`count` groups of products."""
+def record_of(it: Candidate, best: Candidate, gate: float) -> CandidateRecord:
+    """Of a candidate that was built and timed."""
     why = ""
     if not it.passes(gate):
         why = f"the gate: cosine {1 - it.error:.5f} is below {gate:g}"
@@ -186,7 +190,7 @@ def record_of(it: Candidate, best: Candidate, gate: float, count: int) -> Candid
     one, many = it.times.values()
     return CandidateRecord(
         name=it.name,
-        forms=dict(Counter([*it.forms.values(), *["fp32"] * (count - len(it.forms))])),
+        forms=dict(Counter(it.forms.values())),
         cosine_min=round(1 - it.error, 6),
         cosine_mean=round(float(it.cosines.mean()), 6),
         ms_one=round(one * 1e3, 3),

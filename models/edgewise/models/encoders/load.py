@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from edgewise.core.errors import InvalidRequest
 from edgewise.models.encoders.graph import build_graph
+from edgewise.models.encoders.memory import climb_space
 from edgewise.models.encoders.network import Session
 from edgewise.models.encoders.rows import Rows, unpack_rows
 from edgewise.models.encoders.run import TextSession
-from edgewise.models.encoders.rung import Best, Rung, place_of
+from edgewise.models.encoders.rung import Best, Book, Rung, place_of
 from edgewise.models.encoders.shape import EncoderShape, read_shape
 from edgewise.models.encoders.weights import read_weights
 from edgewise.models.files import ModelFiles
@@ -22,8 +24,6 @@ MAX_BATCH_TOKENS: Final = 4096
 """Of texts that are computed together, padding included."""
 _ALIKE: Final = 1.5
 """The longest text of a batch is no longer than the shortest by more than this factor: padding costs as much as text."""
-_CLIMB: Final = 12
-"""Times the weights in float32 that a climb was measured to take (1,053 MiB for all-MiniLM-L6-v2)."""
 _SHORT: Final = 16
 """Tokens below which texts count as equally long."""
 
@@ -40,9 +40,15 @@ class Serves(Protocol):
 class TextEncoder:
     """Implements `engine.encoders.engine.Encoder`: each input is the rows of one request, its result their vectors."""
 
-    def __init__(self, shape: EncoderShape, best: Serves) -> None:
+    def __init__(self, shape: EncoderShape, best: Serves, climb: Callable[[Book], None] | None = None) -> None:
         self._best = best
         self._shape = shape
+        self._climb = climb
+
+    def improve(self, book: Book) -> None:
+        """See `engine.encoders.climbs.Improves`."""
+        if self._climb is not None:
+            self._climb(book)
 
     @property
     def precision(self) -> str:
@@ -107,18 +113,11 @@ def load_text_encoder(files: ModelFiles, threads: int, **options: str) -> tuple[
     """
     shape = read_shape(files)
     place = place_of(threads, options)
-    order = place.order(files, "embeddings", _room(shape))
+    order = place.order(files, "embeddings", climb_space("embeddings", shape.weight_bytes))
     best: Best[TextSession] = Best(
-        order, lambda: _float32(files, shape, threads), lambda path: TextSession(path, threads)
+        order, lambda: _float32(files, shape, threads), lambda _, path: TextSession(path, threads)
     )
-    if place.climb:
-        best.climb(_CLIMB * shape.weight_bytes)
-    return TextEncoder(shape, best), place.numeric_class
-
-
-def _room(shape: EncoderShape) -> int:
-    """Address space for a climb: a few graphs at once, each with its weights twice, and what the runtime reserves."""
-    return 16 * shape.weight_bytes + (1 << 30)
+    return TextEncoder(shape, best, partial(best.climb, place.climb_bytes)), place.numeric_class
 
 
 def _float32(files: ModelFiles, shape: EncoderShape, threads: int) -> TextSession:

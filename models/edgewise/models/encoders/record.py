@@ -23,6 +23,8 @@ log = get_logger(__name__)
 
 SCHEMA: Final = 2
 RECORD: Final = "ladder.json"
+CARD_ROLES: Final = frozenset({"vision"})
+"""Of models whose ladders have rungs on a card: small encoders of texts are quicker on the CPU than the way to the card is."""
 _FOLDER: Final = "encoders"
 _CARD: Final = "cuda-"
 FLOAT32: Final = "fp32"
@@ -35,7 +37,7 @@ GATE: Final = 0.999
 class CandidateRecord:
     """Attributes:
     name: "fp32", "int8-static", "int8-blocks" or "int8-mixed".
-    forms: How many groups of products have which form (`graph.Form`).
+    forms: How many groups of products have which form (`graph.Form`); the others are float32.
     cosine_min, cosine_mean: To the outputs of float32, over the inputs of the gate; None where it was not built.
     ms_one, ms_many: Milliseconds for one input, and for `LadderRecord.many` of them together.
     bytes: Of its file.
@@ -87,6 +89,11 @@ class LadderRecord:
     driver: str = ""
 
     @property
+    def needs_card(self) -> bool:
+        """Whether the winner runs on a card."""
+        return bool(self.chosen.nodes)
+
+    @property
     def chosen(self) -> CandidateRecord:
         return next(it for it in self.candidates if it.chosen)
 
@@ -99,11 +106,6 @@ def place_name(runtime: str, device: str, threads: int) -> str:
 def card_place_name(runtime: str, device: str, driver: str) -> str:
     """The folder's name of a place on a card."""
     return _CARD + re.sub(r"[^A-Za-z0-9.]+", "_", f"{runtime}-{device}-driver-{driver}")
-
-
-def on_card(place: str) -> bool:
-    """Whether a folder's name is that of a place on a card."""
-    return place.startswith(_CARD)
 
 
 def ladder_folder(store_root: Path, digest: str) -> Path:
@@ -139,7 +141,7 @@ def write_winner(folder: Path, record: LadderRecord, model: bytes | None) -> Non
         atomic_write(folder / record.file, model)
     atomic_write(folder / RECORD, json.dumps({"schema": SCHEMA, **asdict(record)}, indent=1) + "\n")
     for other in folder.parent.iterdir():
-        if other != folder and other.is_dir() and on_card(other.name) == on_card(folder.name):
+        if other != folder and other.is_dir():
             shutil.rmtree(other, ignore_errors=True)
 
 

@@ -14,22 +14,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-import psutil
-
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, EngineUnavailable, OutOfMemory
 from edgewise.core.log import get_logger
 from edgewise.core.python import module_command
-from edgewise.core.sizes import mib
 from edgewise.models.encoders.build import Order
-from edgewise.models.encoders.record import FLOAT32, GATE, LadderRecord, ladder_folder, place_name, read_ladder
+from edgewise.models.encoders.record import (
+    FLOAT32,
+    GATE,
+    LadderRecord,
+    card_place_name,
+    ladder_folder,
+    place_name,
+    read_ladder,
+)
 from edgewise.models.files import ModelFiles
 from edgewise.models.onnx_session import RUNTIME
 
 log = get_logger(__name__)
 
 _BUILD: Final = "edgewise.models.encoders.build"
-_SPARE: Final = 512 << 20
-"""What stays free beside a climb."""
+
+Book = Callable[[int], Callable[[], None]]
+"""Books bytes for a climb and returns what gives them back; raises `OutOfMemory`."""
 
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
@@ -53,7 +59,8 @@ class Place:
         device: Name of the processor's family.
         threads: As the encoder runs.
         gate: Least cosine to float32.
-        climb: Climb the ladder where no record of this place is kept.
+        card: Whether there is a card whose rungs are tried too.
+        climb_bytes: What a climb may take where no record of this place is kept; 0 for none.
     """
 
     store: Path
@@ -61,12 +68,25 @@ class Place:
     device: str
     threads: int
     gate: float = GATE
-    climb: bool = True
+    card: bool = False
+    climb_bytes: int = 0
 
     @property
     def numeric_class(self) -> str:
         """That of float32, which every rung is held to."""
-        return f"{RUNTIME}/cpu-{self.device}-t{self.threads}/gate-of-float32"
+        where = f"cpu-{self.device}-t{self.threads}"
+        return f"{RUNTIME}/{f'cuda-or-{where}' if self.card else where}/gate-of-float32"
+
+    @property
+    def name(self) -> str:
+        """The folder's, of this place."""
+        if not self.card:
+            return place_name(RUNTIME, self.device, self.threads)
+        # Here: it brings torch along.
+        from edgewise.models.encoders.card import identity
+
+        found = identity()
+        return card_place_name(f"{RUNTIME}-torch-{found.torch}", f"{found.card}-t{self.threads}", found.driver)
 
     def order(self, files: ModelFiles, role: str, memory_bytes: int | None = None) -> Order:
         """To climb the ladder of a model here."""
@@ -74,10 +94,11 @@ class Place:
             files=files,
             role=role,
             samples=self.samples,
-            folder=ladder_folder(self.store, files.digest) / place_name(RUNTIME, self.device, self.threads),
+            folder=ladder_folder(self.store, files.digest) / self.name,
             device=self.device,
             threads=self.threads,
             gate=self.gate,
+            card=self.card,
             memory_bytes=memory_bytes,
         )
 
@@ -90,7 +111,8 @@ def place_of(threads: int, options: Mapping[str, str]) -> Place:
         device=options["device"],
         threads=threads,
         gate=float(options.get("gate", GATE)),
-        climb=options.get("climb", "yes") == "yes",
+        card=options.get("card") == "yes",
+        climb_bytes=int(options.get("climb_bytes", 0)),
     )
 
 
@@ -100,31 +122,48 @@ class Best(Generic[S]):
     Args:
         order: How its ladder is climbed.
         plain: Opens the float32 graph.
-        opened: Opens a winner's file.
+        opened: Opens a candidate's file, by the candidate's name.
 
     Attributes:
         rung: What serves; another thread may replace it at any time.
+
+    Raises:
+        EngineUnavailable: The winner ran on a card, and cannot be opened any more.
     """
 
-    def __init__(self, order: Order, plain: Callable[[], S], opened: Callable[[Path], S]) -> None:
+    def __init__(self, order: Order, plain: Callable[[], S], opened: Callable[[str, Path], S]) -> None:
         self._order = order
         self._opened = opened
         self.record = read_ladder(order.folder, order.files.digest)
         self.rung = self._kept(self.record) or Rung(FLOAT32, plain())
 
-    def climb(self, needed: int) -> None:
-        """Climb in the background, unless this place was measured already; `needed` bytes of memory at most."""
-        if self.record is None and _has_room(self._order.files.name, needed):
-            _Climb(self._order, self._take).start()
+    def climb(self, needed: int, book: Book) -> None:
+        """Climb in the background, unless this place was measured already; `needed` bytes of memory are booked for it."""
+        if self.record is not None or not needed:
+            return
+        try:
+            free = book(needed)
+        except OutOfMemory as error:
+            remedy = "free memory and load it again, or run `edgewise models encoders --measure`"
+            name = self._order.files.name
+            log.warning("encoder_climb_skipped", model=name, reason=error.message, remedy=remedy, serving=FLOAT32)
+            return
+        _Climb(self._order, self._take, free).start()
 
     def _kept(self, record: LadderRecord | None) -> Rung[S] | None:
         """The winner's file, if it can be used."""
         if record is None or not record.file:
             return None
-        path = self._order.folder / record.file
+        path, name = self._order.folder / record.file, record.chosen.name
         try:
-            return Rung(record.chosen.name, self._opened(path))
-        except Exception as error:  # noqa: BLE001 - its errors have no common class but this; float32 serves instead
+            return Rung(name, self._opened(name, path))
+        except Exception as error:  # its errors have no common class but this
+            if record.needs_card:
+                log.error("encoder_provider_gone", model=record.model, rung=name, reason=str(error)[:300])
+                raise EngineUnavailable(
+                    f"{record.model}: {name}, which was measured best on {record.device}, cannot be opened any more: {error} "
+                    f"Repair that, or choose anew with `edgewise models encoders {record.model} --measure`."
+                ) from error
             log.warning("encoder_file_ignored", file=str(path), reason=str(error)[:300])
             return None
 
@@ -136,26 +175,22 @@ class Best(Generic[S]):
         log.info("encoder_rung", model=record.model, precision=self.rung.precision, took_s=record.took_s)
 
 
-def _has_room(name: str, needed: int) -> bool:
-    """Whether memory is free for a climb beside all else; otherwise float32 serves until the next load."""
-    free = psutil.virtual_memory().available
-    if free < needed + _SPARE:
-        reason = f"it takes {mib(needed)} beside {mib(_SPARE)} that stay free, and {mib(free)} are free"
-        remedy = "free memory and load it again, or run `edgewise models encoders --measure`"
-        log.warning("encoder_climb_skipped", model=name, reason=reason, remedy=remedy, serving=FLOAT32)
-        return False
-    return True
-
-
 class _Climb(threading.Thread):
     """Watches the process that climbs. Its standard input stays open as long as this process lives: its end ends it."""
 
-    def __init__(self, order: Order, done: Callable[[LadderRecord], None]) -> None:
+    def __init__(self, order: Order, done: Callable[[LadderRecord], None], free: Callable[[], None]) -> None:
         super().__init__(name="encoder-climb", daemon=True)
         self._order = order
         self._done = done
+        self._free = free
 
     def run(self) -> None:
+        try:
+            self._run()
+        finally:
+            self._free()
+
+    def _run(self) -> None:
         process = subprocess.Popen(
             module_command(_BUILD), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

@@ -18,7 +18,6 @@ from edgewise.models.encoders.layers import TransformerLayer
 from edgewise.models.encoders.tensor_network import Samples, TensorNetwork
 from edgewise.models.encoders.weights import Array
 from edgewise.models.files import ModelFiles
-from edgewise.models.media.audio import decode
 from edgewise.models.weights.open import open_weights
 from edgewise.models.whisper.config import HOP, WhisperConfig, read_whisper
 from edgewise.models.whisper.encoder import EPS
@@ -101,6 +100,9 @@ def spectrograms(folder: Path, config: WhisperConfig) -> list[Array]:
     Raises:
         BadModelFile: There is none.
     """
+    # Here: it brings FFmpeg along.
+    from edgewise.models.media.audio import decode
+
     filters, length = mel_filters(config.mels), 2 * config.frames * HOP
     found = []
     for path in sorted(folder.glob("*.flac")):

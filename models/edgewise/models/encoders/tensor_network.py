@@ -30,6 +30,8 @@ _PRODUCTS: Final = ("Conv", "Gemm", "MatMul")
 _ALONG: Final = ("Add", "Clip", "Relu", "GlobalAveragePool", "Flatten", "MaxPool")
 """Between products in 8 bits these compute in 8 bits too: they only pass numbers on."""
 _STATIC, _BLOCKS = "static", "blocks"
+MANY: Final = 8
+"""Inputs of the larger timing."""
 _AT_ONCE: Final = 2
 """Inputs of the calibration whose activations are held at once."""
 
@@ -77,7 +79,7 @@ class TensorNetwork:
     """
 
     def __init__(
-        self, graph: bytes, samples: Samples, *, gate: float, threads: int, many: int = 8, parts: int = 25
+        self, graph: bytes, samples: Samples, *, gate: float, threads: int, many: int = MANY, parts: int = 25
     ) -> None:
         self.judged: Sequence[Array] = samples.judged
         self.gate = gate

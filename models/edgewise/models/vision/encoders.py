@@ -10,6 +10,7 @@ from typing import Any, Final
 from PIL import Image
 
 from edgewise.core.errors import BadModelFile
+from edgewise.models.encoders.rung import Book
 from edgewise.models.files import ModelFiles
 from edgewise.models.media.pictures import open_picture, to_rgb
 from edgewise.models.onnx_session import RUNTIME, open_session, options_for
@@ -44,10 +45,16 @@ class PictureEncoder:
     Attributes:
         shrink: What of a picture is kept while it waits.
         look: What is seen in it.
+        climb: Makes it quicker beside requests (`engine.encoders.climbs.Improves`), where it has a ladder.
     """
 
     shrink: Callable[[Image.Image], Image.Image]
     look: Callable[[Seen], Mapping[str, Any]]
+    climb: Callable[[Book], None] | None = None
+
+    def improve(self, book: Book) -> None:
+        if self.climb is not None:
+            self.climb(book)
 
     def check(self, content: bytes, options: Mapping[str, Any]) -> Seen:
         """Decoded: what is no picture is refused before it waits. Raises `InvalidRequest`."""

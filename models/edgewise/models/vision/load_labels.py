@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image, ImageOps
 
 from edgewise.core.errors import BadModelFile
+from edgewise.models.encoders.build import CARD_BYTES
+from edgewise.models.encoders.memory import climb_space
 from edgewise.models.encoders.rung import Best, place_of
-from edgewise.models.encoders.tensor_network import Samples, TensorNetwork, TensorSession
+from edgewise.models.encoders.tensor_network import MANY, Samples, TensorNetwork, TensorSession
 from edgewise.models.files import ModelFiles
 from edgewise.models.vision.efficientnet import SIDE, efficientnet_lite0, read_checkpoint
 from edgewise.models.vision.encoders import PictureEncoder, Seen, path_of
 from edgewise.models.vision.labels import CHECKPOINT, LEMMAS, SYNSETS, Labeller, pixels, read_classes
 from edgewise.models.vision.network import Floats
 
-_CLIMB: Final = 600 << 20
-"""Bytes that a climb was measured to take."""
+if TYPE_CHECKING:
+    from edgewise.models.encoders.card import CardSession
 
 
 def load_labeller(files: ModelFiles, threads: int, **options: str) -> tuple[PictureEncoder, str]:
@@ -32,13 +35,11 @@ def load_labeller(files: ModelFiles, threads: int, **options: str) -> tuple[Pict
         BadModelFile: A file is missing or damaged.
     """
     place = place_of(threads, options)
-    best: Best[TensorSession] = Best(
-        place.order(files, "vision", 4 * _CLIMB),
+    best: Best[TensorSession | CardSession] = Best(
+        place.order(files, "vision", climb_space("vision")),
         lambda: TensorSession(_graph(files), threads),
-        lambda path: TensorSession(path, threads),
+        lambda name, path: _opened(name, path, threads),
     )
-    if place.climb:
-        best.climb(_CLIMB)
     classes = read_classes(path_of(files, SYNSETS), path_of(files, LEMMAS))
 
     def look(seen: Seen) -> Mapping[str, Any]:
@@ -46,7 +47,8 @@ def load_labeller(files: ModelFiles, threads: int, **options: str) -> tuple[Pict
         labels = Labeller(rung.session, classes, SIDE).label_square(seen.picture, int(seen.options.get("top", 5)))
         return {"labels": [asdict(label) for label in labels], "precision": rung.precision}
 
-    return PictureEncoder(Labeller(best.rung.session, classes, SIDE).square, look), place.numeric_class
+    square = Labeller(best.rung.session, classes, SIDE).square
+    return PictureEncoder(square, look, partial(best.climb, place.climb_bytes)), place.numeric_class
 
 
 def labels_network(files: ModelFiles, samples: Path, gate: float, threads: int) -> TensorNetwork:
@@ -57,6 +59,15 @@ def labels_network(files: ModelFiles, samples: Path, gate: float, threads: int) 
     """
     found = Samples(calibration=read_photos(samples / "calibration"), judged=read_photos(samples / "gate"))
     return TensorNetwork(_graph(files), found, gate=gate, threads=threads)
+
+
+def _opened(name: str, path: Path, threads: int) -> TensorSession | CardSession:
+    if name.startswith(("cuda-", "tensorrt-")):
+        # Here: it brings CUDA along.
+        from edgewise.models.encoders.card import open_card
+
+        return open_card(name, path, MANY, CARD_BYTES)
+    return TensorSession(path, threads)
 
 
 def _graph(files: ModelFiles) -> bytes:
