@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,6 +101,28 @@ def test_what_is_no_film_is_refused(data: bytes) -> None:
         list(opened.frames(2))
     assert refused.value.param == "messages[0]"
     assert "hostname" not in refused.value.message
+
+
+def test_a_film_that_was_held_upright_is_turned() -> None:
+    """The matrix in the track's header turns by 90 degrees clockwise, as telephones write it: what is left comes above."""
+    out = io.BytesIO()
+    with av.open(out, "w", format="mp4") as file:
+        stream: Any = file.add_stream("mpeg4", rate=FPS)
+        stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
+        pixels = np.zeros((SIZE[1], SIZE[0], 3), np.uint8)
+        pixels[:, : SIZE[0] // 2] = 255
+        for _ in range(5):
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        file.mux(stream.encode())
+    data = bytearray(out.getvalue())
+    matrix = data.index(b"tkhd") + 4 + 40
+    data[matrix : matrix + 36] = struct.pack(">9i", 0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30)
+    with open_film(bytes(data), "video") as opened:
+        (frame,) = opened.frames(1)
+        assert opened.size == (SIZE[1], SIZE[0])
+    assert frame.shape == (SIZE[0], SIZE[1], 3)
+    assert frame[:20].mean() > 230
+    assert frame[-20:].mean() < 25
 
 
 def test_large_frames_and_long_films_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -34,6 +35,9 @@ def test_rows_of_pictures_are_those_of_transformers(both: tuple[Any, ModelFiles]
         rows = model.model.get_image_features(wanted["pixel_values"]).pooler_output
     layout = gemma3.read_layout(config_of(files), files)
     media = [layout.picture(one, "image").media[0] for one in pictures]
+    for one, values in zip(media, wanted["pixel_values"].numpy(), strict=True):
+        pixels = np.frombuffer(one.content, np.uint8).reshape(one.shape)[0]
+        np.testing.assert_allclose((pixels / 255 - 0.5) / 0.5, values.transpose(1, 2, 0), atol=1e-6)
     for own, theirs in zip(encoder_of(files, load_encoder).encode(media), rows, strict=True):
         assert own.shape == theirs.shape == (COUNT, 64)
         assert theirs.std() > 0.1
