@@ -24,7 +24,7 @@ TILE, COUNT = 56, 4
 SIZES = [(300, 200), (57, 133), (112, 112), (700, 90), (20, 31)]
 
 
-@pytest.fixture(scope="module", params=[Idefics3Config, SmolVLMConfig])
+@pytest.fixture(scope="module", params=[Idefics3Config, SmolVLMConfig], ids=["idefics3", "smolvlm"])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ModelFiles]:
     folder = tmp_path_factory.mktemp("model")
     processor = Idefics3ImageProcessorPil(size={"longest_edge": 4 * TILE}, max_image_size={"longest_edge": TILE})

@@ -38,7 +38,7 @@ TOLERANCE = 1e-3
 
 def config(kind: str) -> Any:
     text = {**TEXT, "rope_parameters": ROPE}
-    if kind == "qwen2":
+    if kind == "qwen2_vl":
         return Qwen2VLConfig(text_config=text, vision_config={**TOWER, "embed_dim": 32, "hidden_size": 64}, **IDS)
     vision: dict[str, Any] = {
         "hidden_size": 32,
@@ -49,7 +49,7 @@ def config(kind: str) -> Any:
     return Qwen2_5_VLConfig(text_config=text, vision_config={**TOWER, **vision}, **IDS)
 
 
-@pytest.fixture(scope="module", params=["qwen2", "qwen2.5"])
+@pytest.fixture(scope="module", params=["qwen2_vl", "qwen2_5_vl"])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ModelFiles]:
     folder = tmp_path_factory.mktemp("model")
     Qwen2VLImageProcessorPil(max_pixels=28 * 28 * 60).save_pretrained(folder)
