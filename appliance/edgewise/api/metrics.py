@@ -71,7 +71,6 @@ class ApiMetrics:
         self.real_time_factor = one.histogram(
             "transcription_real_time_factor",
             "Time that a transcription took over the length of its sound",
-            ("model",),
             buckets=RTF_BUCKETS,
         )
         self.prompt_tokens = one.counter("prompt_tokens", "Prompt tokens of answered requests", ("model",))

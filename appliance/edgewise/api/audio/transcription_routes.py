@@ -150,7 +150,7 @@ async def _begin(deps: ApiDependencies, context: RequestContext, asked: _Asked) 
     def ended(outcome: Outcome) -> None:
         deps.receipts.ended(outcome)
         if outcome.fault is None:
-            deps.metrics.real_time_factor.labels(task.model.name).observe(outcome.total_s / task.seconds)
+            deps.metrics.real_time_factor.observe(outcome.total_s / task.seconds)
 
     run = await start_transcription(
         task,
