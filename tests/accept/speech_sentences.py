@@ -32,7 +32,7 @@ SENTENCES: Final = (
 
 
 def said_words(text: str) -> list[str]:
-    """The words that are said for a text, in small letters: "7:30", "seven thirty", and "7.30", as Whisper writes it, are the same."""
+    """The words that are said for a text: "7:30", "7.30" (as Whisper writes it) and "seven thirty" are the same."""
     text = re.sub(r"\b(\d{1,2})\.([0-5]\d)\b", r"\1:\2", text)
     said = normalize(text).text.lower().replace("-", " ")
     return re.findall(r"[a-z']+", said)

@@ -110,6 +110,16 @@ def test_text_has_plain_progress_lines_and_data_apart(home: Path, catalogued: by
         assert "own" in text.stdout
 
 
+def test_what_whoever_pulls_a_model_must_know_is_shown(home: Path, catalogued: bytes) -> None:
+    entry = home / "catalog.d" / "own.toml"
+    entry.write_text(entry.read_text().replace("[[model]]\n", '[[model]]\nnotice = "not for products."\n', 1))
+    assert "own: not for products.\n" in models(home, "pull", "own").stderr
+    assert as_json(home, "pull", "own")["notices"] == ["own: not for products."]
+    (joe,) = (one for one in BUILT_IN if one.name == "piper-joe")
+    assert "espeak-ng" in joe.notice
+    assert "research terms" in joe.notice
+
+
 def test_verify_tells_damage_by_its_exit_code(home: Path, catalogued: bytes) -> None:
     as_json(home, "pull", "own")
     (blob,) = (home / "models" / "blobs" / "sha256").iterdir()

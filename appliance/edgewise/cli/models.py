@@ -84,11 +84,15 @@ def pull(
         if is_place(what):
             document = _pull_place(what, name, cast("Role", role), store, catalog, access, sink)
         else:
-            document = {"pulled": [_installed(store.pull(entry, sink)) for entry in catalog.select(what)]}
+            entries = catalog.select(what)
+            document = {"pulled": [_installed(store.pull(entry, sink)) for entry in entries]}
+            document["notices"] = [f"{entry.name}: {entry.notice}" for entry in entries if entry.notice]
     if as_json:
         print_json(document)
         return
     _print_results(document["pulled"])
+    for notice in document.get("notices", ()):
+        say(notice)
     if document.get("checked") is False:
         say("It was here already; whether there is a newer one was not asked, because `offline` is on.")
     if left_out := document.get("left_out"):

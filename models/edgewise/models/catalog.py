@@ -156,6 +156,7 @@ def describe(entry: CatalogEntry) -> dict[str, Any]:
     return {
         "name": entry.name,
         "description": entry.description,
+        "notice": entry.notice,
         **asdict(entry.info),
         "size": entry.size,
         "files": [{**asdict(item.file), "sources": [source.label for source in item.sources]} for item in entry.files],

@@ -27,7 +27,7 @@ from edgewise.models.sources.source import Source
 from edgewise.security.fetch import FetchPolicy, check_url
 
 MAX_FILE_BYTES: Final = 1 << 20
-_ENTRY: Final = frozenset({"name", "description", "info", "files"})
+_ENTRY: Final = frozenset({"name", "description", "notice", "info", "files"})
 _FILE: Final = frozenset({"name", "sha256", "size", "sources"})
 _HTTPS: Final = frozenset({"url", "allow_http", "allow_private"})
 _PART: Final = frozenset({"requirement", "sha256", "size", "member", "member_size"})
@@ -65,7 +65,10 @@ def _entry(raw: Mapping[str, Any], access: SourceAccess) -> CatalogEntry:
     info = build_info(_table(raw["info"]))
     if info.format == "gguf" and len(files) != 1:
         raise ValueError(f"model {name!r} is GGUF and must have exactly one file")
-    return CatalogEntry(name=name, info=info, files=files, description=_text({"description": "", **raw}, "description"))
+    texts = {"description": "", "notice": "", **raw}
+    return CatalogEntry(
+        name=name, info=info, files=files, description=_text(texts, "description"), notice=_text(texts, "notice")
+    )
 
 
 def _file(raw: Mapping[str, Any], access: SourceAccess) -> CatalogFile:

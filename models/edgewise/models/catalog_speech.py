@@ -135,9 +135,10 @@ KOKORO: Final = CatalogEntry(
 
 PIPER_JOE: Final = CatalogEntry(
     name="piper-joe",
-    description=(
-        "Piper's voice joe: fast American English; needs the program espeak-ng. Its recordings are CC0, but it was made from the "
-        "voice lessac, whose recordings came under research terms: for a product ask a lawyer, or use kokoro."
+    description="Piper's voice joe: American English, several times as fast as kokoro; needs the program espeak-ng.",
+    notice=(
+        "needs the program espeak-ng (`apt install espeak-ng`). Its recordings are CC0, but it was made from the voice lessac, "
+        "whose recordings came under research terms: for a product ask a lawyer, or use kokoro."
     ),
     info=ModelInfo(
         role="text-to-speech",

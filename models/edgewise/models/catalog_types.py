@@ -25,6 +25,7 @@ class CatalogEntry:
         info: What is known about it.
         files: Its files.
         description: A sentence for people.
+        notice: What whoever pulls it must know: it is shown with the pull.
         origin: The place that the user named, e.g. "hf:owner/name@commit"; "" for entries of the catalog.
         inspect: Whether what `info` leaves open is to be read from the files once they are there.
     """
@@ -33,6 +34,7 @@ class CatalogEntry:
     info: ModelInfo
     files: tuple[CatalogFile, ...]
     description: str = ""
+    notice: str = ""
     origin: str = ""
     inspect: bool = False
 
