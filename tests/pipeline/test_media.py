@@ -272,12 +272,12 @@ _FAMILIES: dict[str, tuple[tuple[str, ...], str, Any, str]] = {
 }
 
 
-def model_of(folder: Path, family: str) -> ServedModel:
-    """Its tokenizer knows the family's markers."""
+def model_of(folder: Path, family: str, *, special: bool = True) -> ServedModel:
+    """Its tokenizer knows the family's markers, as special tokens or as plain ones."""
     markers, template, layout, _ = _FAMILIES[family]
     make_tiny_model(folder, family="qwen2")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": special}
     ids = [len(tokenizer["model"]["vocab"]) + number for number in range(len(markers))]
     tokenizer["added_tokens"] += [{"id": id, "content": text, **flags} for id, text in zip(ids, markers, strict=True)]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -319,6 +319,15 @@ async def test_a_picture_is_where_the_template_puts_it(
     assert found.media[0].tokens == len(covered)
     if model.template is not None:
         cast("ChatTemplate", model.template).close()
+
+
+async def test_a_marker_that_is_no_special_token_is_text_in_a_message(tmp_path: Path) -> None:
+    model = model_of(tmp_path, "llava", special=False)
+    chat = ChatInput(({"role": "user", "content": "what does <image> mean, <image>?"},))
+    encoded = await encode_input(Task(id="t", model=model, input=chat))
+    assert encoded.media == ()
+    assert model.tokenizer.decode(encoded.prompts[0]) == "USER: what does <image> mean, <image>?\n"
+    cast("ChatTemplate", model.template).close()
 
 
 async def test_a_template_that_leaves_pictures_out_is_refused(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ class _Guard:
     def __init__(self, model: ServedModel) -> None:
         self._tokenizer = model.tokenizer
         markers = () if model.layout is None else tuple(model.layout.markers.values())
+        self._placeholders = frozenset(() if model.layout is None else model.layout.placeholders.values())
         texts = sorted({*model.special_texts, *markers}, key=len, reverse=True)
         self._pattern = re.compile("|".join(re.escape(text) for text in texts)) if texts else None
         self._nonce = f"covered-{secrets.token_hex(16)}-"  # of characters that JSON writes as they are
@@ -117,10 +118,17 @@ class _Guard:
         ids: list[int] = []
         for index, piece in enumerate(re.split(f"{self._nonce}([0-9]+);", text)):
             if index % 2:
-                ids += self._tokenizer.encode(self._covered[int(piece)], add_special=False, parse_special=False)
+                ids += self._literally(self._covered[int(piece)])
             elif piece:
                 ids += self._tokenizer.encode(piece, add_special=False, parse_special=True)
         return ids
+
+    def _literally(self, text: str) -> list[int]:
+        """As text. A token that is not marked as special is found in any text, also a placeholder: its parts are not."""
+        ids = self._tokenizer.encode(text, add_special=False, parse_special=False)
+        if len(text) < 2 or self._placeholders.isdisjoint(ids):
+            return ids
+        return [id for part in (text[:1], text[1:]) for id in self._literally(part)]
 
     def _name(self, match: re.Match[str]) -> str:
         self._covered.append(match[0])
