@@ -62,10 +62,10 @@ class Pulse:
         return subprocess.Popen(["paplay", "--device=mouth", str(wav)], env=self._environment())
 
     @contextmanager
-    def recording(self) -> Iterator[Path]:
-        """16-bit samples at `RATE` of all that the speaker plays meanwhile."""
-        path = self.folder / "recorded.raw"
-        command = ["parec", "--device=speaker.monitor", "--format=s16le", f"--rate={RATE}", "--channels=1", "--raw"]
+    def recording(self, sink: str = "speaker") -> Iterator[Path]:
+        """16-bit samples at `RATE` of what is played meanwhile: by the "speaker", or by it and into the microphone ("room")."""
+        path = self.folder / f"{sink}.raw"
+        command = ["parec", f"--device={sink}.monitor", "--format=s16le", f"--rate={RATE}", "--channels=1", "--raw"]
         with path.open("wb") as file, subprocess.Popen(command, env=self._environment(), stdout=file) as recorder:
             try:
                 yield path
@@ -90,7 +90,9 @@ def pulse() -> Iterator[Pulse]:
             f"--load=module-native-protocol-unix socket={folder}/native auth-anonymous=1",
             "--load=module-null-sink sink_name=speaker",
             "--load=module-null-sink sink_name=mouth",
+            "--load=module-null-sink sink_name=room",
             "--load=module-remap-source master=mouth.monitor source_name=microphone",
+            *(f"--load=module-loopback source={one}.monitor sink=room latency_msec=20" for one in ("mouth", "speaker")),
         ]
         process = subprocess.Popen(command, env={**os.environ, **server.environment}, stderr=subprocess.DEVNULL)
         try:
