@@ -20,7 +20,7 @@ from edgewise.models.vision.load_labels import read_photos
 from tests.accept.line import NotRun, progress
 
 PHOTOS = Path(str(package_files("edgewise.models.vision") / "photos"))
-ON_CARD = ("tensorrt-fp16", "cuda-fp32", "cuda-fp16", "torch-graph-fp16")
+ON_CARD = ("tensorrt-fp16", "cuda-fp32", "cuda-fp16", "cuda-graph-fp16", "torch-graph-fp16")
 GATE = 0.999
 
 

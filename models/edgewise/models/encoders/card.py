@@ -200,13 +200,15 @@ def providers_of(name: str, folder: Path, memory_bytes: int | None) -> Providers
     """Of an ONNX candidate.
 
     Args:
-        name: "tensorrt-fp16" (what TensorRT cannot do, CUDA does), "cuda-fp32" or "cuda-fp16".
+        name: "tensorrt-fp16" (what TensorRT cannot do, CUDA does), "cuda-fp32", "cuda-fp16", or "cuda-graph-fp16" (whose kernels
+            are launched all at once).
         folder: Where TensorRT keeps its engines.
         memory_bytes: Of the card, that it may take; None for no bound.
     """
     limit = {} if memory_bytes is None else {"gpu_mem_limit": str(memory_bytes)}
     exact = {"use_tf32": "0"} if name.endswith("fp32") else {}
-    cuda = {CUDA: {"arena_extend_strategy": "kSameAsRequested", **limit, **exact}}
+    graph = {"enable_cuda_graph": "1"} if "graph" in name else {}
+    cuda = {CUDA: {"arena_extend_strategy": "kSameAsRequested", **limit, **exact, **graph}}
     if not name.startswith("tensorrt"):
         return cuda
     workspace = {} if memory_bytes is None else {"trt_max_workspace_size": str(memory_bytes // 2)}

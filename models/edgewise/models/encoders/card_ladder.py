@@ -105,6 +105,7 @@ class CardLadder:
             "tensorrt-fp16": lambda: self._onnx("tensorrt-fp16", graph),
             "cuda-fp32": lambda: self._onnx("cuda-fp32", graph),
             "cuda-fp16": lambda: self._onnx("cuda-fp16", half),
+            "cuda-graph-fp16": lambda: self._onnx("cuda-graph-fp16", half),
             "torch-graph-fp16": self._torch,
         }
         if not self._rivals:
@@ -151,7 +152,9 @@ class CardLadder:
         copies = Copies()
         providers = providers_of(name, self._folder, self._memory)
         with tempfile.TemporaryDirectory(prefix="edgewise-profile-") as folder:
-            nodes = _nodes(onnx_program(graph, providers, self._buffers(1, copies), profile=f"{folder}/nodes"))
+            # In a captured graph nodes cannot be watched: they are placed as without one.
+            watched = providers_of(name.replace("-graph", ""), self._folder, self._memory)
+            nodes = _nodes(onnx_program(graph, watched, self._buffers(1, copies), profile=f"{folder}/nodes"))
         session = CardSession(
             lambda size: onnx_program(graph, providers, self._buffers(size, copies)), self._reference.many, copies
         )
