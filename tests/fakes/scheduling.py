@@ -58,12 +58,15 @@ def picture(start: int, count: int, name: int = 0, *, whole: bool = False) -> Me
 
 
 class FakeRows:
-    """Media that are encoded, by name, at most `limit` rows of them; the longest unused go first."""
+    """Media that are encoded, at most `limit` rows of them, in `parts` parts of `part_s`; the longest unused go first."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, parts: int = 3, part_s: float = 0.0) -> None:
         self.limit = limit
+        self.parts = parts
+        self.part_s = part_s
         self.held: dict[MediaKey, int] = {}
-        self.encoded = 0
+        self.unfinished: MediaKey | None = None
+        self.done = 0
 
     def ready(self, key: MediaKey) -> bool:
         return key in self.held
@@ -71,18 +74,26 @@ class FakeRows:
     def fits(self, medium: Media, keep: Collection[MediaKey]) -> bool:
         return sum(self.held.get(key, 0) for key in keep) + medium.count <= self.limit
 
-    def encode(self, plan: MediaPlan) -> None:
-        """What `engine.senses` does before a step."""
-        if plan.encode is not None:
-            key, medium = plan.encode
-            for stays in (plan.used | plan.keep, plan.used):
-                for old in [old for old in self.held if old not in stays]:
-                    if sum(self.held.values()) + medium.count > self.limit:
-                        del self.held[old]
-            self.held[key] = medium.count
-            self.encoded += 1
-        assert sum(self.held.values()) <= self.limit
+    def advance(self, plan: MediaPlan) -> float:
+        """What `engine.senses` does after a step; a part a step."""
         assert plan.used <= self.held.keys(), "rows are needed that are not there"
+        if plan.encode is None:
+            return 0.0
+        key, medium = plan.encode
+        assert not self.ready(key), "it is there already"
+        if key != self.unfinished:
+            self.unfinished, self.done = key, 0
+        self.done += 1
+        if self.done < self.parts:
+            return self.part_s
+        for stays in (plan.used | plan.keep, plan.used):
+            for old in [old for old in self.held if old not in stays]:
+                if sum(self.held.values()) + medium.count > self.limit:
+                    del self.held[old]
+        self.held[key] = medium.count
+        self.unfinished = None
+        assert sum(self.held.values()) <= self.limit
+        return self.part_s
 
 
 class FakeMover:
@@ -173,7 +184,7 @@ class Harness:
 
     def step(self) -> StepPlan:
         plan = self.scheduler.schedule()
-        self.rows.encode(plan.media)
+        encoding_s = self.rows.advance(plan.media)
         assert plan.prefilling <= self.step_tokens
         for work in plan.work:
             self._check_media(work, plan)
@@ -186,6 +197,7 @@ class Harness:
                 self.memory.setdefault(page, {})[position % PAGE] = content(sequence, position)
         if plan.work:
             self.pacer.observe(decoding=plan.decoding, load=plan.load, seconds=0.001 + 0.0001 * plan.prefilling)
+        self.pacer.encoded(plan.decoding, encoding_s)
         for work in plan.work:
             self._check_cache(work.sequence, work.start + work.count)
             self.scheduler.commit(work)

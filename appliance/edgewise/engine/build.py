@@ -6,7 +6,7 @@ import hashlib
 import os
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -47,7 +47,25 @@ from edgewise.models.multimodal.protocol import MultimodalNetwork
 log = get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An engine that can answer, and what it was built of."""
+
+    engine: Engine
+    runner: Runner
+    network: NetworkConfig
+    loaded: LoadedNetwork
+    numerics: Numerics
+    device: torch.device
+    ledger: Ledger
+
+
 def build(config: EngineConfig, progress: ProgressSink) -> Engine:
+    """See `build_parts`."""
+    return build_parts(config, progress).engine
+
+
+def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
     """Load the model of `config` and return an engine that can answer.
 
     Args:
@@ -108,7 +126,8 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
     )
     senses = _senses(config, network, decoder, ledger, device, dtype)
     scheduler = _scheduler(config, report, pacer, tiers, _spill(config, report, host_ledger, mover), senses)
-    return Engine(
+    runner = Runner(decoder, kv, device, Constraints(config.vocabulary))
+    engine = Engine(
         replace(
             info,
             kv_fingerprint=_kv_fingerprint(config, info, mover),
@@ -118,7 +137,7 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
             model_context=network.max_position,
         ),
         scheduler=scheduler,
-        runner=Runner(decoder, kv, device, Constraints(config.vocabulary)),
+        runner=runner,
         pacer=pacer,
         ledger=ledger,
         tiers=tiers,
@@ -126,6 +145,7 @@ def build(config: EngineConfig, progress: ProgressSink) -> Engine:
         hand_over=HandOver(scheduler.pages, tiers, mover, rounder),
         senses=senses,
     )
+    return Built(engine, runner, network, decoder, numerics, device, ledger)
 
 
 def _fit(config: EngineConfig, network: NetworkConfig, numerics: Numerics, device: torch.device) -> FitReport:
@@ -218,7 +238,7 @@ def _scheduler(
         now=time.monotonic,
         ageing_s=config.ageing_s,
         tiers=tiers,
-        rows=None if senses is None else senses.cache,
+        rows=senses,
     )
 
 

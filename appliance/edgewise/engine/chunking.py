@@ -1,14 +1,15 @@
 """How much of a prompt one step computes, where the prompt has media. Lists only, no tensors.
 
-A medium's rows come from the model's encoder, which takes long: one medium is encoded in a step, right before the first of its
-rows is computed, and its rows are kept (`engine.encoder_cache`) until they are not needed any more. Running streams wait for it,
-so it counts as a slow step, of which the pacer allows few (`Pacer.patient`). A medium whose rows see each other must be computed
-in one step, however small the pacer's budget is; that is a slow step too.
+A medium's rows come from the model's encoder, which takes long, and must be there before the first of them is computed. One
+medium is encoded at a time, in parts (`Pacer.encode_s`), beside the streams that are running; a step that streams wait for either
+encodes or computes a prompt. Rows are kept (`engine.encoder_cache`) until others need their room. A medium whose rows see each
+other must be computed in one step, however small the pacer's budget is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -32,6 +33,14 @@ class MediaRows(Protocol):
     def fits(self, medium: Media, keep: Collection[MediaKey]) -> bool:
         """Whether there is room for its rows while those of `keep` stay."""
 
+    @property
+    def unfinished(self) -> MediaKey | None:
+        """What is encoded in part."""
+
+    @property
+    def part_s(self) -> float:
+        """Seconds of a part of the encoder, as measured; 0 before that."""
+
 
 class NoMedia:
     """Of an engine whose model takes none."""
@@ -44,20 +53,46 @@ class NoMedia:
         del medium, keep
         return False
 
+    @property
+    def unfinished(self) -> None:
+        return None
+
+    @property
+    def part_s(self) -> float:
+        return 0.0
+
 
 @dataclass(slots=True)
 class MediaPlan:
     """Media of one step.
 
     Attributes:
-        encode: What is encoded before it.
-        used: Whose rows it needs.
-        keep: Whose rows are needed soon, and so stay if they can while something is encoded.
+        encode: What the encoder works on, for `seconds`.
+        used: Whose rows the step needs.
+        keep: Whose rows are needed soon, and so stay if they can when something is encoded.
     """
 
     encode: tuple[MediaKey, Media] | None = None
+    seconds: float = 0.0
     used: set[MediaKey] = field(default_factory=set)
     keep: frozenset[MediaKey] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """What the pacer allows in one step.
+
+    Attributes:
+        budget: Tokens of prompts.
+        idle: Whether nobody waits for a next token whom the prompts may not make wait.
+        patient: Whether the step may be a slow one.
+        encode_s: Seconds for the encoder.
+    """
+
+    budget: int = 0
+    idle: bool = False
+    patient: bool = False
+    encode_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,63 +116,51 @@ class Chunks:
         self._most = most
 
     def next(
-        self,
-        sequence: Sequence,
-        budget: int,
-        plan: MediaPlan,
-        running: Iterable[Sequence],
-        *,
-        first: bool,
-        patient: bool,
+        self, sequence: Sequence, budget: int, pace: Pace, plan: MediaPlan, running: Iterable[Sequence], *, first: bool
     ) -> Chunk:
         """What is computed next of a sequence; what it takes is added to `plan`.
 
         Args:
             sequence: With a prompt that is not computed yet.
-            budget: Tokens that the pacer allows.
+            budget: What is left of the pace's.
+            pace: Of the step.
             plan: Of the step so far.
             running: Everybody in the batch.
             first: Whether the step has no other prompt yet.
-            patient: Whether the step may be a slow one.
         """
         start, spans = sequence.computed, sequence.spans
         end = start + min(sequence.remaining, budget)
         if start >= spans.end:
             return Chunk(end - start)
-        end = spans.fitting(start, end, self._most if first and patient else budget)
+        end = spans.fitting(start, end, self._most if first and pace.patient else budget)
         if end == start:
             return Chunk(0, wait=True)
         for medium in spans.within(start, end):
-            if not self._reaches(sequence, medium, plan, running, first=first, patient=patient):
-                count = max(0, medium.start - start)
-                return Chunk(count, wait=count == 0 and not patient)
-            plan.used.add(key_of(sequence, medium))
+            key, before = key_of(sequence, medium), max(0, medium.start - start)
+            if self._rows.ready(key):
+                if plan.encode is not None and not self._rows.fits(plan.encode[1], {*plan.used, key}):
+                    return Chunk(before)
+                plan.used.add(key)
+                continue
+            if pace.idle or (first and before == 0):
+                self._encode(key, medium, pace, plan, list(running), first=first)
+            return Chunk(before, wait=before == 0 and not pace.idle)
         return Chunk(end - start)
 
-    def _reaches(
-        self,
-        sequence: Sequence,
-        medium: Media,
-        plan: MediaPlan,
-        running: Iterable[Sequence],
-        *,
-        first: bool,
-        patient: bool,
-    ) -> bool:
-        """Whether this step can have a medium's rows, beside those that it has already."""
-        key = key_of(sequence, medium)
-        if plan.encode is not None:
-            fresh, fresh_medium = plan.encode
-            return key == fresh or (
-                self._rows.ready(key) and self._rows.fits(fresh_medium, {*plan.used, key} - {fresh})
-            )
-        if self._rows.ready(key):
-            return True
+    def _encode(
+        self, key: MediaKey, medium: Media, pace: Pace, plan: MediaPlan, running: Seq[Sequence], *, first: bool
+    ) -> None:
+        """Have this medium encoded in this step, or another one that is encoded in part and still needed."""
+        if plan.encode is not None or pace.encode_s <= 0.0:
+            return
+        begun = self._rows.unfinished
+        for other in running:
+            for one in other.spans.media:
+                if key_of(other, one) == begun and one.end > other.computed:
+                    key, medium = key_of(other, one), one
         keep = plan.used if first else plan.used | self._needed_soon(running)
-        if not patient or not self._rows.fits(medium, keep):
-            return False
-        plan.encode, plan.keep = (key, medium), frozenset(keep)
-        return True
+        if self._rows.fits(medium, keep):
+            plan.encode, plan.seconds, plan.keep = (key, medium), pace.encode_s, frozenset(keep)
 
     def _needed_soon(self, running: Iterable[Sequence]) -> set[MediaKey]:
         """Rows that are there and that running prompts come to next."""

@@ -136,7 +136,7 @@ class Engine:
         plan = self._scheduler.schedule()
         chunks, self._outbox = self._outbox, []
         chunks += [self._expire(sequence) for sequence in plan.expired]
-        if plan.work:
+        if plan.work or plan.media.encode is not None:
             draws = self._run(plan)
             chunks += [self._advance(work, draw) for work, draw in zip(plan.work, draws, strict=True) if draw]
         elif not chunks and self._live:
@@ -145,7 +145,13 @@ class Engine:
         return chunks
 
     def _run(self, plan: StepPlan) -> list[Draw | None]:
-        media = None if self._senses is None else self._senses.rows(plan.work, plan.media)
+        draws = self._compute(plan) if plan.work else []
+        if self._senses is not None:
+            self._pacer.encoded(plan.decoding, self._senses.advance(plan.media))
+        return draws
+
+    def _compute(self, plan: StepPlan) -> list[Draw | None]:
+        media = None if self._senses is None else self._senses.rows(plan.work)
         began = self._now()
         draws = self._runner.run(plan.work, media)
         self._pacer.observe(decoding=plan.decoding, load=plan.load, seconds=self._now() - began)

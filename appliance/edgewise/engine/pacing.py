@@ -28,6 +28,7 @@ _AIM = 0.7  # share of the allowed stretch that small chunks aim at; the rest is
 _SMOOTH_BONUS = 2.0  # small chunks are preferred unless bursts are faster by this factor
 _FIXED_SHARE = 0.25  # largest share of a large chunk that may be its fixed cost
 _VARY = 8  # one in so many large chunks is shorter
+_IDLE_ENCODE_S = 0.25  # of an encoder in one step while nobody waits for a next token: so long waits who comes then
 _FIRST_CHUNK = 64  # tokens of the first chunk ever, when nothing is known
 
 
@@ -73,11 +74,37 @@ class Pacer:
         return self._beside(base, start, room)
 
     def patient(self, decoding: int, *, paced: bool) -> bool:
-        """Whether a step may take longer than streams should wait: a picture is encoded, or must be computed whole.
+        """Whether a step may take longer than streams should wait: a picture that must be computed whole is longer than a chunk.
 
         Fewer than 1 in `_CLEAR_STEPS` steps is slow, so that 95 of 100 keep their pace.
         """
         return decoding == 0 or not paced or self.clear_steps >= _CLEAR_STEPS
+
+    def encode_s(self, decoding: int, *, paced: bool, part_s: float) -> float:
+        """Seconds of this step that an encoder of pictures or sound may take; 0 for none.
+
+        As with prompts: a little in every step, if its parts are small enough; else as much as `_CLEAR_STEPS` steps take after so
+        many, so that it gets about half of the time, and no stream waits longer than that.
+
+        Args:
+            decoding, paced: As of `budget`.
+            part_s: What a part of the encoder takes, which is not interrupted.
+        """
+        if decoding == 0 or not paced:
+            return _IDLE_ENCODE_S
+        base = self.decode_s.get(_bucket(decoding))
+        if base is None:
+            return 0.0
+        allowed = _AIM * (self.stretch - 1.0) * base
+        if part_s <= allowed:
+            return allowed
+        return _CLEAR_STEPS * base if self.clear_steps >= _CLEAR_STEPS else 0.0
+
+    def encoded(self, decoding: int, seconds: float) -> None:
+        """An encoder took so long beside streams, in a step that `observe` was told of already."""
+        base = self.decode_s.get(_bucket(decoding), 0.0)
+        if decoding and seconds > (self.stretch - 1.0) * base:
+            self.clear_steps = 0
 
     def recompute_s(self, tokens: int) -> float | None:
         """Seconds to compute the first `tokens` of a sequence again, in the largest chunks; None before a prompt was seen."""

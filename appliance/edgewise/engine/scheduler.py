@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from edgewise.core.priority import Priority
-from edgewise.engine.chunking import Chunks, MediaPlan, MediaRows, NoMedia
+from edgewise.engine.chunking import Chunks, MediaPlan, MediaRows, NoMedia, Pace
 from edgewise.engine.fairness import WaitingQueue
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.pages import PagePool
@@ -120,7 +120,8 @@ class Scheduler:
         self._limit = max_running
         self._max_waiting = max_waiting
         self._pacer = pacer
-        self._chunks = Chunks(rows or NoMedia(), pacer.max_step_tokens)
+        self._rows: MediaRows = rows or NoMedia()
+        self._chunks = Chunks(self._rows, pacer.max_step_tokens)
         self._now = now
         self._ageing_s = ageing_s
         self._next_ageing = now() if ageing_s else float("inf")
@@ -255,13 +256,14 @@ class Scheduler:
         candidate = self._next_waiting(held, now)
         if prompts and prompts[0].rank == Priority.REALTIME:  # its step is not made longer for the sake of others
             prompts, candidate = [s for s in prompts if s.rank == Priority.REALTIME], None
-        budget, patient = self._budget(plan, prompts[0] if prompts else candidate)
+        pace = self._pace(plan, prompts[0] if prompts else candidate)
+        budget = pace.budget
         while budget > 0 and (prompts or candidate is not None):
             if candidate is None or (prompts and self.waiting.turn(prompts[0]) <= self.waiting.turn(candidate)):
-                budget = self._prefill(plan, prompts.pop(0), budget, patient)
+                budget = self._prefill(plan, prompts.pop(0), budget, pace)
             elif self._admit(candidate, now, plan):
                 prompts = [candidate, *(s for s in prompts if s in self.running)]
-                budget = self._prefill(plan, prompts.pop(0), budget, patient)
+                budget = self._prefill(plan, prompts.pop(0), budget, pace)
                 candidate = self._next_waiting(held, now)
             else:
                 candidate = None  # nobody overtakes who waits for room
@@ -272,19 +274,22 @@ class Scheduler:
             held.add(sequence)
         return sequence
 
-    def _budget(self, plan: StepPlan, first: Sequence | None) -> tuple[int, bool]:
-        """For the prompts of this step, `first` being the one whose turn it is, and whether it may be a slow one. Only streams as
-        urgent as that are protected."""
+    def _pace(self, plan: StepPlan, first: Sequence | None) -> Pace:
+        """For the prompts of this step, `first` being the one whose turn it is. Only streams as urgent as that are protected."""
         if first is None:
-            return 0, False
+            return Pace()
         paced = any(work.sequence.rank <= first.rank for work in plan.work)
-        budget = self._pacer.budget(plan.decoding, start=first.computed, paced=paced)
-        return budget, self._pacer.patient(plan.decoding, paced=paced)
+        return Pace(
+            budget=self._pacer.budget(plan.decoding, start=first.computed, paced=paced),
+            idle=plan.decoding == 0 or not paced,
+            patient=self._pacer.patient(plan.decoding, paced=paced),
+            encode_s=self._pacer.encode_s(plan.decoding, paced=paced, part_s=self._rows.part_s),
+        )
 
-    def _prefill(self, plan: StepPlan, sequence: Sequence, budget: int, patient: bool) -> int:
+    def _prefill(self, plan: StepPlan, sequence: Sequence, budget: int, pace: Pace) -> int:
         """Add what the budget allows of a sequence's prompt; returns what is left of the budget."""
         first = plan.load.tokens == 0
-        chunk = self._chunks.next(sequence, budget, plan.media, self.running, first=first, patient=patient)
+        chunk = self._chunks.next(sequence, budget, pace, plan.media, self.running, first=first)
         if chunk.count:
             plan.prefill(sequence, chunk.count)
         return 0 if chunk.wait else max(0, budget - chunk.count)

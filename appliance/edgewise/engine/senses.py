@@ -1,8 +1,9 @@
-"""What the engine sees and hears with: encodes the media that a step comes to, and hands their rows to the network."""
+"""What the engine sees and hears with: encodes the media that prompts come to, in parts, and hands their rows to the network."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import asdict
 from typing import Final
@@ -17,16 +18,17 @@ from edgewise.engine.request import GenerateRequest
 from edgewise.engine.scheduler import Work
 from edgewise.engine.tiers.pressure import PressureWatch
 from edgewise.models.multimodal.media import Media
-from edgewise.models.multimodal.protocol import MediaEncoder, StepMedia
+from edgewise.models.multimodal.protocol import MediaEncoder, SlicedEncoder, Slices, StepMedia, finished
 
 _RETRY_S: Final = 1.0
+_FADE: Final = 0.9  # of the longest part so far, with every further one
 
 
 class Senses:
     """A model's encoder and the rows that it made.
 
     Attributes:
-        cache: The rows; the same that the scheduler asks.
+        cache: The rows.
     """
 
     def __init__(
@@ -37,17 +39,23 @@ class Senses:
         *,
         max_content: int,
         watch: PressureWatch | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             max_content: Bytes of samples that the requests in work may hold in all.
             watch: Shrinks the cache when memory is scarce; started already.
+            now: Monotonic seconds.
         """
         self.cache = cache
         self._encoder = encoder
         self._device = device
         self._max_content = max_content
         self._watch = watch
+        self._now = now
+        self._begun: tuple[MediaKey, Slices] | None = None
+        self._part_s = 0.0
+        self._fresh: set[MediaKey] = set()  # encoded, and not come to yet
 
     def check(self, request: GenerateRequest, others: Iterable[GenerateRequest]) -> None:
         """Refuse a request whose media are too large, for ever or for now.
@@ -87,17 +95,32 @@ class Senses:
         if self._watch is not None:
             self._watch.stop()
 
-    def rows(self, work: Seq[Work], plan: MediaPlan) -> StepMedia | None:
-        """The rows of a step, encoded if need be; None for a step without placeholders."""
-        fresh = None if plan.encode is None else self._encode(*plan.encode, plan)
+    # --- what the scheduler asks (`chunking.MediaRows`) --------------------------------------------------------------------
+
+    def ready(self, key: MediaKey) -> bool:
+        return self.cache.ready(key)
+
+    def fits(self, medium: Media, keep: Collection[MediaKey]) -> bool:
+        return self.cache.fits(medium, keep)
+
+    @property
+    def unfinished(self) -> MediaKey | None:
+        return None if self._begun is None else self._begun[0]
+
+    @property
+    def part_s(self) -> float:
+        return self._part_s
+
+    # --- a step ------------------------------------------------------------------------------------------------------------
+
+    def rows(self, work: Seq[Work]) -> StepMedia | None:
+        """The rows of a step; None for a step without placeholders."""
         places: list[torch.Tensor] = []
         values: list[torch.Tensor] = []
         first = 0
         for item in work:
             for medium in item.sequence.spans.within(item.start, item.start + item.count):
-                key = key_of(item.sequence, medium)
-                rows = fresh if plan.encode is not None and key == plan.encode[0] else self._known(key, medium, item)
-                assert rows is not None
+                rows = self._known(medium, item)
                 begin, end = max(medium.start, item.start), min(medium.end, item.start + item.count)
                 places.append(torch.arange(first + begin - item.start, first + end - item.start))
                 values.append(rows[begin - medium.start : end - medium.start])
@@ -106,25 +129,64 @@ class Senses:
             return None
         return StepMedia(rows=torch.cat(places).to(self._device), values=torch.cat(values))
 
-    def _known(self, key: MediaKey, medium: Media, item: Work) -> torch.Tensor:
+    @torch.inference_mode()
+    def advance(self, plan: MediaPlan) -> float:
+        """Encode for as long as the plan allows, one part at least; returns the seconds that it took."""
+        if plan.encode is None:
+            return 0.0
+        began = at = self._now()
+        key, medium = plan.encode
+        if self._begun is None or self._begun[0] != key:
+            self._begun = key, self._slices(medium)
+        rows = None
+        while rows is None and (at == began or at - began + self._part_s <= plan.seconds):
+            rows = self._part(self._begun[1])
+            ended = self._now()
+            self._part_s, at = max(ended - at, _FADE * self._part_s), ended
+        if rows is not None:
+            self._keep(key, medium, rows, plan)
+        return at - began
+
+    def _known(self, medium: Media, item: Work) -> torch.Tensor:
+        key = key_of(item.sequence, medium)
         rows = self.cache.get(key)
-        if rows is None:
-            # Memory was scarce between the plan and now.
-            rows = self._encode(key, medium, MediaPlan())
-        elif item.start <= medium.start:
+        if rows is None:  # memory was scarce between the plan and now
+            rows = finished(self._slices(medium))
+            self._keep(key, medium, rows, MediaPlan())
+        elif item.start <= medium.start and key not in self._fresh:
             self.cache.count_hit()
+        self._fresh.discard(key)
         return rows
 
-    def _encode(self, key: MediaKey, medium: Media, plan: MediaPlan) -> torch.Tensor:
-        self.cache.make_room(self.cache.size_of(medium), frozenset(plan.used), plan.keep)
-        (rows,) = self._encoder.encode([medium])
+    def _slices(self, medium: Media) -> Slices:
+        if isinstance(self._encoder, SlicedEncoder):
+            return self._encoder.slices(medium)
+        return self._whole(medium)
+
+    def _whole(self, medium: Media) -> Slices:
+        """An encoder that cannot be interrupted."""
+        yield
+        return self._encoder.encode([medium])[0]
+
+    def _part(self, slices: Slices) -> torch.Tensor | None:
+        """Compute a part; the rows if it was the last one."""
+        try:
+            next(slices)
+        except StopIteration as end:
+            rows: torch.Tensor = end.value
+            return rows
+        return None
+
+    def _keep(self, key: MediaKey, medium: Media, rows: torch.Tensor, plan: MediaPlan) -> None:
         if rows.shape[0] != medium.count:
             raise EngineFault(
                 f"The encoder made {rows.shape[0]} rows of a medium of kind '{medium.kind}' that stands for {medium.count}: "
                 "prompt and model do not belong together."
             )
+        self.cache.make_room(self.cache.size_of(medium), frozenset(plan.used), plan.keep)
         self.cache.put(key, rows)
-        return rows
+        self._fresh.add(key)
+        self._begun = None
 
 
 def _content_bytes(request: GenerateRequest) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Sequence as Seq
 
 import torch
 
-from edgewise.engine.chunking import MediaPlan
 from edgewise.engine.encoder_cache import EncoderCache
 from edgewise.engine.kv_cache import allocate
 from edgewise.engine.networks import describe, load_network
@@ -53,7 +52,7 @@ class EngineLogits:
     def step(self, *parts: tuple[Sequence, int, int]) -> list[torch.Tensor]:
         """[count, vocab] of tokens [start, start + count) of each sequence, in one batch."""
         work = [Work(sequence, start, count, sample=False) for sequence, start, count in parts]
-        logits = self._runner.all_logits(work, self._senses.rows(work, MediaPlan()))
+        logits = self._runner.all_logits(work, self._senses.rows(work))
         return list(torch.split(logits, [count for _, _, count in parts]))
 
     def whole(self, prompts: Seq[Prompt]) -> list[torch.Tensor]:

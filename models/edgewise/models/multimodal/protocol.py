@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 
@@ -20,6 +20,28 @@ class MediaEncoder(Protocol):
 
         A result depends on its own item alone, not on those that are computed beside it.
         """
+
+
+Slices: TypeAlias = Generator[None, None, torch.Tensor]
+"""A computation in parts: whoever runs it may do something else between two of them. Returns its result."""
+
+
+@runtime_checkable
+class SlicedEncoder(Protocol):
+    """A `MediaEncoder` that can be interrupted, so that running streams do not wait for all of a picture."""
+
+    def slices(self, item: Media) -> Slices:
+        """As `encode` of one item, to the bit. Runs in inference mode."""
+
+
+def finished(slices: Slices) -> torch.Tensor:
+    """The result, computed at once."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            result: torch.Tensor = end.value
+            return result
 
 
 @dataclass(frozen=True, slots=True)

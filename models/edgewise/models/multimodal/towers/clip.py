@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from edgewise.models.decoder.fields import Fields
+from edgewise.models.multimodal.protocol import Slices
 from edgewise.models.multimodal.towers.weights import Part
 
 Activation: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
@@ -104,19 +105,23 @@ class ClipTower:
         count = config.layers if layers is None else layers
         self._layers = [_Layer(config, part, f"encoder.layers.{index}.") for index in range(count)]
 
-    def states(self, pixels: torch.Tensor) -> list[torch.Tensor]:
-        """Before the first layer and after each: [rows, width].
+    def states(self, pixels: torch.Tensor, wanted: Sequence[int]) -> Slices:
+        """States of numbers `wanted`, side by side: [rows, width * len(wanted)]; 0 is before the first layer. A part a layer.
 
         Args:
             pixels: [side, side, 3], normalised.
         """
-        found = [self._embedded(pixels, None)]
-        for layer in self._layers:
-            found.append(layer(found[-1]))
-        return found
+        x = self._embedded(pixels, None)
+        found = {0: x}
+        for number, layer in enumerate(self._layers, start=1):
+            yield
+            x = layer(x)
+            if number in wanted:
+                found[number] = x
+        return torch.cat([found[number] for number in wanted], dim=-1)
 
-    def last(self, pixels: torch.Tensor, places: torch.Tensor | None = None) -> torch.Tensor:
-        """After the last layer: [rows, width].
+    def last(self, pixels: torch.Tensor, places: torch.Tensor | None = None) -> Slices:
+        """After the last layer: [rows, width]. A part a layer.
 
         Args:
             pixels: A normalised square; with `places` of any side.
@@ -124,6 +129,7 @@ class ClipTower:
         """
         x = self._embedded(pixels, places)
         for layer in self._layers:
+            yield
             x = layer(x)
         return x
 

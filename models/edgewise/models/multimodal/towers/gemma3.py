@@ -15,6 +15,7 @@ from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.gemma3 import PICTURE_TOKENS
 from edgewise.models.multimodal.media import Media
 from edgewise.models.multimodal.pixels import HALF, Colours, colours, picture_options
+from edgewise.models.multimodal.protocol import Slices, finished
 from edgewise.models.multimodal.towers.clip import ClipConfig, ClipTower, read_clip_config
 from edgewise.models.multimodal.towers.colours import normalised
 from edgewise.models.multimodal.towers.weights import Part, RMSNorm
@@ -71,11 +72,13 @@ class Gemma3Tower:
 
     @torch.inference_mode()
     def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
-        return [self._encode(item) for item in items]
+        return [finished(self.slices(item)) for item in items]
 
-    def _encode(self, item: Media) -> torch.Tensor:
+    def slices(self, item: Media) -> Slices:
+        """See `SlicedEncoder`."""
         patches, across = self._config.patches, self._config.across
-        seen = self._last_norm(self._siglip.last(normalised(item, self._colours, self._project)[0]))
+        last = yield from self._siglip.last(normalised(item, self._colours, self._project)[0])
+        seen = self._last_norm(last)
         square = seen.T.reshape(1, -1, patches, patches)
         pooled = avg_pool2d(square, patches // across)[0].flatten(1).T
         return self._norm(pooled) @ self._project

@@ -13,6 +13,7 @@ from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.media import Media
 from edgewise.models.multimodal.pixels import HALF, Colours, colours, picture_options
+from edgewise.models.multimodal.protocol import Slices, finished
 from edgewise.models.multimodal.towers.clip import ClipConfig, ClipTower, read_clip_config
 from edgewise.models.multimodal.towers.colours import normalised
 from edgewise.models.multimodal.towers.weights import Part
@@ -67,15 +68,17 @@ class Idefics3Tower:
 
     @torch.inference_mode()
     def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
-        return [self._encode(item) for item in items]
+        return [finished(self.slices(item)) for item in items]
 
-    def _encode(self, item: Media) -> torch.Tensor:
+    def slices(self, item: Media) -> Slices:
+        """See `SlicedEncoder`."""
         config = self._config
         pixels = normalised(item, self._colours, self._project.weight)[0]
         across = pixels.shape[0] // config.siglip.patch
         row = _places(across, config.patches, pixels.device)
         places = (row[:, None] * config.patches + row).flatten()
-        seen = self._last_norm(self._siglip.last(pixels, places))
+        last = yield from self._siglip.last(pixels, places)
+        seen = self._last_norm(last)
         scale = config.scale
         joined = seen.view(across // scale, scale, across // scale, scale, -1).transpose(1, 2)
         return self._project(joined.reshape((across // scale) ** 2, -1))

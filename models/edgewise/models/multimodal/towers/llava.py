@@ -14,6 +14,7 @@ from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.llava import vision_fields
 from edgewise.models.multimodal.media import Media
 from edgewise.models.multimodal.pixels import CLIP, HALF, Colours, colours, picture_options
+from edgewise.models.multimodal.protocol import Slices, finished
 from edgewise.models.multimodal.towers.clip import ACTIVATIONS, ClipTower, read_clip_config
 from edgewise.models.multimodal.towers.colours import normalised
 from edgewise.models.multimodal.towers.weights import Part
@@ -56,19 +57,17 @@ class LlavaEncoder:
 
     @torch.inference_mode()
     def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
-        return [self._encode(item) for item in items]
+        return [finished(self.slices(item)) for item in items]
 
-    def _encode(self, item: Media) -> torch.Tensor:
-        tiles = [self._see(tile) for tile in normalised(item, self._shades, self._projector.first.weight)]
+    def slices(self, item: Media) -> Slices:
+        """See `SlicedEncoder`."""
+        tiles = []
+        for pixels in normalised(item, self._shades, self._projector.first.weight):
+            seen = yield from self._tower.states(pixels, self._layers)
+            tiles.append(self._projector(seen if self._keep_class else seen[1:]))
         if self._newline is None:
             return tiles[0]
         return torch.cat([tiles[0], self._joined(torch.stack(tiles[1:]), item, self._newline)])
-
-    def _see(self, pixels: torch.Tensor) -> torch.Tensor:
-        """[side, side, 3] -> [rows, width]."""
-        states = self._tower.states(pixels)
-        seen = torch.cat([states[layer] for layer in self._layers], dim=-1)
-        return self._projector(seen if self._keep_class else seen[1:])
 
     def _joined(self, tiles: torch.Tensor, item: Media, newline: torch.Tensor) -> torch.Tensor:
         """[tiles, rows, width] -> the rows of the whole picture, line by line, without the black around it."""

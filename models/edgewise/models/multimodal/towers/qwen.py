@@ -18,6 +18,7 @@ from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.media import Media
 from edgewise.models.multimodal.pixels import CLIP, Colours, colours, picture_options
+from edgewise.models.multimodal.protocol import Slices, finished
 from edgewise.models.multimodal.qwen import MLP_ROWS
 from edgewise.models.multimodal.towers.clip import quick_gelu
 from edgewise.models.multimodal.towers.colours import samples, shaded
@@ -105,10 +106,12 @@ class QwenTower:
 
     @torch.inference_mode()
     def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
-        return [self._encode(item) for item in items]
+        return [finished(self.slices(item)) for item in items]
 
-    def _encode(self, item: Media) -> torch.Tensor:
-        """One position in time after the other, which do not attend to each other: a film takes no more memory than a picture."""
+    def slices(self, item: Media) -> Slices:
+        """See `SlicedEncoder`.
+
+        One position in time after the other, which do not attend to each other: a film takes no more memory than a picture."""
         frames = samples(item)
         if len(frames) < self._config.depth:
             frames = frames.expand(self._config.depth, -1, -1, -1)
@@ -119,7 +122,11 @@ class QwenTower:
         whole = [torch.arange(grid[0] * grid[1], device=device)[None]]
         windows = whole if self._config.window is None else self._windows(grid, device)
         shown = frames.split(self._config.depth)  # type: ignore[no-untyped-call]
-        return torch.cat([self._seen(one, grid, places, whole, windows) for one in shown])
+        seen = []
+        for one in shown:
+            rows = yield from self._seen(one, grid, places, whole, windows)
+            seen.append(rows)
+        return torch.cat(seen)
 
     def _seen(
         self,
@@ -128,11 +135,12 @@ class QwenTower:
         places: tuple[torch.Tensor, torch.Tensor],
         whole: Segments,
         windows: Segments,
-    ) -> torch.Tensor:
+    ) -> Slices:
         """[depth, height, width, 3] uint8 -> [rows * columns / merge^2, outputs]."""
         config = self._config
         x = self._cut(shaded(frames, self._colours, self._patches), grid) @ self._patches
         for index, block in enumerate(self._blocks):
+            yield
             x = block(x, *places, whole if index in config.whole_layers else windows)
         merged = self._norm(x).view(-1, config.width * config.merge**2)
         return self._second(gelu(self._first(merged)))
