@@ -175,6 +175,29 @@ def test_pictures_are_the_frames_of_a_film(process: MediaProcess, qwen: ModelFil
     assert [int(frame[0, 0, 0]) for frame in pixels] == [0, 40, 80, 120, 160, 160]  # pairs: the last one twice
 
 
+@pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG"])
+def test_a_picture_that_moves_is_a_film(process: MediaProcess, qwen: ModelFiles, form: str) -> None:
+    """Four frames of 0.2, 0.4, 0.2 and 0.2 s: half a second has passed when the second one is shown."""
+    out = io.BytesIO()
+    stills = [Image.new("RGB", SIZE, (60 * shade, 0, 0)) for shade in range(4)]
+    lossless = {"lossless": True} if form == "WEBP" else {}
+    stills[0].save(out, form, save_all=True, append_images=stills[1:], duration=[200, 400, 200, 200], **lossless)
+    found = fitted(process, qwen, out.getvalue(), frames=4)
+    medium = found.parts[0].media[0]
+    pixels = np.frombuffer(medium.content, np.uint8).reshape(medium.shape)
+    assert (found.frames, found.every_s, found.came) == (4, 0.25, SIZE)
+    assert [round(int(frame[0, 0, 0]) / 60) for frame in pixels] == [0, 1, 1, 2]
+    assert fitted(process, qwen, out.getvalue()).frames == 2  # two a second
+
+
+def test_a_picture_that_stands_still_is_a_film_of_one_frame(process: MediaProcess, qwen: ModelFiles) -> None:
+    out = io.BytesIO()
+    Image.new("RGB", SIZE).save(out, "PNG")
+    assert fitted(process, qwen, out.getvalue()).frames == 1
+    with pytest.raises(InvalidRequest, match="damaged or cut off"):
+        fitted(process, qwen, out.getvalue()[:-30])
+
+
 def test_a_model_that_takes_pictures_sees_frames(process: MediaProcess, tmp_path: Any) -> None:
     (tmp_path / "config.json").write_text(
         '{"architectures": ["SmolVLMForConditionalGeneration"], "vision_config": {"image_size": 56, "patch_size": 14}}'

@@ -12,14 +12,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from edgewise.core.errors import BadModelFile
 from edgewise.models.files import ModelFiles
 from edgewise.models.media.fitting import FilmWish
-from edgewise.models.media.pictures import read_rgb
-from edgewise.models.media.video import FPS, Film, open_film
+from edgewise.models.media.pictures import frame_seconds, read_rgb
+from edgewise.models.media.video import FPS, Film, frames_of, open_film
 from edgewise.models.multimodal.families import read_layout
 from edgewise.models.multimodal.layout import FilmLayout, Fitted, Layout, Pixels
 
+_ANIMATIONS: Final = (b"GIF8", b"\x89PNG")
+"""How files of pictures begin that may move, besides WebP."""
 STILL_PIXELS: Final = 512 * 512
 """What a model that takes no film sees of each frame at most, where it has a choice."""
 _FIELDS = ("kind", "count", "grid", "second", "whole", "options")
@@ -55,6 +59,8 @@ def film(
     layout = _layout(model)
     if sizes is not None:
         return _film(layout, _Stills(data, sizes, param, fps), param, wish)
+    if data.startswith(_ANIMATIONS) or data[8:12] == b"WEBP":
+        return _film(layout, _Animation(data, param), param, wish)
     with open_film(data, param) as opened:
         return _film(layout, opened, param, wish)
 
@@ -81,7 +87,30 @@ class _Stills:
             yield pixels
 
 
-def _film(layout: Layout, source: Film | _Stills, param: str, wish: FilmWish) -> tuple[dict[str, Any], bytes]:
+class _Animation:
+    """A picture that moves; as `video.Film`."""
+
+    def __init__(self, data: bytes, param: str) -> None:
+        self._ends = np.cumsum(frame_seconds(data, param))
+        self._data = data
+        self._param = param
+        self.seconds = max(float(self._ends[-1]), 1e-3)
+        self.size = (0, 0)
+
+    def count(self, *, fps: float | None, frames: int | None, most: int) -> int:
+        return frames_of(self.seconds, fps=fps, frames=frames, most=most)
+
+    def frames(self, count: int) -> Iterator[Pixels]:
+        for index in range(count):
+            number = int(np.searchsorted(self._ends, index * self.seconds / count, side="right"))
+            pixels = read_rgb(self._data, self._param, frame=min(number, len(self._ends) - 1))
+            self.size = (pixels.shape[1], pixels.shape[0])
+            yield pixels
+
+
+def _film(
+    layout: Layout, source: Film | _Stills | _Animation, param: str, wish: FilmWish
+) -> tuple[dict[str, Any], bytes]:
     if isinstance(layout, FilmLayout):
         usual = source.count(fps=wish.fps, frames=wish.frames, most=layout.most_frames(wish.max_tokens))
         count = max(1, round(usual * wish.share))

@@ -110,6 +110,26 @@ def read_rgb(data: bytes, param: str, *, frame: int = 0, limits: PictureLimits =
     return np.asarray(to_rgb(open_picture(data, param, frame=frame, limits=limits)), dtype=np.uint8)
 
 
+def frame_seconds(data: bytes, param: str, *, limits: PictureLimits = _DEFAULT) -> list[float]:
+    """How long each frame of an animation is shown, as far as frames can be asked for; [0.0] for a picture that stands still.
+
+    Frames without a time of their own are shown for 0.1 s, as browsers do. Raises as `open_picture`.
+    """
+    open_picture(data, param, limits=limits)
+    shown: list[float] = []
+    try:
+        with _quiet():
+            picture = Image.open(io.BytesIO(data), formats=_READ)
+            while len(shown) <= limits.frame:
+                picture.seek(len(shown))
+                _check_size(picture, param, limits)
+                picture.load()  # WebP says the time only then
+                shown.append(float(picture.info.get("duration") or 100.0) / 1000)
+    except _DAMAGED:  # no frame more, or none that can be read: a film ends there
+        pass
+    return shown if len(shown) > 1 else [0.0]
+
+
 def to_rgb(picture: Image.Image) -> Image.Image:
     """In 8 bits a channel, on white where it is transparent. CMYK is converted without colour profiles, as Pillow does."""
     picture = eight_bits(picture)

@@ -76,8 +76,7 @@ class Film:
 
     def count(self, *, fps: float | None, frames: int | None, most: int) -> int:
         """How many frames to look at: `frames`, or `fps` for each second, and no more than `most`."""
-        asked = frames if frames is not None else round(self.seconds * (FPS if fps is None else fps))
-        return max(1, min(asked, most))
+        return frames_of(self.seconds, fps=fps, frames=frames, most=most)
 
     def frames(self, count: int) -> Iterator[Pixels]:
         """`count` frames, the first at the beginning, the others `seconds / count` apart; each is the one shown at its time.
@@ -147,6 +146,12 @@ class Film:
                 f"'{self._param}' has frames of {width} x {height} pixels: at most {MAX_PIXELS} are taken. Make it smaller.",
                 param=self._param,
             )
+
+
+def frames_of(seconds: float, *, fps: float | None, frames: int | None, most: int) -> int:
+    """See `Film.count`."""
+    asked = frames if frames is not None else round(seconds * (FPS if fps is None else fps))
+    return max(1, min(asked, most))
 
 
 def _time(frame: VideoFrame) -> float:
