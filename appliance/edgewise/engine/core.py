@@ -22,7 +22,7 @@ from edgewise.engine.notices import Notify
 from edgewise.engine.pictures.request import DiffuseChunk, PictureInfo
 from edgewise.engine.request import TokenChunk
 
-DEFAULT_FACTORY = "edgewise.engine.build:build"
+DEFAULT_FACTORY = "edgewise.engine.omni.build:build"
 
 ProgressSink = Callable[[str, float], None]
 """Called while the core is built with the stage's name and the fraction done, 0 to 1."""

@@ -50,6 +50,7 @@ class MultimodalDecoder:
 
     def __init__(self, decoder: Decoder, encoder: MediaEncoder) -> None:
         self.encoder = encoder
+        self.embedding = decoder.parameters.embedding
         self.forward = decoder.forward
         self.logits = decoder.logits
         self.prove_rows = decoder.prove_rows

@@ -56,12 +56,13 @@ class Conversion:
     """One chunk on its way from codec tokens to mel frames, an evaluation of the network at a time.
 
     Attributes:
-        blocks: That it gives.
+        blocks: That it gives; `computed` with its margins.
         evaluated: Steps done.
     """
 
     def __init__(self, net: Code2Wav, codes: torch.Tensor, condition: torch.Tensor, seed: int, span: Span) -> None:
         self.blocks = span.blocks
+        self.computed = span.last - span.first
         self.evaluated = 0
         self._net, self._condition, self._span = net, condition, span
         config = net.dit.config

@@ -30,6 +30,7 @@ class TalkerConfig:
     Attributes:
         width: Of the rows that the Thinker hands over, and of the codec's embeddings in the file.
         text_start, text_end, text_pad: Ids of the Thinker's vocabulary: before the answer, behind it, and after that.
+        codes: Codec tokens that stand for sound.
         codec_start, codec_end, codec_pad, codec_mask: Ids of the codec's vocabulary; sound ends with `codec_end` or `codec_pad`,
             `codec_mask` stands beside rows that no codec token goes in with.
     """
@@ -39,10 +40,16 @@ class TalkerConfig:
     text_start: int
     text_end: int
     text_pad: int
+    codes: int
     codec_start: int
     codec_end: int
     codec_pad: int
     codec_mask: int
+
+    @property
+    def soundless(self) -> tuple[int, ...]:
+        """Ids that stand neither for sound nor for its end."""
+        return tuple(token for token in range(self.codes, self.decoder.vocab_size) if token not in self.ends)
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -172,10 +179,11 @@ def parse_omni(config: Fields) -> OmniConfig:
     thinker = section(config, "thinker_config")
     talker, wave = section(config, "talker_config"), section(config, "token2wav_config")
     text = section(thinker, "text_config")
+    dit = _dit(section(wave, "dit_config"))
     omni = OmniConfig(
         thinker=_decoder(text, tied=thinker.flag("tie_word_embeddings", False)),
-        talker=_talker(talker),
-        dit=_dit(section(wave, "dit_config")),
+        talker=_talker(talker, dit.codes),
+        dit=dit,
         vocoder=_vocoder(section(wave, "bigvgan_config")),
         audio=thinker.size("audio_token_index", 151646),
         image=thinker.size("image_token_index", 151655),
@@ -208,13 +216,14 @@ def _decoder(fields: Fields, *, tied: bool) -> DecoderConfig:
     return DecoderConfig.from_hf(said, name=fields.where)
 
 
-def _talker(fields: Fields) -> TalkerConfig:
+def _talker(fields: Fields, codes: int) -> TalkerConfig:
     return TalkerConfig(
         decoder=_decoder(fields, tied=False),
         width=fields.size("embedding_size", 3584),
         text_start=fields.size("tts_text_start_token_id", 151860),
         text_end=fields.size("tts_text_end_token_id", 151861),
         text_pad=fields.size("tts_text_pad_token_id", 151859),
+        codes=codes,
         codec_start=fields.size("tts_codec_start_token_id", 8293),
         codec_end=fields.size("tts_codec_end_token_id", 8294),
         codec_pad=fields.size("tts_codec_pad_token_id", 8292),
