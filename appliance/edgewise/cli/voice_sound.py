@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 RATE: Final = 24_000
 """Of the session, in both directions."""
 _BLOCK_S: Final = 0.02
-_LATENCY_S: Final = 0.1
-"""Of devices: what survives a busy machine and is not heard as a delay."""
+_LATENCY_S: Final = 0.05
+"""Of devices: what a busy machine can keep up with, and is hardly heard as a delay."""
 _WAITING: Final = 100
 """Blocks of the microphone that may wait to be sent; older ones are lost, and counted."""
 

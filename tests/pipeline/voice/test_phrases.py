@@ -24,9 +24,9 @@ def test_nothing_is_lost_and_nothing_is_long(text: str, size: int) -> None:
     ("text", "phrases"),
     [
         ("Yes. It is.", ["Yes. ", "It is."]),
-        ("Ask Dr. Smith. He knows.", ["Ask Dr. Smith. ", "He knows."]),
-        ("It is 3.5 metres. Good.", ["It is 3.5 metres. ", "Good."]),
-        ("1. Boil water. 2. Wait.", ["1. Boil water. ", "2. Wait."]),
+        ("Ask Dr. Smith. He knows.", ["Ask Dr. Smith.", " He knows."]),
+        ("It is 3.5 metres. Good.", ["It is 3.5 metres.", " Good."]),
+        ("1. Boil water. 2. Wait.", ["1. Boil water.", " 2. Wait."]),
         ('She said "Go!" and left.', ['She said "Go!" ', "and left."]),
         ("Line one\nline two", ["Line one\n", "line two"]),
         (
@@ -39,7 +39,14 @@ def test_a_phrase_is_handed_out_at_its_end(text: str, phrases: list[str]) -> Non
     assert _phrases(text) == phrases
 
 
-def test_the_first_sentence_does_not_wait_for_the_second() -> None:
+def test_the_first_sentence_waits_for_nothing_and_later_ones_for_what_follows() -> None:
     cut = Phrases()
-    assert cut.feed("Paris.") == []
-    assert cut.feed(" It") == ["Paris. "]
+    assert cut.feed("It is Paris.") == ["It is Paris."]
+    assert cut.feed(" The file is notes.") == []
+    assert cut.feed("txt. Yes") == [" The file is notes.txt. "]
+
+
+def test_an_abbreviation_does_not_end_the_first_sentence() -> None:
+    cut = Phrases()
+    assert cut.feed("That is approx.") == []
+    assert cut.feed(" 3.5 metres.") == ["That is approx. 3.5 metres."]

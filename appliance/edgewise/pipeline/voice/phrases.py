@@ -12,6 +12,9 @@ _NOT_AN_END: Final = re.compile(
 )
 """A full stop after an initial, the number of a list or an abbreviation ends no sentence."""
 
+_WORD_END: Final = re.compile(r"[a-z]{3}[.!?]$")
+"""Where the first sentence is taken to end though nothing follows yet: a token sooner is heard."""
+
 FIRST_CLAUSE: Final = 40
 """Characters from which the first clause is spoken before its sentence has ended, so that the answer begins soon."""
 CLAUSE: Final = 120
@@ -47,6 +50,8 @@ class Phrases:
         for found in _SENTENCE.finditer(text):
             if text[: found.end()].strip() and not _NOT_AN_END.search(text[: found.end()]):
                 return found.end()
+        if self._first and _WORD_END.search(text) and not _NOT_AN_END.search(f"{text} "):
+            return len(text)
         least = FIRST_CLAUSE if self._first else CLAUSE
         for found in _CLAUSE.finditer(text):
             if found.end() >= least:

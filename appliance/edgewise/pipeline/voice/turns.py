@@ -11,7 +11,7 @@ FRAME_MS: Final = FRAME * 1000 // RATE
 
 START_FRAMES: Final = 3
 """Frames of speech in a row that begin a turn: a click is shorter."""
-PAUSE_FRAMES: Final = 4
+PAUSE_FRAMES: Final = 3
 """Frames of silence after which a turn may have ended: its transcription begins then, and is dropped if the speaker goes on."""
 HYSTERESIS: Final = 0.15
 """A turn goes on down to this much below the threshold, as in Silero's own iterator."""
