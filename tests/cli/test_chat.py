@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import http.server
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -179,6 +181,21 @@ def test_a_question_through_a_pipe_as_json(service: Script, run: Run) -> None:
     assert (shown["text"], shown["finish_reason"], shown["usage"]) == ("Paris ✓", "stop", USAGE)
     assert service.asked[0]["messages"] == [{"role": "user", "content": "Capital?"}]
     assert service.headers[0]["Authorization"] == "Bearer ew_x"
+
+
+def test_pictures_are_shown_with_a_question(service: Script, run: Run, tmp_path: Path) -> None:
+    """What the receipt warns of is told to the person, apart from the answer."""
+    path = tmp_path / "a.png"
+    path.write_bytes(b"a picture")
+    service.events = [*GOOD[:-1], {"choices": [], "usage": USAGE, "edgewise": {"warnings": ["It has no eyes."]}}]
+    done = run("chat", "What is it?", "--image", str(path), "--url", service.url)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Paris ✓\n", "It has no eyes.\n")
+    (picture, question) = service.asked[0]["messages"][0]["content"]
+    assert base64.b64decode(picture["image_url"]["url"].partition(",")[2]) == b"a picture"
+    assert question == {"type": "text", "text": "What is it?"}
+    missing = run("chat", "What is it?", "--image", str(tmp_path / "none.png"), "--url", service.url)
+    assert missing.returncode == 2
+    assert "does not exist" in missing.stderr
 
 
 def test_no_service_is_one_clear_line(run: Run) -> None:

@@ -34,7 +34,10 @@ def chat(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Makes an answer repeatable.")] = None,
     image: Annotated[
-        list[Path] | None, typer.Option(help="Show this picture with the question; may be given several times.")
+        list[Path] | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="Show this picture with the question; may be given several times."
+        ),
     ] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,

@@ -15,7 +15,7 @@ from edgewise.core.files import translate_os_errors
 
 app = typer.Typer(name="vision", help="Labels and text of pictures.", no_args_is_help=True)
 
-File = Annotated[Path, typer.Argument(help="PNG, JPEG, WebP or GIF.")]
+File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="PNG, JPEG, WebP or GIF.")]
 Model = Annotated[str | None, typer.Option(help="A model for it; by default the first that is installed.")]
 Frame = Annotated[int | None, typer.Option(min=0, help="Which frame of an animation, from 0.")]
 
