@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import httpx
 import numpy as np
 import openai
 import pytest
+from openai.types.audio import transcription_create_params, translation_create_params
 
+from edgewise.api.audio.transcription_schemas import EXTENSIONS, TranscriptionBody, TranslationBody
 from tests.e2e.service import edgewise, import_tiny, new_home, running
 from tests.models.media.sounds import bad_sounds, encode, tone, wav
 from tests.recordings import Clip, add_models, librivox, words
@@ -120,6 +126,8 @@ def test_broken_files_are_refused_and_the_service_goes_on(url: str) -> None:
         ({"model": "silero-vad"}, "model"),
         ({"model": "none"}, "model"),
         ({"language": "de"}, "language"),
+        ({"languages[]": "de"}, "languages"),
+        ({"language": "en", "languages[]": "en"}, "languages"),
         ({"temperature": "2"}, "temperature"),
         ({"response_format": "diarized_json"}, "response_format"),
         ({"stream": "true", "response_format": "srt"}, "stream"),
@@ -149,6 +157,41 @@ def test_the_command_writes_what_is_said(url: str, clip: Clip, tmp_path: Path) -
     assert words(said) == clip.text
     told = json.loads(edgewise(tmp_path, "transcribe", str(clip.path), "--url", url, "--json"))
     assert told["edgewise"]["model"] == MODEL
+
+
+def test_fields_are_those_of_openais_document_and_the_extensions() -> None:
+    def document(*types: Any) -> set[str]:
+        return {name for one in types for name in get_type_hints(one)}
+
+    heard = document(
+        transcription_create_params.TranscriptionCreateParamsNonStreaming,
+        transcription_create_params.TranscriptionCreateParamsStreaming,
+    )
+    assert {*TranscriptionBody.model_fields, "file"} == heard | set(EXTENSIONS)
+    translated = document(translation_create_params.TranslationCreateParams)
+    assert {*TranslationBody.model_fields, "file"} == translated | set(EXTENSIONS)
+
+
+def test_the_engine_is_killed_and_the_text_is_the_same(url: str) -> None:
+    clips = librivox()
+    recording = wav(np.concatenate([clips[0].samples, clips[3].samples]))
+    whole = ask(url, recording).json()["text"]
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, url, recording)
+        os.kill(_busy(url), signal.SIGKILL)
+        answer = asked.result().json()
+    assert answer["edgewise"]["stages"][-1]["restarts"] >= 1
+    assert answer["text"] == whole
+
+
+def _busy(url: str) -> int:
+    """Process id of the model's engine once it has a request."""
+    for _ in range(2000):
+        for one in httpx.get(f"{url}/edgewise/v1/models").json()["models"]:
+            if one["name"] == MODEL and one["active"]:
+                return int(one["pid"])
+        time.sleep(0.01)
+    raise AssertionError("the engine was never busy")
 
 
 def test_metrics_tell_the_real_time_factor(url: str, clip: Clip) -> None:

@@ -158,7 +158,7 @@ async def test_the_language_is_found_once_and_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "problem"), [({"language": "xx"}, "'language' is 'xx'"), ({"aim": "translate"}, "")]
+    ("fields", "problem"), [({"language": "xx"}, "'language' has 'xx'"), ({"aim": "translate"}, "")]
 )
 async def test_what_the_model_cannot_is_refused_by_name(fields: dict[str, Any], problem: str) -> None:
     english = replace(TOKENS, languages={}, transcribe=None, translate=None)

@@ -36,6 +36,9 @@ TRANSLATIONS: Final = "/v1/audio/translations"
 ANY_MODEL: Final = "whisper-1"
 """OpenAI's name, which many programs send whatever they talk to: the first model for speech that there is."""
 _FILE: Final = "file"
+_LISTS: Final = frozenset(
+    {"include", "keywords", "known_speaker_names", "known_speaker_references", "languages", "timestamp_granularities"}
+)
 
 
 def _shape(schema: type[TranslationBody]) -> FormShape:
@@ -45,7 +48,7 @@ def _shape(schema: type[TranslationBody]) -> FormShape:
         files=frozenset({_FILE}),
         known=frozenset(schema.model_fields),
         texts=frozenset({"model", "prompt", "response_format", "language"}),
-        lists=frozenset({"timestamp_granularities", "include", "known_speaker_names", "known_speaker_references"}),
+        lists=_LISTS,
         one_each={_FILE: "one recording is heard in a request"},
     )
 
@@ -107,15 +110,13 @@ async def _task(
     limits = deps.sound
     samples, notes = await decoded(process, data, _FILE, max_bytes=limits.max_bytes, max_seconds=limits.max_seconds)
     aim: Aim = "transcribe" if isinstance(fields, TranscriptionBody) else "translate"
-    language = fields.language if isinstance(fields, TranscriptionBody) else None
     return TranscribeTask(
         id=asking.request_id,
         model=model,
         detector=await detector(deps.models),
         samples=samples,
         aim=aim,
-        language=language.lower() if language else None,
-        prompt=fields.prompt or "",
+        **_guided(fields),
         temperature=fields.temperature,
         notes=notes,
         salt=asking.salt,
@@ -125,6 +126,18 @@ async def _task(
         privacy=asking.privacy(model),
         policy=asking.policy,
     )
+
+
+def _guided(fields: TranslationBody) -> dict[str, Any]:
+    """What the model is told beforehand. Names and words go the way of the prompt: that is what Whisper's is good for."""
+    if not isinstance(fields, TranscriptionBody):
+        return {"prompt": fields.prompt or ""}
+    named = ", ".join(fields.keywords or ())
+    return {
+        "language": fields.language.lower() if fields.language else None,
+        "languages": tuple(code.lower() for code in fields.languages or ()),
+        "prompt": " ".join(filter(None, (fields.prompt, f"{named}." if named else ""))),
+    }
 
 
 async def _answer(request: Request, deps: ApiDependencies, context: RequestContext, asked: _Asked) -> Response:

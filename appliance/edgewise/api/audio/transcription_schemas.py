@@ -18,6 +18,7 @@ STREAMED: Final = ("json", "text")
 SEGMENTED: Final = ("srt", "verbose_json", "vtt")
 """Forms that show segments with their times."""
 MAX_PROMPT: Final = 8000
+MAX_LISTED: Final = 100
 
 REFUSED: Final[Mapping[str, Refusal]] = {
     "chunking_strategy": Refusal("windows end where nobody speaks, which a model finds", one_of("auto")),
@@ -45,6 +46,8 @@ class TranscriptionBody(TranslationBody):
     """POST /v1/audio/transcriptions besides its file."""
 
     language: Annotated[str, Field(max_length=40)] | None = None
+    languages: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=MAX_LISTED)] | None = None
+    keywords: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=MAX_LISTED)] | None = None
     stream: bool | None = None
     timestamp_granularities: list[Literal["segment", "word"]] | None = None
     chunking_strategy: Any = None
@@ -65,6 +68,10 @@ def check(body: TranslationBody) -> None:
         value = getattr(body, name)
         if value is not None and not refusal.harmless(value):
             raise UnsupportedField(f"'{name}' is not supported here: {refusal.why}.", param=name)
+    if body.language and body.languages:
+        raise InvalidRequest(
+            "'language' says what is spoken and 'languages' among which to find it out: send one.", param="languages"
+        )
     shape = body.response_format or "json"
     if body.stream and shape not in STREAMED:
         raise UnsupportedField(f"'stream' is for 'response_format' json and text, not for {shape}.", param="stream")

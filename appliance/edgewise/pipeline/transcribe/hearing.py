@@ -92,7 +92,9 @@ class Hearing:
         course, tokens = self.course, self._task.model.tokens
         if not course.language:
             found, _ = await self._writer.languages(samples)
-            course.language, course.language_prob = max(found.items(), key=lambda one: one[1], default=("en", 0.0))
+            asked = self._task.languages or tuple(found) or ("en",)
+            course.language = max(asked, key=lambda code: found.get(code, 0.0))
+            course.language_prob = found.get(course.language, 0.0)
         aim = tokens.translate if self._task.aim == "translate" else tokens.transcribe
         assert aim is not None
         self._writer.language = (tokens.languages[course.language], aim)

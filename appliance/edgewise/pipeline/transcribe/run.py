@@ -234,14 +234,13 @@ def _check(task: TranscribeTask) -> None:
     tokens, name = task.model.tokens, task.model.name
     if task.aim == "translate" and tokens.translate is None:
         raise InvalidRequest(f"'{name}' knows English alone and translates nothing: ask whisper-base.", param="model")
-    if task.language is None:
-        return
     known = tokens.languages or {"en": 0}
-    if task.language not in known:
-        shown = ", ".join(sorted(known))
-        raise InvalidRequest(
-            f"'language' is {task.language!r}: '{name}' knows {shown} (codes of ISO 639).", param="language"
-        )
+    given = {"language": [task.language] if task.language else [], "languages": list(task.languages)}
+    for param, codes in given.items():
+        unknown = next((code for code in codes if code not in known), None)
+        if unknown is not None:
+            shown = ", ".join(sorted(known))
+            raise InvalidRequest(f"'{param}' has {unknown!r}: '{name}' knows {shown} (codes of ISO 639).", param=param)
 
 
 def _ms(seconds: float) -> float:

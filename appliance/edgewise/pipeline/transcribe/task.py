@@ -26,6 +26,7 @@ class TranscribeTask:
         samples: float32 at 16 kHz, mono.
         aim: "translate" writes English, whatever is spoken.
         language: Code of what is spoken; None finds it out.
+        languages: Among which it is found out; empty for all that the model knows.
         prompt: What the text could have begun with: names and style.
         temperature: None and 0 begin at 0 and go up where the text looks wrong.
         notes: Sentences for the receipt about the file.
@@ -37,6 +38,7 @@ class TranscribeTask:
     samples: bytes
     aim: Aim = "transcribe"
     language: str | None = None
+    languages: tuple[str, ...] = ()
     prompt: str = ""
     temperature: float | None = None
     notes: tuple[str, ...] = ()
