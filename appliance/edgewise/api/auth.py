@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgewise.api.context import RequestContext, context_of
 from edgewise.api.deps import Access, KeyRecord, KeyVerifier
-from edgewise.api.errors import HostRefused, OriginRefused, error_response
+from edgewise.api.errors import HostRefused, OriginRefused, refuse
 from edgewise.core.addresses import is_loopback
 from edgewise.core.errors import EdgewiseError, NotAuthenticated, NotPermitted
 
@@ -54,7 +54,7 @@ class AuthMiddleware:
                 self._admit(scope, context)
             except EdgewiseError as error:
                 context.error = error.code
-                await error_response(error, scope)(scope, receive, send)
+                await refuse(error, scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -5,13 +5,14 @@ Routes below /v1/messages answer in Anthropic's form instead.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from edgewise.api.context import context_of
 from edgewise.api.messages_api.errors import messages_error, speaks_anthropic
@@ -58,6 +59,15 @@ def error_response(error: EdgewiseError, scope: Scope) -> Response:
     messages = speaks_anthropic(scope["path"])
     body = messages_error(error, context_of(scope).id) if messages else error_body(error)
     return json_response(body, error.http_status, headers=error_headers(error))
+
+
+async def refuse(error: EdgewiseError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer the request, or the handshake of a WebSocket, with an error."""
+    await error_response(error, scope)(scope, receive, send)
+    if scope["type"] == "websocket":
+        await asyncio.sleep(
+            0
+        )  # uvicorn calls a handshake unfinished if its application returns before the connection is closed
 
 
 def internal_error(error: Exception) -> EdgewiseError:

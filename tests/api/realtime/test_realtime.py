@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 from typing import Any
 
 import pytest
@@ -13,7 +14,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from edgewise.api.deps import Access, VoiceLimits
+from edgewise.core.errors import EngineFault
 from edgewise.core.priority import Priority
+from edgewise.pipeline.voice.answer import Answer
+from edgewise.pipeline.voice.conversation import Item
+from edgewise.pipeline.voice.protocols import Response
 from tests.api.harness import until
 from tests.api.realtime.world import world
 from tests.api.test_auth import Keys, Record
@@ -275,7 +280,7 @@ async def test_what_the_url_asks_is_checked_before_the_session_begins(query: str
     assert refused.value.response.status_code == (404 if "model" in query else 400)
 
 
-async def test_keys_hosts_and_origins() -> None:
+async def test_keys_hosts_and_origins(caplog: pytest.LogCaptureFixture) -> None:
     keys = Keys({"good": Record("1", "app"), "scraper": Record("4", "s", frozenset({"metrics"}))})
     access = Access(require_key=True, allowed_origins=("https://good.example",))
     async with world(keys=keys, access=access) as service:
@@ -304,6 +309,7 @@ async def test_keys_hosts_and_origins() -> None:
                 "ws://evil.example/v1/realtime", host="127.0.0.1", port=int(service.url.rpartition(":")[2]), proxy=None
             )
         assert refused.value.response.status_code == 421
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
 async def test_speech_is_of_the_most_urgent_class_unless_its_key_is_not() -> None:
@@ -349,12 +355,41 @@ async def test_many_turns_leave_nothing_behind() -> None:
     """Objects per turn, after the conversation has reached its bound."""
     models = DoubleModels(context=150, spoken_s=0.0005)
     async with world(models) as service, service.client() as client:
-        tasks = []
+        tasks, kept = [], []
         for _ in range(30):
             await client.say()
             await client.until("response.done")
             client.events.clear()
             models.transcribed.clear()
             tasks.append(len(asyncio.all_tasks()))
+            gc.collect()
+            kept.append(sum(isinstance(one, (Item, Answer, Response)) for one in gc.get_objects()))
     assert max(tasks[10:]) <= max(tasks[:10])
+    assert max(kept[15:]) <= max(kept[:15])
     assert all(len(messages) <= 30 for messages in models.asked)
+
+
+async def test_a_detector_that_fails_ends_the_session_and_says_why() -> None:
+    models = DoubleModels()
+
+    async def broken(samples: bytes, state: bytes) -> Any:
+        raise EngineFault("The detector is gone.")
+
+    models.probabilities = broken  # type: ignore[method-assign]
+    async with world(models) as service, service.client() as client:
+        await client.say()
+        assert (await client.until("error"))["error"]["message"] == "The detector is gone."
+        with pytest.raises(ConnectionClosed):
+            await client.until("never")
+
+
+async def test_a_session_that_drains_ends_when_its_answer_is_cancelled() -> None:
+    async with world() as service, service.client() as client:
+        service.models.write_on.clear()
+        await client.say()
+        await client.until("response.created")
+        service.deps.requests.begin_drain()
+        await client.send("response.cancel")
+        done = (await client.until("response.done"))["response"]
+        assert done["status_details"] == {"type": "cancelled", "reason": "client_cancelled"}
+        assert (await client.until("error"))["error"]["code"] == "shutting_down"

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 
 from edgewise.api.context import RequestContext, context_of
 from edgewise.api.deps import ApiDependencies
-from edgewise.api.errors import error_response, internal_error
+from edgewise.api.errors import internal_error, refuse
 from edgewise.api.generate import caller
 from edgewise.api.parse import Caller
 from edgewise.api.priority import asked_priority
@@ -57,7 +57,7 @@ def realtime_router(deps: ApiDependencies, open_models: Open = open_models) -> A
                 metrics.sessions.set(len(sessions))
         except EdgewiseError as error:  # before it was accepted: the answer is an HTTP response
             context.error = error.code
-            await socket.send_denial_response(error_response(error, socket.scope))
+            await refuse(error, socket.scope, socket.receive, socket.send)
 
     return router
 

@@ -207,7 +207,7 @@ class VoiceSession:
         await self._tell(ItemTruncated(self.conversation.truncate(item_id, end_ms)))
 
     async def run(self) -> None:
-        """Listen, until it is cancelled."""
+        """Listen, until it is cancelled. Raises as the detector does: without it nothing is heard any more."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -216,9 +216,11 @@ class VoiceSession:
             self._progress.set()
 
     async def wait_answered(self) -> None:
-        """Until no answer is under way."""
+        """Until no answer is under way, and its end has been told."""
         if self._answering is not None:
             await asyncio.wait({self._answering})
+        async with self._interrupting:
+            return
 
     async def aclose(self) -> None:
         """End all that runs; nothing is told any more."""
@@ -248,12 +250,7 @@ class VoiceSession:
             if not count:
                 return
             samples = self._sound.take(Span(detector.position, detector.position + count * FRAME))
-            try:
-                found, state = await self._models.probabilities(samples, self._state)
-            except EdgewiseError as error:
-                await self._tell(Failed(error))
-                self._restart()
-                return
+            found, state = await self._models.probabilities(samples, self._state)
             if detector is not self._detector:
                 continue  # committed or cleared meanwhile
             self._state = state
