@@ -42,6 +42,7 @@ COMPANIONS: Final = frozenset(
         "video_preprocessor_config.json",
         "processor_config.json",
         "sentence_bert_config.json",
+        "spk_dict.pt",
     }
 )
 POOLING: Final = "1_Pooling/config.json"
@@ -221,11 +222,13 @@ def _require_shards(paths: Mapping[str, Path]) -> None:
 
 def _folder_info(paths: Mapping[str, Path], role: Role) -> ModelInfo:
     config = read_object(paths["config.json"], str(paths["config.json"]))
+    inner = config.get("text_config")  # of a model that sees or hears as well
+    text = config if "max_position_embeddings" in config or not isinstance(inner, Mapping) else inner
     return ModelInfo(
         role=role,
         format="safetensors",
         licence_model="unknown",
-        context=_context(config.get("max_position_embeddings")),
+        context=_context(text.get("max_position_embeddings")),
         parameters=sum(_shard_elements(path) for name, path in paths.items() if name.endswith(".safetensors")),
         chat_template=_template(paths),
     )

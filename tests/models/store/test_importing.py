@@ -44,6 +44,11 @@ def gguf(tmp_path: Path, payload: bytes) -> Path:
     return path
 
 
+def test_the_context_of_a_model_with_eyes_is_that_of_its_text(store: Store, folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({"text_config": {"max_position_embeddings": 2048}}))
+    assert store.import_path(folder).manifest.info.context == 2048
+
+
 def test_a_folder_is_imported_and_what_is_left_out_is_named(store: Store, folder: Path) -> None:
     done = store.import_path(folder)
     assert done.left_out == ("README.md", "onnx", "pytorch_model.bin")
