@@ -76,7 +76,7 @@ KOKORO: Final = CatalogEntry(
         licence_model="Apache-2.0",
         licence_package="Apache-2.0",
         parameters=81_763_410,
-        memory_bytes=768 << 20,
+        memory_bytes=768 << 20,  # measured 723 MiB on the longest runs
     ),
     files=(
         CatalogFile(
@@ -146,7 +146,7 @@ PIPER_JOE: Final = CatalogEntry(
         licence_model="MIT, made from a voice under research terms",
         licence_package="MIT",
         parameters=15_800_000,
-        memory_bytes=512 << 20,
+        memory_bytes=512 << 20,  # measured 482 MiB on the longest runs
     ),
     files=(
         _in_wheel(

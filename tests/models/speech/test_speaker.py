@@ -64,10 +64,18 @@ def test_a_long_sentence_is_cut_at_clauses_then_at_words_and_nothing_is_dropped(
     assert max(map(len, said(endless, limit=24))) <= 24
 
 
+def test_what_is_spoken_slowly_is_cut_earlier() -> None:
+    slow = (
+        Speaker(Spelling(limit=80)).check(b"one two three four five six seven eight nine ten.", {"speed": 0.25}).inputs
+    )
+    assert len(slow) > 1
+    assert max(len(one.phonemes) for one in slow) <= 20
+
+
 def test_pauses_follow_the_marks_and_the_speed() -> None:
     comma, sentence, paragraph = 0.12, 0.3, 0.55
     assert [one.pause_s for one in runs("One. Two.\nThree.")] == [sentence, paragraph, paragraph]
-    assert [one.pause_s for one in runs("aaaa, bbbb.", limit=6)] == [comma, paragraph]
+    assert [one.pause_s for one in runs("aaaaaaaaa, bbbbbbbbb.", limit=12)] == [comma, paragraph]
     speaker = Speaker(Spelling())
     for speed in (1.0, 2.0):
         ((_, samples),) = speaker.compute(speaker.check(b"abc", {"speed": speed}).inputs)

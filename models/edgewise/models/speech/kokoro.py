@@ -21,6 +21,8 @@ MORE_WORDS: Final = "us_silver.json"
 RATE: Final = 24_000
 FIRST: Final = "jm_kumo"
 """Of the packaged voices the one whose English is read back best (docs/speech.md)."""
+_LIMIT: Final = 200
+"""Phonemes of one run. The network takes 510; so many take a third of the memory, and nobody waits for longer."""
 _FLAP: Final = str.maketrans({"\u027e": "T", "\u0294": "t"})
 """What the dictionary writes otherwise than the network was trained with."""
 
@@ -44,7 +46,7 @@ class Kokoro:
         self._styles = styles
         self._phonemizer = phonemizer
         self.names: Sequence[str] = sorted(styles, key=lambda name: (name != FIRST, name))
-        self.limit = min(len(style) for style in styles.values())
+        self.limit = min(_LIMIT, *(len(style) for style in styles.values()))
 
     def phonemes(self, clauses: Sequence[str]) -> list[str]:
         known = self._vocabulary

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from edgewise.core.errors import BadModelFile, UnsupportedModel
 from edgewise.models.files import ModelFiles
 from edgewise.models.onnx_session import RUNTIME, open_session, options_for
@@ -12,6 +14,7 @@ from edgewise.models.speech import kokoro, piper
 from edgewise.models.speech.espeak import find_espeak
 from edgewise.models.speech.g2p import Phonemizer
 from edgewise.models.speech.lexicon import read_lexicon
+from edgewise.models.speech.products import convolutions_as_products, has_vnni
 from edgewise.models.speech.speaker import Speaker
 
 
@@ -35,7 +38,7 @@ def load_speaker(files: ModelFiles, threads: int) -> tuple[Speaker, str]:
 def _kokoro(files: ModelFiles, threads: int) -> kokoro.Kokoro:
     lexicon = read_lexicon(_path(files, kokoro.DICTIONARY), _path(files, kokoro.MORE_WORDS))
     return kokoro.Kokoro(
-        _session(_path(files, kokoro.NETWORK), threads),
+        _session(_path(files, kokoro.NETWORK), threads, products=has_vnni()),
         kokoro.read_vocabulary(_path(files, kokoro.VOCABULARY)),
         kokoro.read_styles(_path(files, kokoro.VOICES)),
         Phonemizer(lexicon),
@@ -55,13 +58,20 @@ def _path(files: ModelFiles, name: str) -> Path:
     return path
 
 
-def _session(path: Path, threads: int) -> Any:
+def _session(path: Path, threads: int, *, products: bool = False) -> Any:
     """Measured (docs/speech.md): without its arena ONNX Runtime takes three times as much at its peak; patterns of memory are
     kept for every length that comes; and threads that spin burn the time of others while little is to be done."""
     options = options_for(threads)
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        return open_session(path, options)
+        return open_session(_with_products(path) if products else path, options)
     except Exception as error:  # its errors have no common class but this
         raise BadModelFile(f"A network cannot be loaded ({error}): pull the model again.") from error
+
+
+def _with_products(path: Path) -> bytes:
+    model = onnx.load(str(path))
+    convolutions_as_products(model)
+    graph: bytes = model.SerializeToString()
+    return graph

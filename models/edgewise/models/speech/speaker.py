@@ -18,6 +18,8 @@ _SILENCE: Final = 0.004
 """Below this a sample counts as silence at the ends of a run."""
 _MARGIN_S: Final = 0.03
 _PAUSES: Final[Mapping[str, float]] = {"": 0.05, ",": 0.12, ";": 0.2, ":": 0.2, DASH: 0.2}
+_SHORTEST: Final = 12
+"""Phonemes of one run that any voice takes at any speed."""
 _SENTENCE_S: Final = 0.3
 _PARAGRAPH_S: Final = 0.55
 
@@ -57,7 +59,7 @@ class Speaker:
             )
         speed = float(options.get("speed", 1.0))
         said, unspoken = sentences(content.decode("utf-8"))
-        runs = [Utterance(phonemes, name, speed, pause_s, unspoken) for phonemes, pause_s in self._runs(said)]
+        runs = [Utterance(phonemes, name, speed, pause_s, unspoken) for phonemes, pause_s in self._runs(said, speed)]
         if not runs:
             raise InvalidRequest("'input' has nothing that can be spoken: send words or numbers.", param="input")
         return Parts(runs)
@@ -66,12 +68,14 @@ class Speaker:
         """One after the other: their lengths differ."""
         return [self._speak(one) for one in inputs]
 
-    def _runs(self, found: Sequence[Sentence]) -> Iterator[tuple[str, float]]:
+    def _runs(self, found: Sequence[Sentence], speed: float) -> Iterator[tuple[str, float]]:
+        """What is spoken slowly is cut earlier: memory goes with the length of the sound."""
+        limit = max(_SHORTEST, int(self._voice.limit * min(1.0, speed)))
         clauses = [clause for sentence in found for clause in sentence.clauses]
         sounds = iter(self._voice.phonemes([clause.words for clause in clauses]) if clauses else ())
         for sentence in found:
             end_s = _PARAGRAPH_S if sentence.ends_paragraph else _SENTENCE_S
-            yield from _fitted([(next(sounds), clause) for clause in sentence.clauses], self._voice.limit, end_s)
+            yield from _fitted([(next(sounds), clause) for clause in sentence.clauses], limit, end_s)
 
     def _speak(self, one: Utterance) -> Result:
         sound = _trimmed(self._voice.speak(one.phonemes, one.voice, one.speed), self._voice.rate)

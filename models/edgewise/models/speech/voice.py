@@ -24,7 +24,7 @@ class Voice(Protocol):
 
     @property
     def limit(self) -> int:
-        """Phonemes that it speaks in one run."""
+        """Phonemes that it speaks in one run, at normal speed."""
 
     def phonemes(self, clauses: Sequence[str]) -> list[str]:
         """The sounds of each clause: words of letters and apostrophes between single spaces. One character is one phoneme.
