@@ -39,6 +39,8 @@ _ROOM: Final = 128 << 20
 """Where nobody measured a model's memory: so many times its files, and this much more."""
 _TOGETHER: Final = 16
 """Texts that are computed together, unless lengths set them apart."""
+_ON_CARD: Final = 8
+"""Pictures that are labelled together on a card, which takes hardly longer for all of them; the CPU takes them one by one."""
 _PICTURES: Final = 16
 """That wait at most: each is held decoded, in up to 12 MB. Their sizes differ, so each is computed alone, as sentences are."""
 
@@ -106,7 +108,8 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
         if not any(_is_here(record, threads, card) for record in records):
             climb = climb_bytes(manifest.info.role, 0 if face is None else face.shape.weight_bytes)
         options = {"climb_bytes": str(climb), "card": "yes" if card else "no"}
-        config = replace(config, options={**ladder_options(store, manifest), **options})
+        together = _ON_CARD if card else config.max_running
+        config = replace(config, max_running=together, options={**ladder_options(store, manifest), **options})
     return ReadEncoder(
         config=config,
         needs=Needs(minimal=needs, full=needs + int(climb / REFUSE_MARK) + 1 if climb else needs, context=0),

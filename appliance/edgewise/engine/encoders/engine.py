@@ -6,15 +6,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from edgewise.core.errors import DeadlineExceeded, EdgewiseError, QueueFull
 from edgewise.engine.api import CacheTier, EngineStats, MemoryReport
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest, EncoderInfo, EncodeStats
+from edgewise.engine.encoders.window import Window
 from edgewise.engine.heartbeat import resident_bytes
 from edgewise.engine.ledger import Ledger
 from edgewise.engine.notices import Notices, Notify
 from edgewise.models.parts import Parts
+
+_MOMENT_S: Final = 0.0002
+"""Between two looks at the inbox while a batch waits for company (`window`)."""
 
 Result = tuple[Mapping[str, Any], bytes]
 """`result` and `content` of an `EncodeChunk`."""
@@ -58,6 +62,7 @@ class EncoderCore:
         max_batch: int,
         max_waiting: int,
         now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.info = info
         self._encoder = encoder
@@ -65,6 +70,8 @@ class EncoderCore:
         self._max_batch = max_batch
         self._max_waiting = max_waiting
         self._now = now
+        self._sleep = sleep
+        self._window = Window()
         self._waiting: deque[_Waiting] = deque()
         self._ended: list[EncodeChunk] = []
         self._notices = Notices()
@@ -97,17 +104,25 @@ class EncoderCore:
             self._waiting.remove(one)
             chunks.append(_failed(one, DeadlineExceeded("The request's deadline has passed before it was computed.")))
         batch = sorted(self._waiting, key=lambda one: one.request.priority)[: self._max_batch]
-        if not batch:
+        if not batch or self._holds(len(batch), now):
             return chunks
         for one in batch:
             self._waiting.remove(one)
         results = self._encoder.compute([one.inputs[one.offset] for one in batch])
         self._steps += 1
         took = self._now() - now
+        self._window.computed(len(batch), now, now + took)
         for one, (result, content) in zip(batch, results, strict=True):
             stats = EncodeStats(queued_s=now - one.since, compute_s=took, batch=len(batch))
             chunks.append(self._part(one, result, content, stats))
         return chunks
+
+    def _holds(self, waiting: int, now: float) -> bool:
+        """Whether the batch waits for company; a moment of that has passed then, after which the inbox is read."""
+        left = self._window.hold(waiting, self._max_batch, now)
+        if left > 0:
+            self._sleep(min(left, _MOMENT_S))
+        return left > 0
 
     def _part(self, one: _Waiting, result: Mapping[str, Any], content: bytes, stats: EncodeStats) -> EncodeChunk:
         """The next part of an answer; what comes after it waits again."""

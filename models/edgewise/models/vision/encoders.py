@@ -44,12 +44,12 @@ class PictureEncoder:
 
     Attributes:
         shrink: What of a picture is kept while it waits.
-        look: What is seen in it.
+        look: What is seen in each of several.
         climb: Makes it quicker beside requests (`engine.encoders.climbs.Improves`), where it has a ladder.
     """
 
     shrink: Callable[[Image.Image], Image.Image]
-    look: Callable[[Seen], Mapping[str, Any]]
+    look: Callable[[Sequence[Seen]], Sequence[Mapping[str, Any]]]
     climb: Callable[[Book], None] | None = None
 
     def improve(self, book: Book) -> None:
@@ -62,8 +62,11 @@ class PictureEncoder:
         return Seen(self.shrink(picture), picture.width, picture.height, options)
 
     def compute(self, inputs: Sequence[Seen]) -> list[Result]:
-        """One after the other: their sizes differ."""
-        return [({**self.look(seen), "width": seen.width, "height": seen.height}, b"") for seen in inputs]
+        """See `engine.encoders.engine.Encoder`."""
+        return [
+            ({**found, "width": seen.width, "height": seen.height}, b"")
+            for seen, found in zip(inputs, self.look(inputs), strict=True)
+        ]
 
 
 class Session:

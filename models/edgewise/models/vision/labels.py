@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from edgewise.core.errors import BadModelFile
@@ -47,17 +48,20 @@ class Labeller:
 
     def label(self, picture: Image.Image, top: int = 5) -> list[Label]:
         """The likeliest classes of an RGB picture, of which the middle is looked at."""
-        return self.label_square(self.square(picture), top)
+        return self.label_squares([self.square(picture)], [top])[0]
 
     def square(self, picture: Image.Image) -> Image.Image:
         """[side, side] pixels: seven eighths of the middle square, as the network was judged with."""
         return ImageOps.fit(picture, (self.side, self.side), Image.Resampling.BICUBIC, bleed=(1 - _CROP) / 2)
 
-    def label_square(self, square: Image.Image, top: int = 5) -> list[Label]:
-        """As `label`, of what `square` gave."""
-        logits = self.network(pixels(square))[0].astype(np.float64)
-        odds = np.exp(logits - logits.max())
-        scores = odds / odds.sum()
+    def label_squares(self, squares: Sequence[Image.Image], tops: Sequence[int]) -> list[list[Label]]:
+        """As `label`, of what `square` gave, computed together; `tops` says how many labels of each."""
+        logits = self.network(np.concatenate([pixels(square) for square in squares])).astype(np.float64)
+        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+        scores = odds / odds.sum(axis=1, keepdims=True)
+        return [self._likeliest(row, top) for row, top in zip(scores, tops, strict=True)]
+
+    def _likeliest(self, scores: npt.NDArray[np.float64], top: int) -> list[Label]:
         best = np.argsort(-scores, kind="stable")[:top]
         return [
             Label(names.split(",")[0], names, synset, float(scores[index]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -42,10 +42,11 @@ def load_labeller(files: ModelFiles, threads: int, **options: str) -> tuple[Pict
     )
     classes = read_classes(path_of(files, SYNSETS), path_of(files, LEMMAS))
 
-    def look(seen: Seen) -> Mapping[str, Any]:
+    def look(pictures: Sequence[Seen]) -> list[Mapping[str, Any]]:
         rung = best.rung
-        labels = Labeller(rung.session, classes, SIDE).label_square(seen.picture, int(seen.options.get("top", 5)))
-        return {"labels": [asdict(label) for label in labels], "precision": rung.precision}
+        tops = [int(seen.options.get("top", 5)) for seen in pictures]
+        found = Labeller(rung.session, classes, SIDE).label_squares([seen.picture for seen in pictures], tops)
+        return [{"labels": [asdict(label) for label in labels], "precision": rung.precision} for labels in found]
 
     square = Labeller(best.rung.session, classes, SIDE).square
     return PictureEncoder(square, look, partial(best.climb, place.climb_bytes)), place.numeric_class

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -27,8 +27,11 @@ def load_reader(files: ModelFiles, threads: int) -> tuple[PictureEncoder, str]:
         raise BadModelFile(f"{files.name}: {RECOGNIZER} does not say which characters it reads.") from error
     reader = Reader(detect, direction, recognize, characters)
 
-    def look(seen: Seen) -> Mapping[str, Any]:
-        ratio = seen.picture.width / seen.width
-        return {"lines": [asdict(line) for line in reader.read(seen.picture, ratio)]}
+    def look(pictures: Sequence[Seen]) -> list[Mapping[str, Any]]:
+        """One after the other: their sizes differ."""
+        return [
+            {"lines": [asdict(line) for line in reader.read(seen.picture, seen.picture.width / seen.width)]}
+            for seen in pictures
+        ]
 
     return PictureEncoder(scaled_down, look), numeric_class()
