@@ -83,7 +83,7 @@ def test_a_lone_caller_never_waits(costs: tuple[float, float], think_s: float) -
             now += hold
         held.computed(1, now, now + sum(costs))
         now += sum(costs) + chance.expovariate(1 / think_s)
-    assert waits < 0.02 * 500 * sum(costs)
+    assert waits < 0.01 * 500 * sum(costs)
 
 
 @pytest.mark.parametrize(("costs", "load"), [(CARD, 0.1), (CARD, 1.0), (CARD, 6.0), (CORE, 0.5)])
@@ -94,7 +94,7 @@ def test_callers_who_do_not_wait_for_answers_lose_little(costs: tuple[float, flo
         now += chance.expovariate(load / sum(costs))
         times.append(now)
     shares = [latency(costs, list(times), lambda _: None, window=window, answers=6000) for window in (True, False)]
-    assert shares[0] < 1.05 * shares[1]
+    assert shares[0] < 1.02 * shares[1]
 
 
 def test_costs_are_told_apart() -> None:

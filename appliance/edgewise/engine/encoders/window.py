@@ -1,4 +1,4 @@
-"""How long a batch waits for company: callers who were just answered may be back at once, and half a batch costs as much
+"""How long a batch waits for company: callers who were just answered may be back at once, and half a batch costs nearly as much.
 
 A batch that is being computed collects the next by itself, so with callers who do not wait for answers there is nothing to gain.
 But callers who ask again as soon as they are answered fall into two halves that wait for each other. So after a batch the next
@@ -16,8 +16,9 @@ _DECAY: Final = 0.98
 """Of old batches' weight in the estimate of the costs."""
 _LEARN: Final = 0.2
 _PAYS: Final = 0.5
-"""Share of waits that must have paid; else only one in `_TRY` is made."""
-_TRY: Final = 20
+"""Share of waits that must have paid; else few are made to try."""
+_SELDOM, _HARDLY = 16, 1024
+"""Batches between two tries at first, and at most: each that has not paid doubles them."""
 _GUESS: Final = 0.5
 """Share of the time that counts as fixed while all batches had one size."""
 
@@ -60,6 +61,7 @@ class Window:
         self._ended = float("-inf")
         self._paid = 1.0
         self._passed = 0
+        self._between = _SELDOM
         self._held: tuple[float, int, int] | None = None
 
     def hold(self, waiting: int, most: int, now: float) -> float:
@@ -87,6 +89,7 @@ class Window:
             came = count - before
             pays = came * (fixed + before * each) > count * (began - held)
             self._paid += _LEARN * (float(pays) - self._paid)
+            self._between = _SELDOM if pays else min(2 * self._between, _HARDLY)
         self._costs.add(count, ended - began)
         self._last, self._ended = count, ended
 
@@ -94,4 +97,7 @@ class Window:
         if self._paid >= _PAYS:
             return True
         self._passed += 1
-        return self._passed % _TRY == 0
+        if self._passed < self._between:
+            return False
+        self._passed = 0
+        return True
