@@ -240,7 +240,8 @@ class MediaDesk:
 
     async def _nobody_looks(self, task: Task, attachment: Attachment) -> InvalidRequest:
         what = "a film" if attachment.kind == "video" else "a picture"
-        seeing = [name for name in await self.models.seeing() if name != task.model.name]
+        cards = await self.models.cards()
+        seeing = [card.name for card in cards if attachment.kind in card.media or "image" in card.media]
         remedies = []
         if seeing:
             remedies.append(f"ask a model that has ({', '.join(seeing)})")

@@ -16,6 +16,7 @@ from edgewise.models.encoders.text import TextFace
 from edgewise.models.files import ModelFiles
 from edgewise.models.manifest import Role
 from edgewise.models.multimodal.layout import Layout
+from edgewise.models.multimodal.media import MediaKind
 from edgewise.models.templates.tool_styles import ToolSupport
 from edgewise.pipeline.listener import ServedListener
 from edgewise.pipeline.structured.check import GrammarCheck
@@ -227,6 +228,7 @@ class ModelCard:
         context: Largest prompt + answer in tokens; None where nobody knows before it is opened.
         chat: Whether it has a chat template; None where nobody knows before it is opened.
         where: "cloud" or "peer" for one that is not on this device.
+        media: What its prompts may hold besides text.
     """
 
     name: str
@@ -239,6 +241,7 @@ class ModelCard:
     loaded: bool
     where: Literal["local", "cloud", "peer"] = "local"
     role: str = "llm"
+    media: tuple[MediaKind, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,10 +321,6 @@ class Models:
     async def cards(self) -> tuple[ModelCard, ...]:
         """Every model that may be asked."""
         return tuple(card_of(model) for model in self.all())
-
-    async def seeing(self) -> tuple[str, ...]:
-        """Names of models that take pictures."""
-        return tuple(model.name for model in self.all() if model.layout is not None)
 
     def status(self) -> PoolStatus:
         models = tuple(
@@ -424,6 +423,7 @@ def card_of(model: ServedModel) -> ModelCard:
         owned_by=model.owned_by,
         chat=model.template is not None,
         loaded=model.engine.state == "ready",
+        media=() if model.layout is None else tuple(model.layout.markers),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from edgewise.core.errors import EdgewiseError, InvalidRequest
@@ -19,6 +19,7 @@ from edgewise.engine.pool.pooled import PooledEncoder, PooledEngine, PooledPictu
 from edgewise.models.catalog import SETS, member_for_role
 from edgewise.models.manifest import Manifest, Role
 from edgewise.models.multimodal.families import read_layout
+from edgewise.models.multimodal.media import MediaKind
 from edgewise.models.names import check_name
 from edgewise.models.store import Store
 from edgewise.pipeline.listener import ServedListener
@@ -110,6 +111,7 @@ class InstalledModels(Models):
         self._known: dict[str, _Known] = {}
         self._opened: dict[str, _Opened] = {}
         self._opening: dict[str, asyncio.Task[Served]] = {}
+        self._media: dict[str, tuple[MediaKind, ...]] = {}
         self._numbers = itertools.count(1)
         pool.on_unloaded = self._unloaded
 
@@ -161,13 +163,13 @@ class InstalledModels(Models):
 
     async def cards(self) -> tuple[ModelCard, ...]:
         """Those that are loaded at start come first: who does not care takes the first one."""
-        cards = [self._card(manifest) for manifest in await self._manifests()]
+        manifests = await self._manifests()
+        for manifest in manifests:
+            if manifest.info.role == "llm" and manifest.digest not in self._media:
+                self._media[manifest.digest] = await asyncio.to_thread(_media, self._store, manifest.name)
+        cards = [self._card(manifest) for manifest in manifests]
         order = {name: number for number, name in enumerate(self.first)}
         return tuple(sorted(cards, key=lambda card: (order.get(card.name, len(order)), card.role != "llm", card.name)))
-
-    async def seeing(self) -> tuple[str, ...]:
-        named = [manifest.name for manifest in await self._manifests() if manifest.info.role == "llm"]
-        return tuple(await asyncio.to_thread(_with_eyes, self._store, named))
 
     def status(self) -> PoolStatus:
         book, now = self._pool.book, time.monotonic()
@@ -385,6 +387,7 @@ class InstalledModels(Models):
             chat=_CHAT[manifest.info.chat_template],
             loaded=known is not None and known.engine.state == "ready",
             role=manifest.info.role,
+            media=self._media.get(manifest.digest, ()),
         )
 
     def _status(self, entry: Entry, now: float) -> ModelStatus:
@@ -417,16 +420,13 @@ def _read(settings: Settings, store: Store, name: str, machine: Machine) -> _Rea
     return read_model(settings, store, name, machine)
 
 
-def _with_eyes(store: Store, names: Sequence[str]) -> list[str]:
-    """Those whose layout can be read; what is damaged is told to whoever opens it."""
-    found = []
-    for name in names:
-        try:
-            if read_layout(store.resolve(name)) is not None:
-                found.append(name)
-        except EdgewiseError:
-            continue
-    return found
+def _media(store: Store, name: str) -> tuple[MediaKind, ...]:
+    """What prompts of a model may hold besides text; a file that is damaged is told to whoever opens it."""
+    try:
+        layout = read_layout(store.resolve(name))
+    except EdgewiseError:
+        return ()
+    return () if layout is None else tuple(layout.markers)
 
 
 def _starting(entry: Entry) -> ModelState:

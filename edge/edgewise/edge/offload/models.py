@@ -66,9 +66,6 @@ class ModelsWithCloud(Models):
     def observed(self) -> Mapping[str, Observed]:
         return self._here.observed()
 
-    async def seeing(self) -> tuple[str, ...]:
-        return await self._here.seeing()
-
     def status(self) -> PoolStatus:
         return self._here.status()
 
