@@ -64,6 +64,8 @@ def test_without_streams_text_is_computed_while_a_picture_is_encoded() -> None:
     first = harness.step()
     assert [(work.sequence.id, work.count) for work in first.work] == [("seen", 2), ("text", 10)]
     assert first.media.encode is not None
+    assert first.media.seconds == harness.pacer.idle_step_s  # both get their share
+    assert harness.step().media.seconds > harness.pacer.idle_step_s
     harness.drain()
 
 

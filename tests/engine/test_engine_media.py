@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from edgewise.core.errors import InvalidRequest, OutOfMemory, QueueFull
 from edgewise.engine.build import build
@@ -18,6 +21,8 @@ from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.families import read_layout
 from edgewise.models.multimodal.layout import Fitted, Layout
+from edgewise.models.multimodal.media import Media
+from edgewise.models.multimodal.protocol import Slices, finished
 from tests.models.multimodal.engine_logits import interleaved
 from tests.models.multimodal.small import picture
 from tests.models.multimodal.tiny_llava import IMAGE, tiny_llava
@@ -181,6 +186,51 @@ def test_cancels_at_any_time_free_every_page(engine: Engine, layout: Layout) -> 
     assert (stats.running, stats.waiting) == (0, 0)
     assert stats.pages_free + stats.pages_cached == stats.pages_total
     assert not engine.has_work
+
+
+class Encoder:
+    """In parts; what it makes of a medium is a row too few, or nothing ever."""
+
+    def __init__(self, *, ends: bool) -> None:
+        self.ends = ends
+        self.closed = 0
+
+    def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
+        return [finished(self.slices(item)) for item in items]
+
+    def slices(self, item: Media) -> Slices:
+        try:
+            yield
+            while not self.ends:
+                time.sleep(0.3)
+                yield
+            return torch.zeros(item.count - 1, 64)
+        finally:
+            self.closed += 1
+
+
+def test_what_an_encoder_refuses_ends_those_who_need_it_and_nobody_else(engine: Engine, layout: Layout) -> None:
+    assert engine._senses is not None
+    engine._senses._encoder = Encoder(ends=True)
+    seen = [ask(name, [[1], shown(layout, 1), [2]]) for name in ("a", "b")]
+    ended = run(engine, *seen, ask("text", [[3, 4]]))
+    assert {name: end.finish for name, (_, end) in ended.items()} == {"a": "error", "b": "error", "text": "length"}
+    assert "15 rows" in str(ended["a"][1].error_message)
+    stats = engine.stats()
+    assert stats.pages_free + stats.pages_cached == stats.pages_total
+
+
+def test_a_cancelled_prompt_leaves_nothing_of_its_encoder(engine: Engine, layout: Layout) -> None:
+    assert engine._senses is not None
+    encoder = engine._senses._encoder = Encoder(ends=False)
+    engine.add(ask("a", [[1], shown(layout, 1), [2]]))
+    for _ in range(3):
+        engine.step()
+    assert engine._senses.unfinished is not None
+    engine.cancel("a")
+    gc.collect()
+    assert engine._senses.unfinished is None
+    assert encoder.closed == 1
 
 
 def test_preempted_prompts_with_pictures_go_on(files: ModelFiles, layout: Layout) -> None:

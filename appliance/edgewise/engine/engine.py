@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from edgewise.core.errors import ConstraintFailed, InvalidRequest
+from edgewise.core.errors import ConstraintFailed, EdgewiseError, InvalidRequest
 from edgewise.core.log import get_logger
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
+from edgewise.engine.chunking import key_of
 from edgewise.engine.handover import HandOver
 from edgewise.engine.heartbeat import resident_bytes
 from edgewise.engine.ledger import Ledger
@@ -138,6 +139,7 @@ class Engine:
         chunks += [self._expire(sequence) for sequence in plan.expired]
         if plan.work or plan.media.encode is not None:
             draws = self._run(plan)
+            chunks += self._encode(plan)
             chunks += [self._advance(work, draw) for work, draw in zip(plan.work, draws, strict=True) if draw]
         elif not chunks and self._live:
             self._wait(_HELD_BACK_S)  # every request waits for a lower cache tier or for its grammar
@@ -145,12 +147,8 @@ class Engine:
         return chunks
 
     def _run(self, plan: StepPlan) -> list[Draw | None]:
-        draws = self._compute(plan) if plan.work else []
-        if self._senses is not None:
-            self._pacer.encoded(plan.decoding, self._senses.advance(plan.media))
-        return draws
-
-    def _compute(self, plan: StepPlan) -> list[Draw | None]:
+        if not plan.work:
+            return []
         media = None if self._senses is None else self._senses.rows(plan.work)
         began = self._now()
         draws = self._runner.run(plan.work, media)
@@ -159,6 +157,18 @@ class Engine:
             self._scheduler.commit(work)
         self._count(steps=1, prompt_tokens=plan.prefilling)
         return draws
+
+    def _encode(self, plan: StepPlan) -> list[TokenChunk]:
+        """Work on a medium that a prompt has come to. Whoever needs one that its encoder refuses ends here."""
+        if self._senses is None or plan.media.encode is None:
+            return []
+        try:
+            self._pacer.encoded(plan.decoding, self._senses.advance(plan.media))
+        except EdgewiseError as error:
+            key, _ = plan.media.encode
+            lost = [one for one in self._live.values() if any(key_of(one, medium) == key for medium in one.spans.media)]
+            return [self._fail(one, error.code, error.message) for one in lost]
+        return []
 
     def _advance(self, work: Work, draw: Draw) -> TokenChunk:
         """Append a drawn token to its sequence and say so."""
@@ -212,6 +222,8 @@ class Engine:
     def _close(self, sequence: Sequence, reason: FinishReason) -> TokenChunk:
         del self._live[sequence.id]
         self._runner.constraints.close(sequence.id)
+        if self._senses is not None:
+            self._senses.release(self._live.values())
         return TokenChunk(
             request_id=sequence.id, offset=sequence.generated, tokens=(), finish=reason, stats=self._stats_of(sequence)
         )

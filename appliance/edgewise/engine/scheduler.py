@@ -267,6 +267,8 @@ class Scheduler:
                 candidate = self._next_waiting(held, now)
             else:
                 candidate = None  # nobody overtakes who waits for room
+        if plan.prefilling:  # an encoder and the prompts beside it share the time
+            plan.media.seconds = min(plan.media.seconds, self._pacer.idle_step_s)
 
     def _next_waiting(self, held: set[Sequence], now: float) -> Sequence | None:
         """Whose turn it is, but for those that could not run yet (`_held_back`); they are added to `held`."""

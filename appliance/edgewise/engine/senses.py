@@ -16,6 +16,7 @@ from edgewise.engine.chunking import MediaKey, MediaPlan, key_of
 from edgewise.engine.encoder_cache import EncoderCache
 from edgewise.engine.request import GenerateRequest
 from edgewise.engine.scheduler import Work
+from edgewise.engine.sequence import Sequence
 from edgewise.engine.tiers.pressure import PressureWatch
 from edgewise.models.multimodal.media import Media
 from edgewise.models.multimodal.protocol import MediaEncoder, SlicedEncoder, Slices, StepMedia, finished
@@ -146,6 +147,15 @@ class Senses:
         if rows is not None:
             self._keep(key, medium, rows, plan)
         return at - began
+
+    def release(self, live: Iterable[Sequence]) -> None:
+        """Give up what none of these sequences needs any more: a part of a medium, with all that its encoder holds."""
+        if self._begun is None and not self._fresh:
+            return
+        needed = {key_of(one, medium) for one in live for medium in one.spans.media}
+        self._fresh &= needed
+        if self._begun is not None and self._begun[0] not in needed:
+            self._begun = None
 
     def _known(self, medium: Media, item: Work) -> torch.Tensor:
         key = key_of(item.sequence, medium)
