@@ -97,7 +97,7 @@ def _loudspeaker() -> _Loudspeaker:
         import sounddevice
     except (ImportError, OSError) as error:  # the package is not there, or PortAudio is not
         raise UnsupportedModel(
-            f"Playing needs the package sounddevice and PortAudio ({error}): `pip install 'edgewise[audio]'` and "
+            f"Playing needs the package sounddevice and PortAudio ({error}): `pip install 'edgewise[voice]'` and "
             "`apt install libportaudio2`, or write a file with --out."
         ) from error
     return _Loudspeaker(sounddevice)
