@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator
@@ -141,3 +142,30 @@ def test_a_job_that_loops_is_ended_and_one_that_dies_is_told_apart(
             made.decode("grow", b"", {}, param="file")
     finally:
         made.close()
+
+
+def test_spoilt_files_give_samples_or_an_error(process: MediaProcess) -> None:
+    """Bytes changed, left out and put in at random: the process answers each, and is the same one at the end."""
+    chance = random.Random(0)
+    whole = [encode(tone(0.3), name) for name in FORMATS]
+    _decode(process, whole[0])
+    first, read = process.pid, 0
+    for _ in range(600):
+        data = bytearray(chance.choice(whole))
+        for _ in range(chance.choice((1, 1, 2, 4, 16, 64))):
+            at = chance.randrange(len(data))
+            kind = chance.random()
+            if kind < 0.7:
+                data[min(at, chance.choice((64, 256, at)))] = chance.choice((0, 255, chance.randrange(256)))
+            elif kind < 0.85:
+                data = data[: at + 1]
+            else:
+                data[at:at] = chance.randbytes(4)
+        try:
+            found, samples = _decode(process, bytes(data))
+        except InvalidRequest:
+            continue
+        assert samples.shape[0] == round(found["seconds"] * 16_000)
+        read += 1
+    assert read > 100
+    assert process.pid == first

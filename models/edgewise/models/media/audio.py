@@ -24,6 +24,8 @@ from edgewise.models.media.sound_limits import MAX_BYTES, MAX_SECONDS
 RATE: Final = 16_000
 FORMATS: Final = "WAV, FLAC, MP3, Ogg (Opus, Vorbis, FLAC), M4A or MP4 (AAC, ALAC), WebM, AAC or AIFF"
 _CODECS: Final = frozenset({"flac", "mp3", "mp3float", "mp2", "mp2float", "vorbis", "opus", "aac", "alac", "libopus"})
+_DAMAGED: Final = (FFmpegError, ValueError, ArithmeticError, LookupError)
+"""What PyAV raises on hostile files."""
 _DAMAGED_SHARE: Final = 100
 """One in so many packets may be damaged; a recording that has more is refused."""
 
@@ -52,12 +54,16 @@ def decode(
     kind = _kind(data, param)
     try:
         with av.open(
-            io.BytesIO(data), format=kind, options={"protocol_whitelist": "", "format_whitelist": kind}
+            io.BytesIO(data),
+            format=kind,
+            options={"protocol_whitelist": "", "format_whitelist": kind},
+            metadata_errors="replace",  # titles are in any encoding, and nobody reads them here
         ) as file:
             return _read(file, param, rate, max_seconds)
-    except FFmpegError as error:
+    except _DAMAGED as error:
+        reason = error.strerror if isinstance(error, FFmpegError) else type(error).__name__
         raise InvalidRequest(
-            f"'{param}' is damaged or cut off ({len(data)} bytes; {error.strerror}): send the whole file, or save it again.",
+            f"'{param}' is damaged or cut off ({len(data)} bytes; {reason}): send the whole file, or save it again.",
             param=param,
         ) from error
 
