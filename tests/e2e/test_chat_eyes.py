@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import io
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -77,6 +79,54 @@ def test_equal_text_with_another_picture_is_another_prompt(service: DeviceServic
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 32
     assert other["usage"]["prompt_tokens_details"]["cached_tokens"] < 16
     assert other["choices"][0]["token_ids"] != first["choices"][0]["token_ids"]
+
+
+def with_exif(pixels: Any, **tags: Any) -> dict[str, Any]:
+    out = io.BytesIO()
+    exif = Image.Exif()
+    for tag, value in tags.items():
+        exif[int(tag.removeprefix("x"), 16)] = value
+    Image.fromarray(pixels).save(out, "PNG", exif=exif)
+    return {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()},
+    }
+
+
+def test_a_picture_is_named_by_its_pixels_and_seen_upright(service: DeviceService) -> None:
+    """One that is stored turned is the upright one, to the cache too; an id in its EXIF block names nothing."""
+    pixels = picture(90, 150, 4)
+    upright = answer(ask(service, with_exif(pixels), said("what is it?"), temperature=0))
+    turned = answer(ask(service, with_exif(np.rot90(pixels), x0112=6), said("what is it?"), temperature=0))
+    assert turned["edgewise"]["media"] == upright["edgewise"]["media"]
+    assert turned["choices"][0]["token_ids"] == upright["choices"][0]["token_ids"]
+    assert turned["usage"]["prompt_tokens_details"]["cached_tokens"] >= 16
+    first = answer(ask(service, with_exif(picture(90, 150, 5), xA420="same"), said("what is it?")))
+    second = answer(ask(service, with_exif(picture(90, 150, 6), xA420="same"), said("what is it?")))
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] < 16
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] < 16
+
+
+def test_an_answer_is_the_same_after_other_requests(service: DeviceService) -> None:
+    asked = (shown(111, 95, 7), said("describe it"))
+    first = answer(ask(service, *asked, temperature=0))
+    answer(ask(service, said("something else altogether"), temperature=0))
+    answer(ask(service, shown(111, 95, 8), said("describe it"), temperature=0))
+    again = answer(ask(service, *asked, temperature=0))
+    assert again["choices"][0]["token_ids"] == first["choices"][0]["token_ids"]
+
+
+def test_nothing_near_is_fetched(service: DeviceService) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
+        port = listener.getsockname()[1]
+        for host in ("127.0.0.1", "localhost", "[::1]", "2130706433", "0x7f.1", "169.254.169.254", "10.0.0.1"):
+            for scheme in ("http", "https"):
+                part = {"type": "image_url", "image_url": {"url": f"{scheme}://{host}:{port}/a.png"}}
+                refused = ask(service, part)
+                assert refused.status_code == 400, refused.text
+        with pytest.raises(TimeoutError):
+            listener.accept()
 
 
 def test_several_pictures_between_texts(service: DeviceService) -> None:
