@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from transformers import Idefics3Config, SmolVLMConfig
-from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import (
+    Idefics3ImageProcessorPil,
+    get_resize_output_image_size,
+)
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 
 from edgewise.models.files import ModelFiles
-from edgewise.models.multimodal.idefics3 import Idefics3Layout, read_layout
+from edgewise.models.multimodal.idefics3 import Idefics3Layout, read_layout, rescaled, tiled
 from edgewise.models.multimodal.pixels import HALF
 from edgewise.models.multimodal.towers.idefics3 import load_encoder
 from tests.models.multimodal.engine_logits import EngineLogits, interleaved
@@ -68,6 +73,18 @@ def test_tiles_and_their_text_are_those_of_transformers(both: tuple[Any, ModelFi
         pixels = np.stack([np.frombuffer(one.content, np.uint8).reshape(one.shape)[0] for one in fitted.media])
         values = (pixels / 255 - np.array(HALF.mean)) / np.array(HALF.deviation)
         np.testing.assert_allclose(values.transpose(0, 3, 1, 2), wanted["pixel_values"][0].numpy(), atol=1e-6)
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.sampled_from([224, 1456, 2048]), st.sampled_from([56, 364, 512]))
+def test_every_size_is_cut_as_by_transformers(width: int, height: int, longest: int, tile: int) -> None:
+    """The sizes alone: nothing is resampled."""
+    processor: Any = Idefics3ImageProcessorPil()
+    first = get_resize_output_image_size(np.empty((3, height, width), np.bool_), longest)[::-1]
+    assert rescaled(width, height, longest) == first
+    seen = []
+    processor.resize = lambda image, size, resample=None: seen.append((size.width, size.height))
+    processor.resize_for_vision_encoder(np.empty((3, first[1], first[0]), np.bool_), tile)
+    assert tiled(*first, tile) == seen[0]
 
 
 def test_rows_of_pictures_are_those_of_transformers(both: tuple[Any, ModelFiles]) -> None:

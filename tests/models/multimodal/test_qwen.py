@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from transformers import Qwen2_5_VLConfig, Qwen2VLConfig
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
@@ -18,7 +20,7 @@ from edgewise.models.multimodal.families import read_layout
 from edgewise.models.multimodal.layout import place
 from edgewise.models.multimodal.pixels import CLIP
 from edgewise.models.multimodal.protocol import MediaEncoder
-from edgewise.models.multimodal.qwen import QwenLayout
+from edgewise.models.multimodal.qwen import Bounds, QwenLayout
 from edgewise.models.multimodal.towers.qwen import load_encoder
 from tests.models.multimodal.engine_logits import EngineLogits, interleaved
 from tests.models.multimodal.small import TEXT, config_of, encoder_of, picture, saved
@@ -76,6 +78,18 @@ def test_pictures_are_of_the_size_that_the_model_was_trained_with(both: tuple[An
     for width, height in [*SIZES, (28, 28), (41, 43), (5000, 26), (333, 3000)]:
         fitted = layout.target(width, height, "image", layout.picture_bounds, None)
         assert fitted == smart_resize(height, width, max_pixels=28 * 28 * 60)[::-1], (width, height)
+
+
+@given(st.integers(1, 6000), st.integers(1, 6000), st.integers(1, 60), st.integers(60, 5000))
+def test_every_size_is_fitted_as_by_transformers(width: int, height: int, least: int, most: int) -> None:
+    bounds = Bounds(least * 784, most * 784)
+    layout = QwenLayout(placeholders={}, side=28, depth=2, picture_bounds=bounds, film_bounds=bounds, per_second=0)
+    if max(width, height) > 200 * min(width, height):
+        with pytest.raises(InvalidRequest):
+            layout.target(width, height, "image", bounds, None)
+        return
+    wanted = smart_resize(height, width, min_pixels=bounds.least, max_pixels=bounds.most)
+    assert layout.target(width, height, "image", bounds, None) == wanted[::-1]
 
 
 def test_a_bound_of_the_caller_is_kept(both: tuple[Any, ModelFiles]) -> None:
