@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, InvalidRequest
 from edgewise.models.vad.spans import FRAME, RATE
 from edgewise.pipeline.receipts import Usage
 from edgewise.pipeline.voice.protocols import Heard, Hints, Response, Sound, Speech, Told, Writing
@@ -80,6 +80,7 @@ class DoubleModels:
     writings: list[DoubleWriting] = field(default_factory=list)
     spoken: list[str] = field(default_factory=list)
     open_speech: int = 0
+    prepared: int = 0
 
     def __post_init__(self) -> None:
         for event in (self.hear, self.write_on, self.speak_on):
@@ -87,6 +88,13 @@ class DoubleModels:
 
     def tokens(self, text: str, /) -> int:
         return len(text.split())
+
+    async def prepare(self) -> None:
+        self.prepared += 1
+
+    def check(self, hints: Hints) -> None:
+        if hints.language not in (None, "en"):
+            raise InvalidRequest("Only 'en' is known.", param="language")
 
     async def probabilities(self, samples: bytes, state: bytes) -> tuple[Sequence[float], bytes]:
         values = array("h", samples)

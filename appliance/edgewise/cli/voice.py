@@ -111,7 +111,7 @@ async def _run(where: _Where, options: TalkOptions, ends: _Ends, as_json: bool) 
             names = client.created["session"]
             if not as_json:
                 heard, spoken = names["audio"]["input"]["transcription"]["model"], names["audio"]["output"]["model"]
-                say(f"Talking to {names['model']}, heard by {heard}, spoken by {spoken}. {_hint(options)}")
+                say(f"Talking to {names['model']}, heard by {heard}, spoken by {spoken}. {_hint(options, ends)}")
             watcher = _view(as_json, stack)
             talk = Talk(client, source, sink, options, watcher)
             watcher.event(client.created)
@@ -125,8 +125,10 @@ async def _run(where: _Where, options: TalkOptions, ends: _Ends, as_json: bool) 
         say(summary_text(summary))
 
 
-def _hint(options: TalkOptions) -> str:
-    return f"Begin with '{options.wake}'. Ctrl-C ends." if options.wake else "Speak; Ctrl-C ends."
+def _hint(options: TalkOptions, ends: _Ends) -> str:
+    if ends.file is not None:
+        return f"Speaking {ends.file}."
+    return f"Begin with '{options.wake}'; Ctrl-C ends." if options.wake else "Speak; Ctrl-C ends."
 
 
 def _open_ends(ends: _Ends, stack: contextlib.ExitStack) -> tuple[Source, Sink]:

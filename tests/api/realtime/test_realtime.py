@@ -61,6 +61,7 @@ async def test_a_question_is_answered_with_openais_events_in_their_order() -> No
     assert receipt["speech_ms"] == pytest.approx(len(client.audio()) / 48, abs=1)
     assert service.value("voice_answers_total", {"status": "completed"}) == 1
     assert service.value("voice_first_sound_seconds_count") == 1
+    assert service.models.prepared == 1
 
 
 async def test_openais_client_talks() -> None:
@@ -199,6 +200,12 @@ def added_instructions(service: Any) -> str:
             "session.update",
             {"session": SESSION | {"audio": {"output": {"format": {"type": "audio/pcmu"}}}}},
             "session.audio.output.format.type",
+            "invalid_value",
+        ),
+        (
+            "session.update",
+            {"session": SESSION | {"audio": {"input": {"transcription": {"language": "xx"}}}}},
+            "language",
             "invalid_value",
         ),
         ("input_audio_buffer.append", {"audio": "*"}, "audio", "invalid_value"),

@@ -61,6 +61,7 @@ class Connection:
         self.id = f"sess_{uuid.uuid4().hex[:24]}"
         self._socket = socket
         self._deps = deps
+        self._models = models
         self._limits = deps.voice
         self._configuration = configuration
         self._expires_at = int(deps.clock.time() + self._limits.max_session_s)
@@ -85,13 +86,14 @@ class Connection:
                 ("end", self._end()),
             )
         ]
+        preparing = asyncio.create_task(self._models.prepare(), name=f"{self.id}/prepare")
         error: EdgewiseError | None = None
         try:
             await self._outbox.put(self._session_event("session.created"))
             await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             error = _reason(work)
         finally:
-            for task in work:
+            for task in (*work, preparing):
                 await end_task(task)
             await self.session.aclose()
             await self._close(error)
@@ -177,8 +179,9 @@ class Connection:
     async def _update(self, received: Mapping[str, Any]) -> None:
         body = validate(schemas.SessionUpdate, received)
         schemas.refuse(body.session, "session")
-        self._configuration = self._configuration.updated(body.session)
-        self.session.configure(self._configuration.options)
+        configuration = self._configuration.updated(body.session)
+        self.session.configure(configuration.options)
+        self._configuration = configuration
         await self._outbox.put(self._session_event("session.updated"))
 
     def _session_event(self, kind: str) -> Event:

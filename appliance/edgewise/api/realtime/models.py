@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from edgewise.api.parse import Caller
 from edgewise.api.realtime.configuration import ModelNames
 from edgewise.api.requests import RequestRecord
 from edgewise.core.errors import Cancelled, EdgewiseError, InvalidRequest, ModelNotFound
+from edgewise.core.log import get_logger
 from edgewise.engine.encoders.request import EncodeRequest
 from edgewise.models.vad.silero import STATE_BYTES
 from edgewise.pipeline.encode import encode
@@ -27,6 +29,8 @@ from edgewise.pipeline.text import TextChunk
 from edgewise.pipeline.transcribe.run import start_transcription
 from edgewise.pipeline.transcribe.task import TranscribeTask
 from edgewise.pipeline.voice.protocols import Heard, Hints, Sound, Speech, VoiceModels, Writing
+
+log = get_logger(__name__)
 
 
 class DeviceModels:
@@ -59,6 +63,28 @@ class DeviceModels:
 
     def tokens(self, text: str, /) -> int:
         return len(self._chat.tokenizer.encode(text, parse_special=False))
+
+    async def prepare(self) -> None:
+        names = (self._detector.name, self._listener.name, self._chat.name, self._speaker.name)
+        for name, result in zip(names, await asyncio.gather(*map(self._load, names)), strict=True):
+            if result is not None:  # its first use tells the client
+                log.warning("voice_model_not_loaded", model=name, code=result.code, message=result.message)
+
+    async def _load(self, name: str) -> EdgewiseError | None:
+        try:
+            await self._deps.models.load(name)
+        except EdgewiseError as error:
+            return error
+        return None
+
+    def check(self, hints: Hints) -> None:
+        known = self._listener.tokens.languages or {"en": 0}
+        if hints.language is not None and hints.language not in known:
+            param = "session.audio.input.transcription.language"
+            raise InvalidRequest(
+                f"'{param}' is '{hints.language}': '{self._listener.name}' knows {', '.join(sorted(known))} (codes of ISO 639).",
+                param=param,
+            )
 
     async def probabilities(self, samples: bytes, state: bytes) -> tuple[Sequence[float], bytes]:
         self._frames += 1

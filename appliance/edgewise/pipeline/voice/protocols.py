@@ -77,6 +77,12 @@ class VoiceModels(Protocol):
 
     def tokens(self, text: str, /) -> int: ...
 
+    async def prepare(self) -> None:
+        """Load what is not loaded, so that the first turn need not wait for it."""
+
+    def check(self, hints: Hints) -> None:
+        """Raises `InvalidRequest` where the model that transcribes cannot take them."""
+
     async def probabilities(self, samples: bytes, state: bytes) -> tuple[Sequence[float], bytes]:
         """How likely each frame of whole frames is speech, and the state for the next call; b"" is the state at the beginning."""
 

@@ -129,7 +129,12 @@ class VoiceSession:
     # --- what a caller does ------------------------------------------------------------------------------------------------
 
     def configure(self, options: SessionOptions) -> None:
-        """What is in force from now on; a turn under way begins anew if how turns are found has changed."""
+        """What is in force from now on; a turn under way begins anew if how turns are found has changed.
+
+        Raises:
+            InvalidRequest: The model that transcribes does not know the language; nothing has changed.
+        """
+        self._models.check(options.hints)
         before, self._options = self._options, options
         if options.input_rate != before.input_rate:
             self._resampler = Resampler(options.input_rate, RATE)
