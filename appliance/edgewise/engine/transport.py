@@ -184,7 +184,8 @@ class FrameWriter:
             return
         if len(payload) > MAX_PAYLOAD:
             raise PayloadTooLarge(
-                f"A request of {len(payload)} bytes exceeds the engine's limit of {MAX_PAYLOAD} bytes."
+                f"A request of {len(payload)} bytes exceeds the engine's limit of {MAX_PAYLOAD} bytes: send fewer or smaller "
+                "pictures, films or sounds."
             )
         self._descriptor = seal(payload)
         self._pending = memoryview(HEADER.pack(MAGIC, VERSION, MEMFD, len(payload)))
