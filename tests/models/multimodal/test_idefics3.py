@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from transformers import Idefics3Config, SmolVLMConfig
@@ -75,6 +75,7 @@ def test_tiles_and_their_text_are_those_of_transformers(both: tuple[Any, ModelFi
         np.testing.assert_allclose(values.transpose(0, 3, 1, 2), wanted["pixel_values"][0].numpy(), atol=1e-6)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(1, 5000), st.sampled_from([224, 1456, 2048]), st.sampled_from([56, 364, 512]))
 def test_every_size_is_cut_as_by_transformers(width: int, height: int, longest: int, tile: int) -> None:
     """The sizes alone: nothing is resampled."""

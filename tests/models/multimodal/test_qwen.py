@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from transformers import Qwen2_5_VLConfig, Qwen2VLConfig
@@ -80,6 +80,7 @@ def test_pictures_are_of_the_size_that_the_model_was_trained_with(both: tuple[An
         assert fitted == smart_resize(height, width, max_pixels=28 * 28 * 60)[::-1], (width, height)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 6000), st.integers(1, 6000), st.integers(1, 60), st.integers(60, 5000))
 def test_every_size_is_fitted_as_by_transformers(width: int, height: int, least: int, most: int) -> None:
     bounds = Bounds(least * 784, most * 784)
