@@ -19,6 +19,7 @@ from edgewise.models.media.sound_out import PCM_RATE, SOUND_FORMATS
 
 SPEECH = "/v1/audio/speech"
 _RECEIPT = "X-Edgewise-Receipt"
+_SAMPLE_BYTES = 2
 
 
 def speak(
@@ -84,8 +85,12 @@ class _Loudspeaker:
         """Signed 16-bit samples of one channel, `PCM_RATE` a second. Returns when all of it has been heard."""
         try:
             with self._sounddevice.RawOutputStream(samplerate=PCM_RATE, channels=1, dtype="int16") as stream:
-                for piece in pieces:
-                    stream.write(piece)
+                rest = b""
+                for piece in pieces:  # they end where the network cut them, in the middle of a sample too
+                    rest += piece
+                    whole = len(rest) // _SAMPLE_BYTES * _SAMPLE_BYTES
+                    stream.write(rest[:whole])
+                    rest = rest[whole:]
         except self._sounddevice.PortAudioError as error:
             raise UnsupportedModel(
                 f"This machine has no loudspeaker that can be used ({error}): write a file with --out instead."

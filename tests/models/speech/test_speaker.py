@@ -82,6 +82,17 @@ def test_pauses_follow_the_marks_and_the_speed() -> None:
         assert len(samples) // 2 == int(10 * len("abc.") / speed) + int(paragraph / speed * 1000)
 
 
+def test_what_is_too_loud_becomes_softer_and_is_not_cut_off() -> None:
+    class Loud(Spelling):
+        def speak(self, phonemes: str, name: str, speed: float) -> Floats:
+            return np.array([0.5, 2.0, -4.0, 0.5], dtype=np.float32)
+
+    speaker = Speaker(Loud())
+    ((_, samples),) = speaker.compute(speaker.check(b"abc", {}).inputs)
+    loud = np.frombuffer(samples, dtype=np.int16)[:4] / 32767
+    assert loud.tolist() == pytest.approx([0.1225, 0.49, -0.98, 0.1225], abs=1e-3)
+
+
 def test_silence_at_the_ends_of_a_run_is_cut() -> None:
     speaker = Speaker(Spelling(silence=500))
     ((result, samples),) = speaker.compute(speaker.check(b"abc", {}).inputs)

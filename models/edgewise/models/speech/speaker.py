@@ -16,6 +16,7 @@ from edgewise.models.speech.voice import Floats, Voice
 
 _SILENCE: Final = 0.004
 """Below this a sample counts as silence at the ends of a run."""
+_LOUDEST: Final = 0.98
 _MARGIN_S: Final = 0.03
 _PAUSES: Final[Mapping[str, float]] = {"": 0.05, ",": 0.12, ";": 0.2, ":": 0.2, DASH: 0.2}
 _SHORTEST: Final = 12
@@ -81,7 +82,12 @@ class Speaker:
         sound = _trimmed(self._voice.speak(one.phonemes, one.voice, one.speed), self._voice.rate)
         silence = np.zeros(int(one.pause_s / one.speed * self._voice.rate), dtype=np.float32)
         whole = np.concatenate([sound, silence])
-        samples = (np.clip(whole, -1.0, 1.0) * 32767.0).astype(np.int16)
+        peak = float(np.abs(whole).max(initial=0.0))
+        if (
+            peak > _LOUDEST
+        ):  # a network may say a syllable louder than samples can be: the run becomes softer, not distorted
+            whole *= _LOUDEST / peak
+        samples = (whole * 32767.0).astype(np.int16)
         return {"voice": one.voice, "rate": self._voice.rate, "unspoken": one.unspoken}, samples.tobytes()
 
 

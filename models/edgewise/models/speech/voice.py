@@ -34,4 +34,4 @@ class Voice(Protocol):
         """
 
     def speak(self, phonemes: str, name: str, speed: float) -> Floats:
-        """Sound of one run in the voice `name`, [samples], within -1 and 1."""
+        """Sound of one run in the voice `name`, [samples], mostly within -1 and 1."""
