@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgewise.core.errors import InvalidRequest, ModelNotFound, QueueFull
+from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, QueueFull
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
 from edgewise.models.files import ModelFiles
 from edgewise.models.manifest import Role
@@ -36,7 +36,8 @@ from edgewise.pipeline.look import MOST_CHARACTERS, words
 from edgewise.pipeline.media import MOST, MediaDesk
 from edgewise.pipeline.model import Models, ServedEncoder, ServedModel
 from edgewise.pipeline.pressure import Pressure
-from edgewise.pipeline.prompt import encode_input
+from edgewise.pipeline.prompt import answer_budget, encode_input
+from edgewise.pipeline.receipts import MediumReceipt
 from edgewise.pipeline.recent import RecentInputs
 from edgewise.pipeline.state import open_state
 from edgewise.pipeline.task import ChatInput, Task
@@ -319,6 +320,24 @@ async def test_a_picture_is_where_the_template_puts_it(
     assert found.media[0].tokens == len(covered)
     if model.template is not None:
         cast("ChatTemplate", model.template).close()
+
+
+def test_a_prompt_that_is_too_long_names_the_share_of_pictures() -> None:
+    medium = MediumReceipt(
+        of=PARAM,
+        kind="image",
+        width=9,
+        height=9,
+        seen_width=9,
+        seen_height=9,
+        frames=1,
+        every_s=None,
+        tokens=4000,
+        bounded_by=None,
+    )
+    asked = replace(task(fake_model(max_context=4096), "x", attachments=()), media=(medium,))
+    with pytest.raises(ContextLengthExceeded, match="4000 of its tokens are media.*max_image_pixels"):
+        answer_budget(asked, 5000)
 
 
 async def test_a_marker_that_is_no_special_token_is_text_in_a_message(tmp_path: Path) -> None:

@@ -188,6 +188,8 @@ def answer_budget(task: Task, prompt_tokens: int) -> int:
     if prompt_tokens + (asked or 1) > context:
         answer = "" if asked is None else f" and {asked} are asked for as the answer"
         remedy = "" if asked is None else " or lower max_tokens"
+        seen = sum(medium.tokens for medium in task.media)
+        remedy += f"; {seen} of its tokens are media, of which max_image_pixels makes pictures smaller" if seen else ""
         raise ContextLengthExceeded(
             f"This model's context is {context} tokens, but '{where}' has {prompt_tokens} tokens{answer}. "
             f"Shorten '{where}'{remedy}.",
