@@ -84,13 +84,13 @@ class EngineSettings(Section):
     )
     encoder_cache_bytes: Bytes = Field(
         default=128 << 20,
-        description="Memory of the device for what pictures, film and sound in prompts were encoded to, for each loaded model that "
-        "takes them; one of them must fit.",
+        description="Memory of the device for what pictures, film and sound in prompts were encoded to, for each loaded model "
+        "that takes them; one of them must fit.",
     )
     media_bytes: Bytes = Field(
         default=256 << 20,
-        description="Bytes of decoded pictures, film and sound that the requests in work on one model may hold in all; one more is "
-        "answered 429.",
+        description="Bytes of decoded pictures, film and sound that the requests in work on one model may hold in all; one more "
+        "is answered 429.",
     )
     threads: PositiveInt | None = Field(default=None, description="CPU threads for kernels; unset takes all cores.")
     prefix_cache: bool = Field(default=True, description="Reuse the KV pages of equal beginnings of prompts.")
