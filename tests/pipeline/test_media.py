@@ -336,7 +336,7 @@ def test_a_prompt_that_is_too_long_names_the_share_of_pictures() -> None:
         bounded_by=None,
     )
     asked = replace(task(fake_model(max_context=4096), "x", attachments=()), media=(medium,))
-    with pytest.raises(ContextLengthExceeded, match="4000 of its tokens are media.*max_image_pixels"):
+    with pytest.raises(ContextLengthExceeded, match=r"4000 of its tokens are media.*max_image_pixels"):
         answer_budget(asked, 5000)
 
 
