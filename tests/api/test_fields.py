@@ -83,10 +83,8 @@ async def test_ignored_completion_fields_are_listed(name: str) -> None:
 
 
 REFUSED: list[tuple[str, Any]] = [
-    ("audio", {"voice": "alloy", "format": "wav"}),
     ("function_call", {"name": "f"}),
     ("functions", [{"name": "f"}]),
-    ("modalities", ["text", "audio"]),
     ("moderation", {"model": "m"}),
     ("reasoning_effort", "high"),
     ("verbosity", "low"),

@@ -49,10 +49,8 @@ CHAT_IGNORED = frozenset(
 )
 
 CHAT_REFUSED: Mapping[str, Refusal] = {
-    "audio": Refusal("no model here speaks in a chat", never),
     "function_call": Refusal("it is the old form of 'tool_choice': use that", one_of("none", "auto")),
     "functions": Refusal("it is the old form of 'tools': use that", empty),
-    "modalities": Refusal("a chat answers in text only", one_of(["text"])),
     "moderation": Refusal("no moderation model is run", never),
     "reasoning_effort": Refusal("no model here has a setting for it", one_of("none")),
     "verbosity": Refusal("no model here has a setting for it", one_of("medium")),

@@ -73,6 +73,23 @@ class ApiMetrics:
             "Time that a transcription took over the length of its sound",
             buckets=RTF_BUCKETS,
         )
+        self.first_audio = one.histogram(
+            "chat_first_audio_seconds", "From a request to the first sound of its spoken answer"
+        )
+        self.speaking_factor = one.histogram(
+            "chat_speech_real_time_factor",
+            "Time that a spoken answer took over the length of its sound",
+            buckets=RTF_BUCKETS,
+        )
+        self.playback_gap = one.histogram(
+            "chat_playback_gap_seconds", "Longest time in which a spoken answer had nothing to play"
+        )
+        self.speech_first = one.histogram(
+            "speech_first_sound_seconds", "From a request for speech to the samples of its first sentence"
+        )
+        self.speech_factor = one.histogram(
+            "speech_real_time_factor", "Computing time of speech over its length", buckets=RTF_BUCKETS
+        )
         self.prompt_tokens = one.counter("prompt_tokens", "Prompt tokens of answered requests", ("model",))
         self.completion_tokens = one.counter("completion_tokens", "Tokens of answers", ("model",))
         self.engine_up = one.gauge("engine_up", "1 if the engine is ready", ("model",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -14,6 +15,7 @@ from edgewise.api.parse import Caller, chat_task, completion_task
 from edgewise.api.responses import json_response
 from edgewise.api.schemas import ChatBody, CompletionBody, validate
 from edgewise.api.shapes import ChatShape, CompletionShape
+from edgewise.api.spoken import SpokenShape, SpokenWriter, voice_of
 from edgewise.api.writers import ChoicesWriter
 from edgewise.pipeline.model import ModelCard, unknown_model
 
@@ -49,7 +51,15 @@ def v1_router(deps: ApiDependencies) -> APIRouter:
 
 async def prepare_chat(deps: ApiDependencies, body: dict[str, Any], caller: Caller) -> Prepared:
     checked = validate(ChatBody, body)
-    task, form = chat_task(checked, await deps.models.open(checked.model, keep_alive_s=checked.keep_alive), caller)
+    voice, format = voice_of(checked)
+    model = await deps.models.open(checked.model, keep_alive_s=checked.keep_alive)
+    task, form = chat_task(checked, model, caller)
+    if voice is not None and format is not None:
+        return Prepared(
+            task=replace(task, voice=voice),
+            form=form,
+            write=lambda run, created: SpokenWriter(deps, run, SpokenShape(run, form, created), form, format),
+        )
     return Prepared(
         task=task, form=form, write=lambda run, created: ChoicesWriter(run, ChatShape(run, form, created), form)
     )
@@ -79,5 +89,6 @@ def _model(model: ModelCard) -> dict[str, Any]:
             "chat": model.chat,
             "loaded": model.loaded,
             "where": model.where,
+            "media": list(model.media),
         },
     }

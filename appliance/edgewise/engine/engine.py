@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from edgewise.core.errors import ConstraintFailed, EdgewiseError, InvalidRequest
+from edgewise.core.errors import ConstraintFailed, EdgewiseError, InvalidRequest, UnsupportedField
 from edgewise.core.log import get_logger
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.chunking import key_of
@@ -90,6 +90,12 @@ class Engine:
                 raise InvalidRequest(
                     f"The prompt has token id {token}: ids run from 0 to {self.info.vocab_size - 1}.", param="prompt"
                 )
+        if request.speech is not None:
+            raise UnsupportedField(
+                f"'modalities' asks for sound, and the model '{self.info.model}' answers in text alone: ask one that speaks "
+                "(Qwen2.5-Omni), or have the text spoken by /v1/audio/speech.",
+                param="modalities",
+            )
         self._check_media(request)
         sequence = self._scheduler.add(request)
         if request.constraint is not None:

@@ -24,6 +24,7 @@ from edgewise.engine.messages import (
 from edgewise.engine.pictures.merge import PictureMerger
 from edgewise.engine.pictures.request import DiffuseChunk
 from edgewise.engine.request import TokenChunk, TokenLogprobs
+from edgewise.engine.speech import joined
 from edgewise.engine.transport import FrameWriter
 
 MAX_FRAME_TOKENS = 2048
@@ -58,8 +59,10 @@ class ChunkMerger:
         if chunk.logprobs is not None:
             self._logprobs.setdefault(name, []).extend(chunk.logprobs)
         before = self._last.get(name)
-        # Statistics come with some chunks only; merging must not lose them.
-        self._last[name] = chunk if before is None or chunk.stats is not None else replace(chunk, stats=before.stats)
+        if before is not None:
+            # Statistics and sound come with some chunks only; merging must not lose them.
+            chunk = replace(chunk, stats=chunk.stats or before.stats, sound=joined(before.sound, chunk.sound))
+        self._last[name] = chunk
 
     def take(self, max_tokens: int = MAX_FRAME_TOKENS) -> tuple[TokenChunk, ...]:
         """Remove and return the oldest chunks, together at most `max_tokens`; a chunk that is longer is split."""

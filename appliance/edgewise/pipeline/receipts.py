@@ -134,6 +134,23 @@ class MediumReceipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpokenReceipt:
+    """How an answer was spoken (`engine.speech.SpeechStats`): `first_audio_ms` is the time from the request to the first sound,
+    None where there was none; `real_time_factor` the time that speaking took over the length of the sound; `worst_gap_ms` and
+    `gaps` what a listener missed who plays all that is there. With `cut`, it is longer than the Talker may speak."""
+
+    voice: str
+    first_audio_ms: float | None
+    speech_ms: float
+    real_time_factor: float
+    worst_gap_ms: float
+    gaps: int
+    chunks: int
+    codec_tokens: int
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """What a request cost: bytes over the link, money, and energy of this device in joules (None where its power is unknown).
 
@@ -174,12 +191,14 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextReceipt(Receipt):
-    """`sampling` holds the values in force, the model's recommendations included; `media` is what was seen of each picture."""
+    """`sampling` holds the values in force, the model's recommendations included; `media` is what was seen of each picture,
+    `speech` how the answer was spoken, if it was."""
 
     stages: tuple[StageReceipt, ...]
     seed: int
     sampling: Mapping[str, float]
     media: tuple[MediumReceipt, ...] = ()
+    speech: SpokenReceipt | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +247,24 @@ def generate_receipt(
         handed_tokens=sum(one.handed_tokens for one in known) if known else None,
         handed_bytes=sum(one.handed_bytes for one in known) if known else None,
         handed_form="+".join(sorted({one.handed_form for one in known if one.handed_form})) or None,
+    )
+
+
+def spoken_receipt(stats: RequestStats | None) -> SpokenReceipt | None:
+    """None for an answer that was not spoken."""
+    told = None if stats is None else stats.speech
+    if told is None:
+        return None
+    return SpokenReceipt(
+        voice=told.voice,
+        first_audio_ms=None if told.first_audio_s is None else _ms(told.first_audio_s),
+        speech_ms=_ms(told.speech_s),
+        real_time_factor=round(told.real_time_factor, 4),
+        worst_gap_ms=_ms(told.worst_gap_s),
+        gaps=told.gaps,
+        chunks=told.chunks,
+        codec_tokens=told.codec_tokens,
+        cut=told.cut,
     )
 
 

@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from edgewise.core.errors import EngineFault
+from edgewise.core.errors import EngineFault, InvalidRequest
 from edgewise.core.privacy import Privacy
 from edgewise.engine.api import TokenStream
 from edgewise.engine.request import GenerateRequest, RequestStats, TokenChunk
+from edgewise.engine.speech import Speech
 from edgewise.pipeline.hooks.hooks import Hooks, Passage
 from edgewise.pipeline.plan import Demand, Plan, Planner
 from edgewise.pipeline.prompt import EncodedInput, answer_budget, encode_input
 from edgewise.pipeline.receipt_store import Outcome
-from edgewise.pipeline.receipts import Pace, TextReceipt, Usage, generate_receipt
+from edgewise.pipeline.receipts import Pace, TextReceipt, Usage, generate_receipt, spoken_receipt
 from edgewise.pipeline.run_base import RunBase, errand_of, raise_reported
 from edgewise.pipeline.seeds import draw_seed, normalize_seed, sequence_seed
 from edgewise.pipeline.structured.hold import hold
@@ -65,7 +66,7 @@ class _Sequence:
         if chunk.stats is not None:
             self._stats, self._ended = chunk.stats, chunk.finish is not None
         raise_reported(chunk)
-        return self.text.feed(chunk.tokens, chunk.logprobs, chunk.finish)
+        return self.text.feed(chunk.tokens, chunk.logprobs, chunk.finish, chunk.sound)
 
 
 class Run(RunBase[Task, _Sequence, TextChunk]):
@@ -137,6 +138,7 @@ class Run(RunBase[Task, _Sequence, TextChunk]):
                 generate_receipt(self.plan.decision("generate"), stats, self._cached_tokens(), pace),
             ),
             media=self.task.media,
+            speech=spoken_receipt(stats[0]) if len(stats) == 1 else None,
             warnings=(*self.task.warnings, *self._warnings()),
         )
 
@@ -182,10 +184,17 @@ async def start_run(
 
     Raises:
         ContentRefused, HookFailed: A hook refuses the prompt, or failed.
-        InvalidRequest: A value out of range; ContextLengthExceeded: the prompt does not fit.
+        InvalidRequest: A value out of range, or a spoken answer that hooks were to read.
+        ContextLengthExceeded: The prompt does not fit.
         QueueFull, EngineUnavailable: The engine takes no more, or is not there.
     """
     task, passage = (task, None) if hooks is None else await hooks.admit(task)
+    if passage is not None and task.voice is not None:
+        raise InvalidRequest(
+            "Answers are read by hooks here, which cannot hear what is said: ask for text alone, or have it spoken by "
+            "/v1/audio/speech.",
+            param="modalities",
+        )
     work = await _work_out(task)
     task, prompts = work.task, work.prompts
     plan = await planner.plan(errand_of(task), [_demand(task, work.requests)])
@@ -243,7 +252,7 @@ def _demand(task: Task, requests: list[GenerateRequest]) -> Demand:
         upload_bytes=sum(4 * len(request.prompt) for request in requests),
         needs_tokens=any(one.constraint is not None or one.sampling.top_logprobs is not None for one in requests),
         allowed=task.allowed,
-        media=bool(requests[0].media),
+        media=bool(requests[0].media) or task.voice is not None,
     )
 
 
@@ -277,6 +286,7 @@ def _requests(task: Task, encoded: EncodedInput, seed: int, constraint: str | No
                     constraint=constraint,
                     shared=task.privacy >= Privacy.SITE,
                     media=encoded.media,
+                    speech=None if task.voice is None else Speech(voice=task.voice, seed=sequence_seed(seed, answer)),
                 )
             )
     return requests

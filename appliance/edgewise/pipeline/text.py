@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgewise.engine.request import FinishReason, TokenLogprobs
+from edgewise.engine.speech import Sound
 from edgewise.pipeline.detokenize import Detokenizer
 from edgewise.pipeline.model import Tokenizer
 from edgewise.pipeline.stops import StopScanner
@@ -65,6 +66,7 @@ class TextChunk:
         stop: The stop string that ended the answer; on the last piece only.
         tool_calls: Pieces of tool calls, in order; their text is not part of `text`, but their tokens are among `shown`.
         parts: `text` and `tool_calls` in the order in which they were written; empty where the text comes first.
+        sound: What is said next, of an answer that is spoken as well; its text has been told before.
     """
 
     sequence: int
@@ -76,6 +78,7 @@ class TextChunk:
     tool_calls: tuple[ToolCallDelta, ...] = ()
     stop: str | None = None
     parts: tuple[str | ToolCallDelta, ...] = ()
+    sound: Sound | None = None
 
     @property
     def ordered(self) -> tuple[str | ToolCallDelta, ...]:
@@ -145,12 +148,14 @@ class TextAssembler:
         tokens: Sequence[int],
         logprobs: Sequence[TokenLogprobs] | None = None,
         finish: FinishReason | None = None,
+        sound: Sound | None = None,
     ) -> TextChunk | None:
         """Take tokens; return what can be shown now, None for nothing.
 
         Args:
             tokens: Next tokens. With finish "stop" the last one is the stop token, which is not shown.
             logprobs: One per token.
+            sound: That came with them; passed on.
         """
         visible = len(tokens) - (finish == "stop")
         found: list[Found] = []
@@ -171,7 +176,7 @@ class TextAssembler:
         shown = tuple(self._settle(last=finish is not None))
         parts = [piece if isinstance(piece, str) else self._delta(piece) for piece in found]
         text = "".join(part for part in parts if isinstance(part, str))
-        if not (found or shown or consumed or finish):
+        if not (found or shown or consumed or finish or sound):
             return None
         offset, self._told = self._told, self._told + len(text)
         called = finish == "stop" and self._calls is not None and self._calls.calls > 0 and not self._calls.inside
@@ -185,6 +190,7 @@ class TextAssembler:
             tool_calls=tuple(part for part in parts if not isinstance(part, str)),
             parts=in_order(parts),
             stop=None if self._scanner.found is None else self._scanner.pattern,
+            sound=sound,
         )
 
     def _read(self, text: str) -> list[Found]:

@@ -15,22 +15,15 @@ from edgewise.models.omni.loading import load_code2wav
 from edgewise.models.tiny import local_files
 from edgewise.models.weights.open import open_weights
 
-AUDIO, IMAGE, VIDEO, AUDIO_START, AUDIO_END, SEEN_START, SEEN_END = range(290, 297)
-TEXT_START, TEXT_END, TEXT_PAD = 297, 298, 299
-VOCABULARY, CODES = 300, 72
+WORDS = 290
+"""Ids of text; those of markers follow."""
+AUDIO, IMAGE, VIDEO, AUDIO_START, AUDIO_END, SEEN_START, SEEN_END = range(WORDS, WORDS + 7)
+MARKERS = 10
+CODES = 72
 CODEC_PAD, CODEC_START, CODEC_END = 72, 73, 74
 WIDTH = 64
 VOICES = ("Ann", "Ben")
 _ROPE = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
-_PLACES = {
-    "audio_token_index": AUDIO,
-    "image_token_index": IMAGE,
-    "video_token_index": VIDEO,
-    "audio_start_token_id": AUDIO_START,
-    "audio_end_token_id": AUDIO_END,
-    "vision_start_token_id": SEEN_START,
-    "vision_end_token_id": SEEN_END,
-}
 _DECODER = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -41,10 +34,21 @@ _DECODER = {
 }
 
 
-def config() -> Any:
+def config(words: int = WORDS, spoken: int = 4096) -> Any:
+    """`spoken`: context of the Talker."""
+    names = (
+        "audio_token_index",
+        "image_token_index",
+        "video_token_index",
+        "audio_start_token_id",
+        "audio_end_token_id",
+        "vision_start_token_id",
+        "vision_end_token_id",
+    )
+    places = {name: words + at for at, name in enumerate(names)}
     text = {
         **_DECODER,
-        "vocab_size": VOCABULARY,
+        "vocab_size": words + MARKERS,
         "hidden_size": WIDTH,
         "intermediate_size": 112,
         "tie_word_embeddings": False,
@@ -71,15 +75,16 @@ def config() -> Any:
     }
     talker = {
         **_DECODER,
-        **_PLACES,
+        **places,
         "vocab_size": 80,
         "embedding_size": WIDTH,
         "hidden_size": 48,
+        "max_position_embeddings": spoken,
         "head_dim": 16,
         "intermediate_size": 72,
-        "tts_text_start_token_id": TEXT_START,
-        "tts_text_end_token_id": TEXT_END,
-        "tts_text_pad_token_id": TEXT_PAD,
+        "tts_text_start_token_id": words + 7,
+        "tts_text_end_token_id": words + 8,
+        "tts_text_pad_token_id": words + 9,
         "tts_codec_start_token_id": CODEC_START,
         "tts_codec_end_token_id": CODEC_END,
         "tts_codec_pad_token_id": CODEC_PAD,
@@ -116,7 +121,7 @@ def config() -> Any:
             "text_config": text,
             "audio_config": audio,
             "vision_config": vision,
-            **_PLACES,
+            **places,
             "position_id_per_seconds": 25,
         },
         talker_config=talker,
@@ -124,10 +129,10 @@ def config() -> Any:
     )
 
 
-def small_omni() -> Any:
+def small_omni(words: int = WORDS, spoken: int = 4096) -> Any:
     """In float32, norms and biases away from their trivial values."""
     torch.manual_seed(5)
-    model = Qwen2_5OmniForConditionalGeneration(config())
+    model = Qwen2_5OmniForConditionalGeneration(config(words, spoken))
     model.train(False)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -141,15 +146,15 @@ def small_omni() -> Any:
             if parameter.dim() > 1:  # sound that is heard, and frames that depend on their neighbours
                 gain = 0.5 if "conv_post" in name else 1.0
                 parameter.normal_(0, gain / parameter[0].numel() ** 0.5)
-    model.speaker_map = voices()
+    model.speaker_map = voices(words)
     return model
 
 
-def voices() -> dict[str, dict[str, Any]]:
+def voices(words: int = WORDS) -> dict[str, dict[str, Any]]:
     made = torch.Generator().manual_seed(9)
     return {
         name: {
-            "bos_token": TEXT_START,
+            "bos_token": words + 7,
             "cond": torch.randn(1, 8, generator=made),
             "ref_mel": torch.randn(1, 30 + 8 * at, 8, generator=made),
         }
@@ -160,7 +165,7 @@ def voices() -> dict[str, dict[str, Any]]:
 def folder(model: Any, path: Path) -> ModelFiles:
     """The model as `save_pretrained` writes it, with its voices."""
     model.save_pretrained(path)
-    torch.save(voices(), path / "spk_dict.pt")
+    torch.save(model.speaker_map, path / "spk_dict.pt")
     return local_files(path)
 
 

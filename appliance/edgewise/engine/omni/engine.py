@@ -62,7 +62,7 @@ class OmniEngine:
         fresh = replace(request, output=(), salt=f"{request.salt}/spoken/{request.id}", shared=False)
         self._stages.add(fresh)
         try:
-            self._thinker.add(fresh)
+            self._thinker.add(replace(fresh, speech=None))
         except BaseException:
             self._stages.remove(request.id)
             raise
@@ -88,7 +88,8 @@ class OmniEngine:
                 self._wait(_IDLE_S)
             return chunks + self._sounds(sound) + self._ends()
         began = self._now()
-        chunks += [self._told(chunk) for chunk in self._thinker.step()]
+        told = [self._told(chunk) for chunk in self._thinker.step()]
+        chunks += [chunk for chunk in told if chunk.tokens or chunk.finish is not None]
         now = self._now()
         self._saved = min(self._saved + AUDIO_SHARE * (now - began), 1.0)
         while self._saved > 0:
@@ -113,9 +114,12 @@ class OmniEngine:
         answer = self._stages.get(chunk.request_id)
         if answer is None:
             return chunk
+        if chunk.finish == "stop":  # its last token ends the answer, and comes when all has been said
+            answer.text_end = replace(chunk, offset=chunk.offset + len(chunk.tokens) - 1, tokens=chunk.tokens[-1:])
+            return replace(chunk, tokens=chunk.tokens[:-1], finish=None)
         answer.written = chunk.offset + len(chunk.tokens)
-        if chunk.finish in ("stop", "length"):
-            answer.text_end = replace(chunk, offset=answer.written, tokens=(), logprobs=None)
+        if chunk.finish == "length":
+            answer.text_end = replace(chunk, offset=answer.written, tokens=())
             return replace(chunk, finish=None)
         if chunk.finish is not None:
             self._stages.remove(chunk.request_id)
