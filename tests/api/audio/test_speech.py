@@ -135,6 +135,18 @@ def test_the_receipt_is_kept_and_comes_in_a_header_when_asked(service: Asked) ->
     assert refused.status_code == 400
 
 
+def test_the_metrics_count_what_was_spoken(service: Asked) -> None:
+    def count(name: str) -> float:
+        text = httpx.get(f"{service.url}/metrics", timeout=30).text
+        return float(text.split(f"\nedgewise_{name}_count ")[1].splitlines()[0])
+
+    names = ("speech_first_sound_seconds", "speech_real_time_factor")
+    before = [count(name) for name in names]
+    assert service.post(input="Yes.").status_code == 200
+    assert service.post(input="Yes.", voice="nobody").status_code == 400
+    assert [count(name) for name in names] == [one + 1 for one in before]
+
+
 def test_speed_changes_the_length(service: Asked) -> None:
     plain, fast = (len(exact(service, "One two three four.", speed=speed)) for speed in (1.0, 2.0))
     assert abs(plain - 2 * fast) <= 4 * STEP

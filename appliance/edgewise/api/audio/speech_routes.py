@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from fastapi import APIRouter, Request
@@ -19,6 +20,7 @@ from edgewise.api.parse import Caller
 from edgewise.api.schemas import validate
 from edgewise.api.sse import EventStream, attended
 from edgewise.models.media.sound_out import MEDIA_TYPES, SoundFormat
+from edgewise.pipeline.receipt_store import Outcome
 from edgewise.pipeline.speech import SpeechRun, SpeechTask, Spoken, start_speech
 
 SPEECH: Final = "/v1/audio/speech"
@@ -102,8 +104,17 @@ async def _begin(deps: ApiDependencies, context: RequestContext, asked: _Asked) 
     assert record is not None
     record.stream, record.model = not asked.whole, asked.task.model.name
     clock = deps.clock.monotonic
-    run = await start_speech(asked.task, clock=clock, hooks=deps.hooks, on_end=deps.receipts.ended)
+    run = await start_speech(asked.task, clock=clock, hooks=deps.hooks, on_end=partial(_ended, deps))
     deps.requests.attach(record, run)
     first = await run.receive()
     assert first is not None
     return run, first
+
+
+def _ended(deps: ApiDependencies, outcome: Outcome) -> None:
+    """Keep the receipt, and the figures of what was spoken to its end."""
+    deps.receipts.ended(outcome)
+    if outcome.fault is None and outcome.first_s is not None:
+        (stage,) = outcome.receipt["stages"]
+        deps.metrics.speech_first.observe(outcome.first_s)
+        deps.metrics.speech_factor.observe(stage["speak_ms"] / stage["speech_ms"])
