@@ -1,8 +1,9 @@
 """A relay between a foreign client and the service: it counts what really crossed the wire, by route and status.
 
-It changes two things, which a test report must say: the model's name in a JSON body (suites ask for models of their makers),
-and the API key (suites bring an invented one). For suites of servers that need neither, it adds the prefix /v1 and a model's name
-where they are missing. Bodies and streams pass unchanged otherwise.
+It changes three things, which a test report must say: the model's name in a JSON body (suites ask for models of their makers),
+the API key (suites bring an invented one), and a `timeout` that no machine could keep: to ask for an answer within a nanosecond
+is to ask for a 504. For suites of servers that need neither, it adds the prefix /v1 and a model's name where they are missing.
+Bodies and streams pass unchanged otherwise.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
+from typing import Any
 
 import httpx
 import uvicorn
@@ -29,6 +31,8 @@ _HOP = frozenset(
 )
 _IDS = re.compile(r"(?<=/)(resp|file|batch|msg)[-_][A-Za-z0-9]+")
 _MODEL_PATH = re.compile(r"^/v1/models/gpt-[^/]*$")
+SHORTEST_S = 60
+"""Seconds that a request is given at least."""
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 
 
@@ -114,7 +118,8 @@ class Relay:
         return _MODEL_PATH.sub(f"/v1/models/{self.model}", path)
 
     def _with_model(self, body: bytes) -> bytes:
-        """The body with our model's name, if it is a JSON object that names one, or should."""
+        """The body with our model's name, if it is a JSON object that names one, or should; and without a time limit that is
+        shorter than any answer."""
         try:
             parsed = json.loads(body)
         except ValueError:
@@ -123,7 +128,11 @@ class Relay:
             return body
         named = isinstance(parsed.get("model"), str)
         missing = self._add_model and parsed.get("model") is None
-        return json.dumps(parsed | {"model": self.model}).encode() if named or missing else body
+        changes: dict[str, Any] = {"model": self.model} if named or missing else {}
+        timeout = parsed.get("timeout")
+        if isinstance(timeout, (int, float)) and timeout is not True and 0 < timeout < SHORTEST_S:
+            changes["timeout"] = SHORTEST_S
+        return json.dumps(parsed | changes).encode() if changes else body
 
 
 async def _pieces(answer: httpx.Response) -> AsyncIterator[bytes]:

@@ -49,8 +49,10 @@ def test_the_relay_names_our_model_takes_the_key_away_and_counts(echo: str) -> N
         answer = httpx.post(f"{relay.url}/v1/chat/completions", json=sent, headers={"authorization": "Bearer x"})
         assert answer.json() == {"model": "tiny", "messages": []}
         assert answer.headers["x-key"] == "none"
+        hasty = httpx.post(f"{relay.url}/v1/chat/completions", json={"model": "gpt-9", "timeout": 5e-324})
+        assert hasty.json() == {"model": "tiny", "timeout": 60}
         assert httpx.post(f"{relay.url}/v1/responses/resp_12ab/fault", content=b"no json").status_code == 500
-    assert relay.requests == 2
+    assert relay.requests == 3
     assert relay.server_errors == 1
     assert relay.seen["POST", "/v1/responses/{resp}/fault", 500] == 1
     assert "no json" in relay.faults[0]
