@@ -26,7 +26,9 @@ class Form(str, Enum):
 
 
 def transcribe(
-    file: Annotated[Path, typer.Argument(help="WAV, FLAC, MP3, Ogg, M4A, MP4, WebM, AAC or AIFF.")],
+    file: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="WAV, FLAC, MP3, Ogg, M4A, MP4, WebM, AAC or AIFF.")
+    ],
     model: Annotated[str | None, typer.Option(help="A model for it; by default the first that is installed.")] = None,
     language: Annotated[str | None, typer.Option(help="Code of what is spoken, as `de`; found out without.")] = None,
     prompt: Annotated[str | None, typer.Option(help="What the text could have begun with: names and style.")] = None,

@@ -157,6 +157,8 @@ def test_the_command_writes_what_is_said(url: str, clip: Clip, tmp_path: Path) -
     assert words(said) == clip.text
     told = json.loads(edgewise(tmp_path, "transcribe", str(clip.path), "--url", url, "--json"))
     assert told["edgewise"]["model"] == MODEL
+    with pytest.raises(RuntimeError, match="does not exist"):
+        edgewise(tmp_path, "transcribe", str(tmp_path / "nothing.wav"), "--url", url)
 
 
 def test_fields_are_those_of_openais_document_and_the_extensions() -> None:
