@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
-from edgewise.models.speech.normalize import normalize
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgewise.models.speech.normalize import DASH, MARKS, normalize
 from edgewise.models.speech.numbers import cardinal, fraction, ordinal, year
+from edgewise.models.speech.sentences import sentences
 
 SAID = {
     # numbers
@@ -115,3 +120,18 @@ def test_numbers_of_any_length_are_words() -> None:
         "five eighths",
         "seven over one hundred",
     ]
+
+
+@given(st.text(max_size=300) | st.text(alphabet="aA1.,:/-$%#@'x \n", max_size=300))
+@settings(max_examples=200, deadline=None)
+def test_whatever_is_written_becomes_words_and_marks(text: str) -> None:
+    said, unspoken = sentences(text)
+    for sentence in said:
+        assert sentence.clauses
+        for clause in sentence.clauses:
+            assert clause.words == " ".join(clause.words.split())
+            assert re.fullmatch(r"[^\W\d_]+[\w' -]*", clause.words.lstrip("'")), clause.words
+            assert not any(one.isdigit() for one in clause.words)
+            assert clause.mark == "" or clause.mark in MARKS + DASH
+        assert sentence.clauses[-1].mark in tuple(".!?")
+    assert set(unspoken) <= set(text)

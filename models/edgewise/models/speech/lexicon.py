@@ -26,6 +26,7 @@ _BEFORE_FLAP: Final = frozenset("AIOWYiu\u00e6\u0251\u0259\u025b\u026a\u0279\u02
 _HISSING: Final = frozenset("sz\u0283\u0292\u02a7\u02a4")
 _VOICELESS: Final = frozenset("ptkf\u03b8")
 _SHORTEST_PART: Final = 3
+_LONGEST: Final = 40
 _PREFIXES: Final = (
     "counter",
     "under",
@@ -64,6 +65,8 @@ class Lexicon:
             part: The word's part in its sentence, as the dictionary calls it: "VERB", "NOUN", "ADJ", "VBD", "None".
         """
         word = word.strip("'-") or word
+        if len(word) > _LONGEST:  # no word: the rules' time grows with the square of its length
+            return "".join(self.pronounce(word[at : at + _LONGEST]) for at in range(0, len(word), _LONGEST))
         found = self._known(word, part)
         if found is not None:
             return found

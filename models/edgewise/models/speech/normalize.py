@@ -30,7 +30,7 @@ _POWERS: Final = re.compile(
 )
 _HEAD: Final = re.compile(r"^\s*(?:#{1,6}\s+|>\s+|[-*+\N{BULLET}]\s+)+")
 _ADDRESS: Final = re.compile(
-    r"(?:https?://|www\.)[^\s<>\"]*[\w/]|[\w.+-]+@[\w-]+(?:\.[\w-]+)+|\b[a-z0-9-]+(?:\.[a-z0-9-]+)*\."
+    r"(?:https?://|www\.)[^\s<>\"]*[\w/]|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+|(?<![\w.-])[a-z0-9-]+(?:\.[a-z0-9-]+)*\."
     r"(?:com|org|net|edu|gov|io|dev|ai|de|uk|eu)\b(?:/[^\s<>\"]*[\w/])?"
 )
 _ADDRESS_WORDS: Final = {
@@ -105,7 +105,7 @@ def _address(found: re.Match[str]) -> str:
 def _separated(text: str) -> str:
     """Letters apart from digits where they make no number together: "B2B", "MP3", "COVID-19"."""
     text = re.sub(r"(?<=[A-Za-z])-(?=\d)", " ", text)
-    text = re.sub(r"(?<![\d.,])([A-Za-z]+)(?=\d)", r"\1 ", text)
+    text = re.sub(r"(?<![A-Za-z\d.,])([A-Za-z]+)(?=\d)", r"\1 ", text)
     return re.sub(r"(?<=[A-Za-z] )(\d+)(?=[A-Z])", r"\1 ", text)
 
 

@@ -174,6 +174,7 @@ _DAY: Final = r"(0?[1-9]|[12]\d|3[01])"
 RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...]] = tuple(
     (re.compile(expression), read)
     for expression, read in (
+        (r"\d{22,}", lambda found: f" {spelled(found[0])} "),
         (rf"\b(\d{{4}})-(0[1-9]|1[0-2])-{_DAY}\b(?!-)", _iso_date),
         (rf"\b(0?[1-9]|1[0-2])/{_DAY}/(\d{{4}})\b", _us_date),
         (rf"\b({MONTH}) {_DAY}(?:st|nd|rd|th)?(?!\d|[.:]\d)(?:,? (\d{{4}})\b)?", _month_day),
