@@ -33,6 +33,33 @@ _DECODER = {
     "rope_parameters": _ROPE,
 }
 
+_DIT = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "head_dim": 16,
+    "emb_dim": 16,
+    "block_size": 8,
+    "look_ahead_layers": [1],
+    "look_backward_layers": [0, 2],
+    "num_embeds": CODES,
+    "mel_dim": 8,
+    "enc_emb_dim": 8,
+    "enc_dim": 8,
+    "enc_channels": [16, 16, 16, 16, 48],
+    "enc_attention_channels": 8,
+    "enc_se_channels": 8,
+    "dropout": 0.0,
+}
+_VOCODER = {
+    "mel_dim": 8,
+    "upsample_initial_channel": 16,
+    "upsample_rates": [5, 3],
+    "upsample_kernel_sizes": [11, 7],
+    "resblock_kernel_sizes": [3, 7],
+    "resblock_dilation_sizes": [[1, 3, 5], [1, 3, 5]],
+}
+
 
 def config(words: int = WORDS, spoken: int = 4096) -> Any:
     """`spoken`: context of the Talker."""
@@ -90,32 +117,6 @@ def config(words: int = WORDS, spoken: int = 4096) -> Any:
         "tts_codec_pad_token_id": CODEC_PAD,
         "tts_codec_mask_token_id": 76,
     }
-    dit = {
-        "hidden_size": 32,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 2,
-        "head_dim": 16,
-        "emb_dim": 16,
-        "block_size": 8,
-        "look_ahead_layers": [1],
-        "look_backward_layers": [0, 2],
-        "num_embeds": CODES,
-        "mel_dim": 8,
-        "enc_emb_dim": 8,
-        "enc_dim": 8,
-        "enc_channels": [16, 16, 16, 16, 48],
-        "enc_attention_channels": 8,
-        "enc_se_channels": 8,
-        "dropout": 0.0,
-    }
-    vocoder = {
-        "mel_dim": 8,
-        "upsample_initial_channel": 16,
-        "upsample_rates": [5, 3],
-        "upsample_kernel_sizes": [11, 7],
-        "resblock_kernel_sizes": [3, 7],
-        "resblock_dilation_sizes": [[1, 3, 5], [1, 3, 5]],
-    }
     return Qwen2_5OmniConfig(
         thinker_config={
             "text_config": text,
@@ -125,7 +126,7 @@ def config(words: int = WORDS, spoken: int = 4096) -> Any:
             "position_id_per_seconds": 25,
         },
         talker_config=talker,
-        token2wav_config={"dit_config": dit, "bigvgan_config": vocoder},
+        token2wav_config={"dit_config": _DIT, "bigvgan_config": _VOCODER},
     )
 
 
