@@ -1,5 +1,5 @@
-"""The enabled hooks, and one request on its way through them. `pipeline.run` and `pipeline.pictures` alone call this: every
-request for texts or pictures goes this way."""
+"""The enabled hooks, and one request on its way through them. Every request for texts, vectors, pictures or speech goes this
+way, by the module of the pipeline that carries it out."""
 
 from __future__ import annotations
 
