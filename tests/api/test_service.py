@@ -106,7 +106,15 @@ async def test_the_models() -> None:
         1_800_000_000,
         "edgewise",
     )
-    about = {"aliases": ["starter"], "context": 4096, "digest": DIGEST, "chat": True, "loaded": True, "where": "local"}
+    about = {
+        "aliases": ["starter"],
+        "context": 4096,
+        "digest": DIGEST,
+        "chat": True,
+        "loaded": True,
+        "where": "local",
+        "media": [],
+    }
     assert shown["edgewise"] == about
     assert (await api.get("/v1/models/starter")).json() == shown
 
