@@ -41,6 +41,8 @@ _TOGETHER: Final = 16
 """Texts that are computed together, unless lengths set them apart."""
 _ON_CARD: Final = 8
 """Pictures that are labelled together on a card, which takes hardly longer for all of them; the CPU takes them one by one."""
+_SHARE: Final = 2
+"""The pool gives a model half of what it can use beyond its needs: so much must be named for a climb to find room."""
 _PICTURES: Final = 16
 """That wait at most: each is held decoded, in up to 12 MB. Their sizes differ, so each is computed alone, as sentences are."""
 
@@ -112,7 +114,7 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
         config = replace(config, max_running=together, options={**ladder_options(store, manifest), **options})
     return ReadEncoder(
         config=config,
-        needs=Needs(minimal=needs, full=needs + int(climb / REFUSE_MARK) + 1 if climb else needs, context=0),
+        needs=Needs(minimal=needs, full=needs + _SHARE * int(climb / REFUSE_MARK + 1), context=0),
         created=manifest.installed_seconds,
         face=face,
     )
