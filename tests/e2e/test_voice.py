@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from edgewise.cli.voice_sound import read_wav, write_wav
+from edgewise.cli.voice_files import read_wav, write_wav
 from edgewise.cli.voice_talk import begins_with
 from edgewise.core.errors import InvalidRequest
 from tests.api.harness import until

@@ -101,7 +101,7 @@ def _session(system: str | None, voice_name: str | None, language: str | None) -
 
 async def _run(where: _Where, options: TalkOptions, ends: _Ends, as_json: bool) -> None:
     from edgewise.cli.voice_client import open_session
-    from edgewise.cli.voice_sound import FileSink, write_wav
+    from edgewise.cli.voice_files import FileSink, write_wav
     from edgewise.cli.voice_talk import Talk
     from edgewise.cli.voice_view import summary_data, summary_text
 
@@ -133,7 +133,8 @@ def _hint(options: TalkOptions, ends: _Ends) -> str:
 
 def _open_ends(ends: _Ends, stack: contextlib.ExitStack) -> tuple[Source, Sink]:
     """Devices are closed with the stack. Raises `NoSound`, `NotFound`, `InvalidRequest`."""
-    from edgewise.cli.voice_sound import FileSink, FileSource, Loudspeaker, Microphone, find_device
+    from edgewise.cli.voice_files import FileSink, FileSource
+    from edgewise.cli.voice_sound import Loudspeaker, Microphone, find_device
 
     source: Source
     sink: Sink

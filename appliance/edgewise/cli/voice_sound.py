@@ -1,26 +1,22 @@
-"""Where a voice session's sound comes from and goes to: a microphone and a speaker (PortAudio), or WAV files at their pace."""
+"""Where a voice session's sound comes from and goes to: a microphone and a speaker, through PortAudio."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
-import wave
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from edgewise.core.errors import EdgewiseError, InvalidRequest, NotFound
-from edgewise.core.files import translate_os_errors
-from edgewise.pipeline.voice.sound import WIDTH, Pace, Resampler
+from edgewise.pipeline.voice.sound import WIDTH, Resampler
 
 if TYPE_CHECKING:
     import sounddevice
 
 RATE: Final = 24_000
 """Of the session, in both directions."""
-_BLOCK_S: Final = 0.02
+BLOCK_S: Final = 0.02
 _LATENCY_S: Final = 0.05
 """Of devices: what a busy machine can keep up with, and is hardly heard as a delay."""
 _WAITING: Final = 100
@@ -70,109 +66,6 @@ def level(samples: bytes) -> float:
 
     values = np.frombuffer(samples, dtype="<i2").astype(np.float32)
     return float(np.sqrt(np.mean(values * values)) / 32768) if values.size else 0.0
-
-
-# --- files -----------------------------------------------------------------------------------------------------------------
-
-
-class FileSource:
-    """A WAV file as if it were spoken now, then silence."""
-
-    overflows = 0
-
-    def __init__(self, path: Path) -> None:
-        self._samples = read_wav(path)
-        self.ended_at: float | None = None
-
-    async def blocks(self) -> AsyncIterator[bytes]:
-        size = int(RATE * _BLOCK_S) * WIDTH
-        begun, number = time.monotonic(), 0
-        while True:
-            block = self._samples[number * size : (number + 1) * size]
-            if len(block) < size and self.ended_at is None:
-                self.ended_at = time.monotonic()
-            yield block.ljust(size, b"\0")
-            number += 1
-            await asyncio.sleep(max(0.0, begun + number * _BLOCK_S - time.monotonic()))
-
-
-class FileSink:
-    """Keeps what a speaker would have played, and knows when it would have been heard."""
-
-    underflows = 0
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._pace = Pace(0.0)
-        self._item: str | None = None
-        self._start = 0
-
-    @property
-    def playing(self) -> bool:
-        return self._pace.playing(time.monotonic())
-
-    @property
-    def samples(self) -> bytes:
-        return b"".join(self._pieces)
-
-    def play(self, item_id: str, samples: bytes) -> None:
-        if item_id != self._item:
-            self._item, self._pace, self._start = item_id, Pace(0.0), len(self.samples)
-        self._pieces.append(samples)
-        self._pace.sent(len(samples) / WIDTH / RATE, time.monotonic())
-
-    def stop(self) -> tuple[str, int] | None:
-        if self._item is None or not self.playing:
-            return None
-        played_s = self._pace.played_s(time.monotonic())
-        self._pieces = [self.samples[: self._start + int(played_s * RATE) * WIDTH]]
-        item, self._item = self._item, None
-        return item, int(played_s * 1000)
-
-
-def read_wav(path: Path) -> bytes:
-    """The samples of a file at `RATE`, its channels mixed to one.
-
-    Raises:
-        InvalidRequest: It is no WAV file of 16-bit samples.
-    """
-    import numpy as np
-
-    try:
-        with _open(path, "rb") as content, wave.open(content) as file:
-            width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
-            frames = file.readframes(file.getnframes())
-    except (wave.Error, EOFError) as error:
-        raise InvalidRequest(f"{path} is no WAV file: {error or 'it is cut'}.", param="--file") from error
-    if width != WIDTH:
-        raise InvalidRequest(
-            f"{path} has samples of {8 * width} bits: 16 are read. `ffmpeg -i FILE -c:a pcm_s16le OUT.wav` converts it.",
-            param="--file",
-        )
-    values = np.frombuffer(frames[: len(frames) // (WIDTH * channels) * WIDTH * channels], dtype="<i2")
-    mixed = values.reshape(-1, channels).astype(np.int32).mean(axis=1).astype("<i2").tobytes()
-    resampler = Resampler(rate, RATE)
-    return resampler.feed(mixed) + resampler.flush()
-
-
-def _open(path: Path, mode: str) -> IO[bytes]:
-    """Raises `NotFound` or `StorageError`."""
-    try:
-        with translate_os_errors("open", path):
-            return path.open(mode)
-    except OSError as error:
-        raise NotFound(f"{path} cannot be opened: {(error.strerror or str(error)).lower()}.") from error
-
-
-def write_wav(path: Path, samples: bytes) -> None:
-    with _open(path, "wb") as content, wave.open(content, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(WIDTH)
-        file.setframerate(RATE)
-        file.writeframes(samples)
-
-
-# --- devices ---------------------------------------------------------------------------------------------------------------
 
 
 def load_sounddevice() -> Any:
@@ -295,7 +188,7 @@ class Microphone:
             sd,
             lambda: sd.RawInputStream(
                 samplerate=rate,
-                blocksize=int(rate * _BLOCK_S),
+                blocksize=int(rate * BLOCK_S),
                 device=index,
                 channels=1,
                 dtype="int16",
@@ -341,7 +234,7 @@ class Loudspeaker:
             sd,
             lambda: sd.RawOutputStream(
                 samplerate=self._rate,
-                blocksize=int(self._rate * _BLOCK_S),
+                blocksize=int(self._rate * BLOCK_S),
                 device=index,
                 channels=1,
                 dtype="int16",

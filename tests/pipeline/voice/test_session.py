@@ -201,6 +201,31 @@ async def test_what_is_not_committed_is_bounded() -> None:
         await talk.session.append(silence(0.9))
 
 
+async def test_a_turn_is_forgotten_when_turns_are_found_otherwise() -> None:
+    async with _talk() as talk:
+        talk.models.hear.clear()
+        await talk.session.append(speech(0.5) + silence(0.2))
+        await until(lambda: talk.models.transcribed)
+        await talk.session.configure(replace(talk.session.options, turns=None))
+        assert talk.models.cancelled == 1
+        talk.models.hear.set()
+        await talk.session.append(speech(0.3))
+        await talk.session.commit()
+        await until(lambda: "Transcribed" in talk.heard.kinds())
+    assert talk.models.transcribed == [speech(0.3)]
+
+
+async def test_what_was_taken_is_kept_nowhere() -> None:
+    async with _talk(turns=None) as talk:
+        for _ in range(50):
+            for _ in range(20):
+                await talk.session.append(silence(0.01))
+            await talk.session.clear()
+    listening = talk.session._listening
+    assert len(listening._arrivals) == 0
+    assert listening._sound.seconds == 0
+
+
 async def test_a_turn_of_the_greatest_length_is_ended_and_answered() -> None:
     async with _talk(max_seconds=1) as talk:
         await talk.session.append(speech(1.5))

@@ -180,7 +180,7 @@ class Connection:
         body = validate(schemas.SessionUpdate, received)
         schemas.refuse(body.session, "session")
         configuration = self._configuration.updated(body.session)
-        self.session.configure(configuration.options)
+        await self.session.configure(configuration.options)
         self._configuration = configuration
         await self._outbox.put(self._session_event("session.updated"))
 

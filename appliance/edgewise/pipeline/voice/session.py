@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,9 +16,10 @@ from typing import Any, Final
 from edgewise.core.errors import Conflict, EdgewiseError, EngineFault, InvalidRequest
 from edgewise.core.log import get_logger
 from edgewise.core.patience import end_task
-from edgewise.models.vad.spans import FRAME, RATE, Span
+from edgewise.models.vad.spans import RATE
 from edgewise.pipeline.voice.answer import Answer, AnswerOptions
 from edgewise.pipeline.voice.conversation import Conversation, Item
+from edgewise.pipeline.voice.listening import Listening
 from edgewise.pipeline.voice.protocols import (
     Committed,
     Failed,
@@ -39,13 +39,10 @@ from edgewise.pipeline.voice.protocols import (
     VoiceModels,
     VoiceObserver,
 )
-from edgewise.pipeline.voice.sound import WIDTH, Resampler, SoundBuffer
-from edgewise.pipeline.voice.turns import Paused, Resumed, Started, Stopped, TurnDetector, TurnEvent, TurnOptions
+from edgewise.pipeline.voice.turns import Paused, Resumed, Started, Stopped, TurnEvent, TurnOptions
 
 log = get_logger(__name__)
 
-_UNHEARD_S: Final = 2.0
-"""Sound that may wait for the detector; whoever sends faster waits."""
 _PENDING: Final = 8
 """Turns that may wait for their transcription; the next one waits to be committed."""
 _ANSWER_TOKENS: Final = 512
@@ -72,13 +69,6 @@ class SessionOptions:
     text_only: bool = False
 
 
-@dataclass(slots=True)
-class _Guess:
-    """A transcription that began before its turn was over."""
-
-    task: asyncio.Task[Heard]
-
-
 class VoiceSession:
     """Args:
     max_seconds: Longest turn.
@@ -98,18 +88,14 @@ class VoiceSession:
         self._models = models
         self._tell = tell
         self._observer = observer
-        self._max_seconds = max_seconds
         self._clock = clock
         self._options = options
-        self._sound = SoundBuffer()
-        self._resampler = Resampler(options.input_rate, RATE)
-        self._detector = self._new_detector()
-        self._state = b""
-        self._arrivals: deque[tuple[int, float]] = deque()
-        self._news = asyncio.Event()
-        self._progress = asyncio.Event()
+        self._listening = Listening(
+            models, self._turn, turns=options.turns, rate=options.input_rate, max_seconds=max_seconds, clock=clock
+        )
         self._item_id = _id("item")
-        self._guess: _Guess | None = None
+        self._guess: asyncio.Task[Heard] | None = None
+        """A transcription that began before its turn was over."""
         self._hearing: dict[str, asyncio.Task[None]] = {}
         self._transcription: Heard | None = None
         self._dropped = 0
@@ -128,55 +114,34 @@ class VoiceSession:
 
     # --- what a caller does ------------------------------------------------------------------------------------------------
 
-    def configure(self, options: SessionOptions) -> None:
-        """What is in force from now on; a turn under way begins anew if how turns are found has changed.
+    async def configure(self, options: SessionOptions) -> None:
+        """What is in force from now on; a turn under way is forgotten if how turns are found has changed.
 
         Raises:
             InvalidRequest: The model that transcribes does not know the language; nothing has changed.
         """
         self._models.check(options.hints)
-        before, self._options = self._options, options
-        if options.input_rate != before.input_rate:
-            self._resampler = Resampler(options.input_rate, RATE)
-        if options.turns != before.turns:
-            self._restart()
+        self._options = options
+        if self._listening.configure(options.turns, options.input_rate):
+            await self._drop_guess()
 
     async def append(self, samples: bytes) -> None:
-        """Sound at the input's rate. Waits where the detector is behind.
-
-        Raises:
-            InvalidRequest: Without turn detection, more than the longest turn is waiting to be committed.
-        """
-        ready = self._resampler.feed(samples)
-        if self._options.turns is None and self._sound.seconds + len(ready) / WIDTH / RATE > self._max_seconds:
-            raise InvalidRequest(
-                f"'audio' makes the input buffer longer than {self._max_seconds:g} s, the limit of a turn "
-                "(`voice.max_turn_s`): commit or clear it first.",
-                param="audio",
-            )
-        self._sound.append(ready)
-        self._arrivals.append((self._sound.end, self._clock()))
-        self._news.set()
-        while self._options.turns is not None and self._sound.end - self._detector.position > _UNHEARD_S * RATE:
-            self._progress.clear()
-            await self._progress.wait()
+        """Sound at the input's rate. Raises as `Listening.append` does, and waits as it does."""
+        await self._listening.append(samples)
 
     async def commit(self) -> None:
         """End the turn here. Raises `InvalidRequest` if nothing was heard."""
-        start = self._detector.start
-        span = Span(self._sound.start if start is None else start, self._sound.end)
-        if span.end <= span.start:
+        samples = self._listening.take_turn()
+        if not samples:
             raise InvalidRequest(
                 "The input audio buffer is empty: append some audio before it is committed.", param="type"
             )
-        samples = self._sound.take(span)
-        self._restart()
         await self._drop_guess()
         await self._commit(samples)
 
     async def clear(self) -> None:
         """Forget what was heard and not committed."""
-        self._restart()
+        self._listening.restart()
         await self._drop_guess()
 
     def respond(self, options: SessionOptions | None = None) -> None:
@@ -212,13 +177,8 @@ class VoiceSession:
         await self._tell(ItemTruncated(self.conversation.truncate(item_id, end_ms)))
 
     async def run(self) -> None:
-        """Listen, until it is cancelled. Raises as the detector does: without it nothing is heard any more."""
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            if self._options.turns is not None:
-                await self._listen()
-            self._progress.set()
+        """Listen, until it is cancelled. Raises as `Listening.run` does."""
+        await self._listening.run()
 
     async def wait_answered(self) -> None:
         """Until no answer is under way, and its end has been told."""
@@ -230,44 +190,10 @@ class VoiceSession:
     async def aclose(self) -> None:
         """End all that runs; nothing is told any more."""
         guess, self._guess = self._guess, None
-        for task in (self._answering, None if guess is None else guess.task, *self._hearing.values()):
+        for task in (self._answering, guess, *self._hearing.values()):
             await end_task(task)
 
-    # --- listening ---------------------------------------------------------------------------------------------------------
-
-    def _new_detector(self) -> TurnDetector:
-        return TurnDetector(
-            self._options.turns or TurnOptions(), max_seconds=self._max_seconds, position=self._sound.end
-        )
-
-    def _restart(self) -> None:
-        """Find turns from here on; what was heard before is forgotten."""
-        self._detector = self._new_detector()
-        self._state = b""
-        self._sound.forget_before(self._sound.end)
-        self._progress.set()
-
-    async def _listen(self) -> None:
-        """Judge all whole frames that are there."""
-        while True:
-            detector = self._detector
-            count = (self._sound.end - detector.position) // FRAME
-            if not count:
-                return
-            samples = self._sound.take(Span(detector.position, detector.position + count * FRAME))
-            found, state = await self._models.probabilities(samples, self._state)
-            if detector is not self._detector:
-                continue  # committed or cleared meanwhile
-            self._state = state
-            for event in [event for probability in found for event in detector.feed(probability)]:
-                if detector is self._detector:
-                    await self._turn(event)
-            if detector is not self._detector:
-                continue
-            self._sound.forget_before(detector.needed)
-            while len(self._arrivals) > 1 and self._arrivals[1][0] <= detector.needed:
-                self._arrivals.popleft()
-            self._progress.set()
+    # --- turns --------------------------------------------------------------------------------------------------------
 
     async def _turn(self, event: TurnEvent) -> None:
         if isinstance(event, Started):
@@ -275,8 +201,7 @@ class VoiceSession:
             if self._options.interrupt:
                 await self._interrupt("turn_detected")
         elif isinstance(event, Paused):
-            samples = self._sound.take(event.span)
-            self._guess = _Guess(self._transcribe(samples))
+            self._guess = self._transcribe(self._listening.take(event.span))
         elif isinstance(event, Resumed):
             await self._drop_guess()
         else:
@@ -284,8 +209,8 @@ class VoiceSession:
 
     async def _stopped(self, event: Stopped) -> None:
         await self._tell(SpeechStopped(self._item_id, _ms(event.span.end), event.cut))
-        since = self._arrived(event.speech_end)
-        await self._commit(self._sound.take(event.span))
+        since = self._listening.arrived(event.speech_end)
+        await self._commit(self._listening.take(event.span))
         if not self._options.respond:
             return
         if self.answering:
@@ -295,14 +220,9 @@ class VoiceSession:
             return
         self._begin(self._options, since, asked=False)
 
-    def _arrived(self, position: int) -> float:
-        """When this sample was there."""
-        return next((when for end, when in self._arrivals if end >= position), self._clock())
-
     async def _drop_guess(self) -> None:
         guess, self._guess = self._guess, None
-        if guess is not None:
-            await end_task(guess.task)
+        await end_task(guess)
 
     # --- what was said -----------------------------------------------------------------------------------------------------
 
@@ -312,7 +232,7 @@ class VoiceSession:
             await asyncio.wait(set(self._hearing.values()), return_when=asyncio.FIRST_COMPLETED)
         guess, self._guess = self._guess, None
         item = Item(id=self._item_id, role="user", audio=True, status="in_progress")
-        task = guess.task if guess else self._transcribe(samples)
+        task = guess or self._transcribe(samples)
         self._item_id = _id("item")
         previous = self.conversation.add(item)
         self._hearing[item.id] = asyncio.create_task(self._hear(item, task), name=item.id)
