@@ -7,9 +7,9 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from edgewise.core.errors import EdgewiseError
-from edgewise.engine.messages import Message, Stop, ToService, decode_to_service
-from edgewise.engine.transport import FrameReader, FrameWriter, PeerClosed
+from edgewise.core.errors import EdgewiseError, EngineFault
+from edgewise.engine.messages import Message, Stop, ToService, apart, decode_to_service
+from edgewise.engine.transport import Frame, FrameReader, FrameWriter, PeerClosed, frame_of
 
 
 class Channel:
@@ -37,6 +37,8 @@ class Channel:
         self._writer = FrameWriter(sock)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writing = False
+        self._framing: asyncio.Future[Frame] | None = None
+        self._framed: Frame | None = None
 
     def __repr__(self) -> str:
         return f"Channel(open={self._loop is not None}, unsent={len(self._outgoing)})"
@@ -72,6 +74,9 @@ class Channel:
             self._loop.remove_writer(self._sock)
             self._loop = None
         self._outgoing.clear()
+        if self._framed is not None:
+            self._framed.close()
+            self._framed = None
         self._reader.close()
         self._writer.close()
         self._sock.close()
@@ -108,11 +113,36 @@ class Channel:
             except EdgewiseError as error:
                 self._on_unsent(self._taken, error)
 
-    def _next(self) -> Message | None:
-        if not self._outgoing:
+    def _next(self) -> Message | Frame | None:
+        """What is sent now. A message with large contents is made ready on a thread first; those behind it wait."""
+        if self._framed is not None:
+            frame, self._framed = self._framed, None
+            return frame
+        if not self._outgoing or self._framing is not None or self._loop is None:
             return None
         self._taken = self._outgoing.popleft()
-        return self._taken
+        if not apart(self._taken)[1]:
+            return self._taken
+        self._framing = self._loop.run_in_executor(None, frame_of, self._taken)
+        self._framing.add_done_callback(self._made_ready)
+        return None
+
+    def _made_ready(self, framing: asyncio.Future[Frame]) -> None:
+        self._framing = None
+        if framing.cancelled():
+            return
+        error = framing.exception()
+        if self._loop is None:  # closed meanwhile
+            if error is None:
+                framing.result().close()
+            return
+        if error is not None:
+            fault = error if isinstance(error, EdgewiseError) else EngineFault(f"A request cannot be sent: {error}.")
+            self._on_unsent(self._taken, fault)
+        else:
+            self._framed = framing.result()
+        if not self._writing:
+            self._write()
 
     def _lose(self, error: EdgewiseError) -> None:
         self.close()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -26,6 +27,8 @@ from edgewise.engine.speech import Speech
 from edgewise.models.multimodal.media import Media
 
 T = TypeVar("T")
+LARGE_BYTES = 1 << 20
+"""Contents of this size are sent beside their message."""
 PageAction = Literal["held", "export", "import", "adopt", "forget"]
 PageForm = Literal["exact", "int4"]
 """Of pages on their way: as they are stored, or rounded to 4 bits (`engine.tiers.int4`)."""
@@ -384,6 +387,22 @@ _to_service: msgspec.msgpack.Decoder[ToService] = msgspec.msgpack.Decoder(ToServ
 
 def encode(message: Message) -> bytes:
     return _encoder.encode(message)
+
+
+def apart(message: Message) -> tuple[Message, tuple[bytes, ...]]:
+    """A message without its large contents, and these, which are sent beside it: nobody copies them to encode them."""
+    if isinstance(message, Submit) and sum(len(one.content) for one in message.media) >= LARGE_BYTES:
+        bare = tuple(replace(one, content=b"") for one in message.media)
+        return msgspec.structs.replace(message, media=bare), tuple(one.content for one in message.media)
+    return message, ()
+
+
+def together(message: T, contents: Sequence[bytes]) -> T:
+    """The reverse of `apart`; raises `ProtocolError` if the contents are not this message's."""
+    if not isinstance(message, Submit) or len(contents) != len(message.media):
+        raise ProtocolError(f"{len(contents)} contents on the engine socket belong to no message.")
+    media = tuple(replace(one, content=content) for one, content in zip(message.media, contents, strict=True))
+    return msgspec.structs.replace(message, media=media)
 
 
 def decode_to_engine(payload: bytes) -> ToEngine:

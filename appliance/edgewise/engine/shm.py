@@ -15,8 +15,8 @@ from edgewise.engine.messages import ProtocolError
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
-def seal(payload: bytes) -> int:
-    """Copy a payload into a sealed memfd and return its descriptor, which the caller closes.
+def seal(*parts: bytes) -> int:
+    """Copy a payload, part by part, into a sealed memfd and return its descriptor, which the caller closes.
 
     Raises:
         OutOfMemory: The system gives no memory or no descriptor for it.
@@ -24,13 +24,18 @@ def seal(payload: bytes) -> int:
     try:
         descriptor = os.memfd_create("edgewise-payload", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
-        raise OutOfMemory(f"No shared memory for a message of {len(payload)} bytes: {error.strerror}.") from error
+        raise OutOfMemory(
+            f"No shared memory for a message of {sum(map(len, parts))} bytes: {error.strerror}."
+        ) from error
     try:
-        _write_all(descriptor, payload)
+        for part in parts:
+            _write_all(descriptor, part)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     except OSError as error:
         os.close(descriptor)
-        raise OutOfMemory(f"No shared memory for a message of {len(payload)} bytes: {error.strerror}.") from error
+        raise OutOfMemory(
+            f"No shared memory for a message of {sum(map(len, parts))} bytes: {error.strerror}."
+        ) from error
     return descriptor
 
 

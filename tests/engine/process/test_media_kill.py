@@ -10,11 +10,10 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from edgewise.core.errors import InvalidRequest
+from edgewise.core.errors import InvalidRequest, PayloadTooLarge
+from edgewise.engine import messages, transport
 from edgewise.engine.client import EngineClient
-from edgewise.engine.messages import Submit, encode
 from edgewise.engine.request import GenerateRequest
-from edgewise.engine.transport import MAX_INLINE
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.families import read_layout
 from edgewise.models.multimodal.layout import Layout
@@ -30,6 +29,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
     return tiny_llava(tmp_path_factory.mktemp("llava"))
 
 
+@pytest.fixture(autouse=True)
+def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "LARGE_BYTES", 1000)
+
+
 @pytest_asyncio.fixture
 async def client(files: ModelFiles) -> AsyncIterator[EngineClient]:
     made = EngineClient(config_of(files), timings=replace(QUICK, patience_s=60.0))
@@ -42,14 +46,14 @@ async def client(files: ModelFiles) -> AsyncIterator[EngineClient]:
 
 
 def request_of(files: ModelFiles, name: str) -> GenerateRequest:
-    """Its pictures are more than fits beside the socket's frames: they cross in shared memory."""
+    """Its pictures count as large: they cross in shared memory, beside the message."""
     layout: Layout | None = read_layout(files)
     assert layout is not None
     parts: list[Part] = []
     for index in range(PICTURES):
         parts += [[index, index + 1], shown(layout, index)]
     request = ask(name, [*parts, [7]], max_tokens=30)
-    assert len(encode(Submit.of(request))) > MAX_INLINE
+    assert len(messages.apart(messages.Submit.of(request))[1]) == PICTURES
     return request
 
 
@@ -75,12 +79,16 @@ def kill(client: EngineClient) -> bool:
     return True
 
 
-async def test_the_answer_goes_on(client: EngineClient, files: ModelFiles) -> None:
+async def test_the_answer_goes_on(client: EngineClient, files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.info is not None
     assert client.info.media == ("image",)
     request = request_of(files, "whole")
     with pytest.raises(InvalidRequest, match="its shape says"):
         await client.submit(replace(request, media=(replace(request.media[0], content=b""),)))
+    with monkeypatch.context() as patch:
+        patch.setattr(transport, "MAX_PAYLOAD", 50_000)
+        with pytest.raises(PayloadTooLarge, match="send fewer or smaller pictures"):
+            await client.submit(request)
     whole = await tokens_of(client, request, kill_at=None)
     assert len(whole) == 30
     assert (await client.stats()).encoder_cache_misses == PICTURES

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from edgewise.core.errors import EngineFault, InvalidRequest, PayloadTooLarge, Q
 from edgewise.engine import transport
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.messages import (
+    LARGE_BYTES,
     Cancel,
     Message,
     ProtocolError,
@@ -24,6 +26,7 @@ from edgewise.engine.messages import (
     Start,
     Submit,
     ToEngine,
+    apart,
     decode_to_engine,
     decode_to_service,
     encode,
@@ -39,13 +42,18 @@ from edgewise.engine.transport import (
     MAX_INLINE,
     MAX_PAYLOAD,
     MEMFD,
+    PARTS,
     VERSION,
+    Frame,
     FrameParser,
     FrameReader,
     FrameWriter,
+    Parts,
     PeerClosed,
+    frame_of,
 )
 from edgewise.models.files import ModelFiles
+from edgewise.models.multimodal.media import Media
 
 Pair = tuple[FrameWriter, FrameReader[ToEngine], socket.socket, socket.socket]
 
@@ -63,11 +71,11 @@ def pair() -> Iterator[Pair]:
     right.close()
 
 
-def send_all(writer: FrameWriter, *messages: Message) -> bool:
+def send_all(writer: FrameWriter, *messages: Message | Frame) -> bool:
     return writer.flush(iter_messages(deque(messages)))
 
 
-def iter_messages(waiting: deque[Message]) -> Callable[[], Message | None]:
+def iter_messages(waiting: deque[Message | Frame]) -> Callable[[], Message | Frame | None]:
     return lambda: waiting.popleft() if waiting else None
 
 
@@ -127,7 +135,7 @@ def test_only_payloads_above_the_limit_use_shared_memory() -> None:
 def test_a_full_socket_takes_the_rest_later(pair: Pair) -> None:
     writer, reader, *_ = pair
     messages = [Cancel(id=f"{number}" * 1000) for number in range(2000)]
-    waiting: deque[Message] = deque(messages)
+    waiting: deque[Message | Frame] = deque(messages)
     received: list[ToEngine] = []
     blocked = 0
     while not writer.flush(iter_messages(waiting)):
@@ -156,7 +164,7 @@ def test_a_side_that_dies_leaves_no_descriptor(survivor: str, descriptors: Calla
     left.setblocking(False)
     right.setblocking(False)
     writer, reader = FrameWriter(left), FrameReader(right, decode_to_engine)
-    waiting: deque[Message] = deque(Submit.of(request(20_000, str(number))) for number in range(2000))
+    waiting: deque[Message | Frame] = deque(Submit.of(request(20_000, str(number))) for number in range(2000))
     assert not writer.flush(iter_messages(waiting))
     reader.read()
     if survivor == "reader":
@@ -187,6 +195,60 @@ def test_a_message_too_large_is_refused_and_the_next_goes_through(
     assert send_all(writer, Cancel(id="b"))
     assert reader.read() == [Cancel(id="b")]
     assert descriptors() == before
+
+
+def with_media(contents: list[bytes]) -> Submit:
+    media = [
+        Media(kind="image", start=at, count=1, digest=b"d" * 32, content=content, shape=(len(content),))
+        for at, content in enumerate(contents)
+    ]
+    return Submit.of(replace(request(len(media)), media=tuple(media)))
+
+
+@pytest.mark.parametrize("contents", [[b"ab"], [b"", bytes(LARGE_BYTES)], [bytes([n]) * 400_000 for n in range(4)]])
+def test_contents_arrive_as_they_were_sent(pair: Pair, contents: list[bytes], descriptors: Callable[[], int]) -> None:
+    writer, reader, *_ = pair
+    before = descriptors()
+    message = with_media(contents)
+    assert bool(apart(message)[1]) == (sum(map(len, contents)) >= LARGE_BYTES)
+    assert send_all(writer, message, Cancel(id="b"))
+    arrived = [*(reader.read() or ()), *(reader.read() or ())]  # a read ends where a descriptor comes
+    assert arrived == [message, Cancel(id="b")]
+    assert send_all(writer, frame_of(message))
+    assert reader.read() == [message]
+    frame_of(message).close()
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        b"",
+        struct.pack("!Q", 0),
+        struct.pack("!Q", 1 << 40),
+        struct.pack("!QQ", 2, 1),
+        struct.pack("!QQQ", 2, 1, 3) + b"abc",
+        struct.pack("!QQQ", 2, 1, (1 << 64) - 1) + b"abc",
+        struct.pack("!QQQ", 2, 3, 3) + b"\xc1bcdef",
+    ],
+)
+def test_malformed_contents_are_a_typed_error(pair: Pair, shared: bytes, descriptors: Callable[[], int]) -> None:
+    writer, reader, *_ = pair
+    before = descriptors()
+    send_all(writer, Frame(HEADER.pack(MAGIC, VERSION, PARTS, len(shared)), seal(shared)))
+    with pytest.raises(ProtocolError):
+        reader.read()
+    assert descriptors() == before
+
+
+def test_contents_belong_to_a_message_that_has_as_many(pair: Pair) -> None:
+    writer, reader, *_ = pair
+    for message in (Cancel(id="a"), with_media([b"a"])):
+        payload = encode(message)
+        shared = struct.pack("!QQQQ", 3, len(payload), 1, 1) + payload + b"xy"
+        send_all(writer, Frame(HEADER.pack(MAGIC, VERSION, PARTS, len(shared)), seal(shared)))
+        with pytest.raises(ProtocolError, match="belong to no message"):
+            reader.read()
 
 
 @pytest.mark.parametrize(
@@ -264,7 +326,7 @@ def test_no_bytes_break_the_parser_or_the_decoder(data: bytes) -> None:
 def test_frames_do_not_depend_on_how_the_bytes_arrive(payloads: list[bytes], sizes: list[int]) -> None:
     stream = b"".join(HEADER.pack(MAGIC, VERSION, INLINE, len(payload)) + payload for payload in payloads)
     parser = FrameParser()
-    received: list[bytes] = []
+    received: list[bytes | Parts] = []
     position = turn = 0
     while position < len(stream):
         size = sizes[turn % len(sizes)]
