@@ -23,7 +23,7 @@ from edgewise.models.whisper.config import WhisperConfig
 from tests.accept.cards import GATE, climb, cuda_rung, details, faults, need_card, shown
 from tests.accept.line import Line, NotRun, Verdict, main, progress
 
-MODELS = ("minilm", "efficientnet-lite0", "whisper-tiny.en")
+MODELS = ("efficientnet-lite0", "minilm", "whisper-tiny.en")
 BASE = WhisperConfig(
     vocab_size=51865,
     width=512,
@@ -128,7 +128,7 @@ LINE = Line(
     bar="every candidate with its time or reason, the winner within the gate; no node of a card's rung on the CPU, "
     "TensorRT's missing library named",
     count=len(MODELS),
-    small=2,
+    small=1,
     measure=measure,
 )
 
