@@ -232,8 +232,12 @@ def _talker(fields: Fields, codes: int) -> TalkerConfig:
 
 
 def _dit(fields: Fields) -> DiTConfig:
+    """Older files call sizes by other names."""
     rope = Fields(fields.get("rope_parameters") or {}, fields.where)
-    width, layers = fields.size("hidden_size", fields.get("dim", 1024)), fields.size("num_hidden_layers", 22)
+    width, layers = (
+        fields.size("hidden_size", fields.get("dim", 1024)),
+        fields.size("num_hidden_layers", fields.get("depth", 22)),
+    )
     channels = _sizes(fields, "enc_channels", (256, 256, 256, 256, 768))
     speaker = SpeakerConfig(
         channels=channels,
@@ -249,7 +253,7 @@ def _dit(fields: Fields) -> DiTConfig:
     return DiTConfig(
         width=width,
         layers=layers,
-        heads=fields.size("num_attention_heads", 16),
+        heads=fields.size("num_attention_heads", fields.get("heads", 16)),
         head_dim=fields.size("head_dim", 64),
         inner=width * fields.size("ff_mult", 2),
         embedding=fields.size("emb_dim", 512),

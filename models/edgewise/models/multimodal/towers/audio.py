@@ -22,6 +22,8 @@ from edgewise.models.whisper.encoder import SoundLayers
 from edgewise.models.whisper.features import log_mel, mel_filters
 
 _TIMESCALE: Final = 10_000.0
+_SILENCE: Final = 2
+"""Frames after a recording whose samples reach into its last frame."""
 
 
 class AudioTower:
@@ -48,8 +50,8 @@ class AudioTower:
     def _encode(self, item: Media) -> torch.Tensor:
         samples = torch.frombuffer(bytearray(item.content), dtype=torch.float32).to(self._places.device)
         frames = feature_frames(len(samples))
-        spectrogram = log_mel(samples, self._filters, frames if self._config.window else 2 * self._config.positions)
-        return self.of_spectrogram(spectrogram, frames)
+        length = frames + _SILENCE if self._config.window else 2 * self._config.positions
+        return self.of_spectrogram(log_mel(samples, self._filters, length), frames)
 
     @torch.inference_mode()
     def of_spectrogram(self, spectrogram: torch.Tensor, frames: int) -> torch.Tensor:
