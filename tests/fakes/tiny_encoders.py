@@ -35,7 +35,7 @@ def make_encoder(folder: Path, family: str = "bert", *, pooling: str = "mean", *
         **options,
     }
     torch.manual_seed(3)
-    kind = {"bert": "Bert", "roberta": "Roberta"}[family]
+    kind = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}[family]
     network = getattr(transformers, f"{kind}Model")(
         getattr(transformers, f"{kind}Config")(**sizes), add_pooling_layer=False
     )

@@ -47,7 +47,7 @@ from edgewise.models.store import Store
 from edgewise.serving.encoders import read_encoder
 from tests.fakes.tiny_encoders import MAX_TOKENS, PROSE, WIDTH, encoder_files, expected, make_encoder
 
-FAMILIES = [("bert", "mean"), ("roberta", "mean"), ("bert", "cls")]
+FAMILIES = [("bert", "mean"), ("roberta", "mean"), ("xlm-roberta", "mean"), ("bert", "cls")]
 
 
 @pytest.fixture(scope="module")
