@@ -14,9 +14,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
+from edgewise.models.media.sound_out import wav_header
 from scripts.service import DeviceService
 from tests.e2e.service import edgewise, import_tiny, new_home, running
+from tests.models.multimodal.small import picture
 from tests.models.omni.tiny_omni import tiny_omni
 
 TIMEOUT_S = 120
@@ -95,6 +98,29 @@ def test_a_stream_has_transcript_and_sound_as_they_are_made(service: DeviceServi
     assert [choice["finish_reason"] for event in found for choice in event["choices"]][-1] == "length"
     first_sound = next(at for at, one in enumerate(audio) if "data" in one)
     assert any("transcript" in one for one in audio[:first_sound])
+
+
+def test_what_is_heard_and_seen_is_answered_in_speech(service: DeviceService) -> None:
+    tone = (8000 * np.sin(np.arange(16_000) / 9)).astype(np.int16).tobytes()
+    recording = {"type": "input_audio", "input_audio": {"data": encoded(wav(tone, 16_000)), "format": "wav"}}
+    out = io.BytesIO()
+    Image.fromarray(picture(120, 80)).save(out, "PNG")
+    shown = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded(out.getvalue())}"}}
+    content = [recording, shown, {"type": "text", "text": "what is this?"}]
+    response = ask(service, messages=[{"role": "user", "content": content}], **SPOKEN)
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    assert [(one["kind"], one["tokens"]) for one in answer["edgewise"]["media"]] == [("audio", 25), ("image", 12)]
+    assert answer["edgewise"]["speech"]["voice"] == "Ann"
+    assert answer["choices"][0]["message"]["audio"]["transcript"]
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def wav(samples: bytes, rate: int) -> bytes:
+    return wav_header(rate, len(samples) // 2) + samples
 
 
 @pytest.mark.parametrize(
