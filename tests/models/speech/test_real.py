@@ -10,14 +10,14 @@ import pytest
 from edgewise.models.speech import load
 from edgewise.models.speech.load import load_speaker
 from edgewise.models.store import Store
-from tests.e2e.speech import voice_store
+from tests.recordings import hearing_home
 
 SENTENCE = "The train to Boston leaves at 7:30 from platform nine."
 
 
 @pytest.fixture(scope="module")
 def store() -> Store:
-    return Store(voice_store())
+    return Store(hearing_home("kokoro", "piper-joe") / "models")
 
 
 def test_kokoro_speaks_with_the_dictionarys_sounds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
