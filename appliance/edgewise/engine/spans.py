@@ -23,6 +23,7 @@ class Spans:
         end: After the last placeholder.
         three: Whether positions are numbered in three dimensions.
         some_whole: Whether a medium's placeholders see each other in both directions.
+        next_position: Of the first token of the answer.
     """
 
     def __init__(self, media: Sequence[Media], length: int) -> None:
@@ -33,6 +34,7 @@ class Spans:
         self.some_whole = any(one.whole for one in media)
         self._length = length
         self._positions = rope_positions(length, media) if self.three else None
+        self.next_position = length if self._positions is None else int(self._positions.max()) + 1
 
     def __repr__(self) -> str:
         return f"Spans({len(self.media)} media up to {self.end})"
@@ -70,11 +72,6 @@ class Spans:
         first = max(start, self._length)
         later = np.arange(first, start + count, dtype=np.int64) - self._length + self.next_position
         return np.concatenate([inside, np.tile(later, (3, 1))], axis=1)
-
-    @property
-    def next_position(self) -> int:
-        """Of the first token of the answer."""
-        return self._length if self._positions is None else int(self._positions.max()) + 1
 
 
 NO_SPANS = Spans((), 0)
