@@ -84,6 +84,9 @@ def measure(count: int) -> Verdict:
             "load": os.getloadavg()[0],
             "silence_s": [round(one, 3) for one in silences],
             "first_sound_ms": [one.receipt["first_sound_ms"] for one in trials],
+            "transcription_ms": [one.receipt["transcription"]["total_ms"] for one in trials],
+            "first_token_ms": [_stage(one, "ttft_ms") for one in trials],
+            "answer_ms": [one.receipt["answer"]["total_ms"] for one in trials],
             "worst_gap_ms": max(one.receipt["worst_gap_ms"] for one in trials),
             "real_time_factor": [one.receipt["real_time_factor"] for one in trials],
             "xruns": sum(one.xruns for one in trials),
@@ -93,6 +96,10 @@ def measure(count: int) -> Verdict:
             "default_first_sound_ms": default.receipt["first_sound_ms"],
         },
     )
+
+
+def _stage(trial: Trial, name: str) -> Any:
+    return trial.receipt["answer"]["stages"][-1][name]
 
 
 def _trial(url: str, http: httpx.Client, sound: Pulse, question: Path, models: Mapping[str, str]) -> Trial:
