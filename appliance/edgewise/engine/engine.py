@@ -138,6 +138,11 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._live or self._outbox or self._writing_behind)
 
+    @property
+    def busy(self) -> bool:
+        """Whether any request is in work; `has_work` may be for pages that are written behind alone."""
+        return bool(self._live)
+
     def step(self) -> list[TokenChunk]:
         """Schedule, run, deliver. Returns the chunks of this step; an empty list when there is nothing to do."""
         plan = self._scheduler.schedule()

@@ -1,8 +1,8 @@
 """The engine of a model that answers in text and speech: a text engine is its Thinker, Talker and Code2Wav have turns beside it.
 
-Text goes first. While the Thinker has work, the other stages may use a share of the time that its steps take, saved up step by
-step: text is then written at least 1 / (1 + `AUDIO_SHARE`) as fast as without them, and waits for one turn of theirs at most.
-With no text to write they have the device to themselves.
+Text goes first. While the Thinker has work, the other stages may use a share of the time that its steps take; a turn that takes
+more is made up for by the next steps. Text is then written at least 1 / (1 + `AUDIO_SHARE`) as fast as without them, and waits
+for that share of a step and one turn at most. With no text to write they have the device to themselves.
 """
 
 from __future__ import annotations
@@ -81,25 +81,32 @@ class OmniEngine:
     def step(self) -> list[TokenChunk]:
         """See `EngineCore.step`."""
         chunks, self._outbox = self._outbox, []
-        if not self._thinker.has_work:
+        if not self._thinker.busy:
             self._saved = 0.0
+            if self._thinker.has_work:
+                chunks += self._think()
             did, sound = self._stages.turn()
             if not (did or chunks or any(answer.finished for answer in self._stages.answers)):
                 self._wait(_IDLE_S)
             return chunks + self._sounds(sound) + self._ends()
         began = self._now()
-        told = [self._told(chunk) for chunk in self._thinker.step()]
-        chunks += [chunk for chunk in told if chunk.tokens or chunk.finish is not None]
+        chunks += self._think()
         now = self._now()
-        self._saved = min(self._saved + AUDIO_SHARE * (now - began), 1.0)
+        self._saved += AUDIO_SHARE * (now - began)
         while self._saved > 0:
             did, sound = self._stages.turn()
             chunks += self._sounds(sound)
             if not did:
+                self._saved = 0.0
                 break
             took, now = self._now() - now, self._now()
             self._saved -= took
         return chunks + self._ends()
+
+    def _think(self) -> list[TokenChunk]:
+        """A step of the Thinker."""
+        told = [self._told(chunk) for chunk in self._thinker.step()]
+        return [chunk for chunk in told if chunk.tokens or chunk.finish is not None]
 
     def _sounds(self, sound: TokenChunk | None) -> list[TokenChunk]:
         """With the offset that text has reached, of which a chunk of sound says nothing new."""

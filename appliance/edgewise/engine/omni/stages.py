@@ -15,9 +15,10 @@ import torch
 from edgewise.core.errors import InvalidRequest
 from edgewise.engine.omni.answer import SAMPLING, Answer, MarkRows
 from edgewise.engine.omni.chunks import Chunking, Rates, Shape
-from edgewise.engine.request import GenerateRequest, TokenChunk
+from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Work
+from edgewise.engine.sequence import Sequence as Line
 from edgewise.engine.speech import Sound
 from edgewise.kernels.paging import PAGE_TOKENS, KVLayer
 from edgewise.models.multimodal.protocol import StepMedia
@@ -83,20 +84,30 @@ class SpeechStages:
         self._chunking = Chunking(shape, self._measured(shape))
 
     def _measured(self, shape: Shape) -> Rates:
-        """What the stages take with nothing beside them: one evaluation on a chunk of two blocks, and one sound of it."""
+        """What the stages take with nothing beside them: a token, an evaluation on a chunk of two blocks, and its sound."""
         blocks = 2 + shape.margin
         codes = torch.zeros(blocks * shape.block_tokens, dtype=torch.int64, device=self._table.device)
         condition = self._condition(next(iter(self.voices.values())))
         frames = torch.zeros(blocks * self.config.dit.block, self.config.dit.mels, device=self._table.device)
         times = torch.zeros((), device=self._table.device)
+        sequence = Line.of(
+            GenerateRequest(id="", prompt=(self.config.talker.codec_mask,), sampling=SamplingParams(max_tokens=1)),
+            arrival=0,
+            now=0.0,
+        )
+        sequence.pages = self._pages[:1]
+        row = StepMedia(torch.zeros(1, dtype=torch.int64, device=self._table.device), self._table[:1])
         for _ in range(2):  # the first one warms up
             began = self._now()
+            self._runner.run([Work(sequence, 0, 1, sample=True)], row)
+            drawn = self._now()
             with torch.inference_mode():
-                self._net.dit.velocity(frames, codes, condition, times, 0.0)
+                self._net.dit.velocity(frames, codes, condition, times, 0.0).cpu()
                 evaluated = self._now()
                 self._net.vocoder(frames).cpu()
-        seconds = self._net.evaluations * (evaluated - began) + self._now() - evaluated
-        return Rates(token_s=seconds / blocks / shape.block_tokens / 10, block_s=seconds / blocks)
+            ended = self._now()
+        seconds = self._net.evaluations * (evaluated - drawn) + ended - evaluated
+        return Rates(token_s=drawn - began, block_s=seconds / blocks)
 
     # --- answers ----------------------------------------------------------------------------------------------------------
 
