@@ -183,9 +183,9 @@ async def test_without_turn_detection_the_caller_ends_turns() -> None:
         await talk.session.commit()
         await until(lambda: "Transcribed" in talk.heard.kinds())
         assert not talk.session.answering
-        talk.session.respond()
+        await talk.session.respond()
         with pytest.raises(Conflict):
-            talk.session.respond()
+            await talk.session.respond()
         await talk.answered()
         with pytest.raises(InvalidRequest, match="empty"):
             await talk.session.commit()

@@ -243,7 +243,7 @@ class Connection:
         body = validate(schemas.ResponseCreate, received)
         if body.response is not None:
             schemas.refuse(body.response, "response")
-        self.session.respond(self._configuration.for_answer(body.response).options)
+        await self.session.respond(self._configuration.for_answer(body.response).options)
 
     async def _cancel_response(self, received: Mapping[str, Any]) -> None:
         await self.session.cancel(validate(schemas.ResponseCancel, received).response_id)

@@ -99,7 +99,7 @@ class VoiceSession:
         self._hearing: dict[str, asyncio.Task[None]] = {}
         self._transcription: Heard | None = None
         self._dropped = 0
-        self._interrupting = asyncio.Lock()
+        self._changing = asyncio.Lock()  # held while an answer is begun, or ended before its time
         self._answering: asyncio.Task[None] | None = None
         self._answer: Answer | None = None
 
@@ -144,17 +144,19 @@ class VoiceSession:
         self._listening.restart()
         await self._drop_guess()
 
-    def respond(self, options: SessionOptions | None = None) -> None:
+    async def respond(self, options: SessionOptions | None = None) -> None:
         """Begin an answer to the conversation as it stands, by other options than the session's where some are given.
 
         Raises:
             Conflict: One is under way.
         """
-        if self.answering:
-            raise Conflict(
-                "An answer is under way: wait for its 'response.done', or cancel it by 'response.cancel'.", param="type"
-            )
-        self._begin(options or self._options, self._clock(), asked=True)
+        async with self._changing:
+            if self.answering:
+                raise Conflict(
+                    "An answer is under way: wait for its 'response.done', or cancel it by 'response.cancel'.",
+                    param="type",
+                )
+            self._begin(options or self._options, self._clock(), asked=True)
 
     async def cancel(self, id: str | None) -> None:
         """End the answer under way. Raises `InvalidRequest` if there is none, or it has another id."""
@@ -184,7 +186,7 @@ class VoiceSession:
         """Until no answer is under way, and its end has been told."""
         if self._answering is not None:
             await asyncio.wait({self._answering})
-        async with self._interrupting:
+        async with self._changing:
             return
 
     async def aclose(self) -> None:
@@ -213,12 +215,13 @@ class VoiceSession:
         await self._commit(self._listening.take(event.span))
         if not self._options.respond:
             return
-        if self.answering:
-            await self._tell(
-                Failed(Conflict("The turn is not answered by itself: another answer is under way.", param="type"))
-            )
-            return
-        self._begin(self._options, since, asked=False)
+        async with self._changing:
+            if not self.answering:
+                self._begin(self._options, since, asked=False)
+                return
+        await self._tell(
+            Failed(Conflict("The turn is not answered by itself: another answer is under way.", param="type"))
+        )
 
     async def _drop_guess(self) -> None:
         guess, self._guess = self._guess, None
@@ -322,9 +325,8 @@ class VoiceSession:
 
     async def _interrupt(self, reason: str) -> None:
         """End the answer under way, and have what of it was not heard yet told to no model."""
-        async with self._interrupting:
-            task, self._answering = self._answering, None
-            await end_task(task)
+        async with self._changing:
+            await end_task(self._answering)
             if self._answer is not None:
                 await self._cut_short(self._answer, reason)
 
