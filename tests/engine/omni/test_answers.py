@@ -17,9 +17,15 @@ from edgewise.engine.omni.engine import OmniEngine
 from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
 from edgewise.engine.speech import Speech
 from edgewise.models.files import ModelFiles
+from edgewise.models.multimodal.families import read_layout
+from edgewise.models.multimodal.layout import place
+from edgewise.models.multimodal.media import Media
 from edgewise.models.omni.code2wav import noise
 from edgewise.models.omni.config import read_omni
-from tests.models.omni.small import VOICES, folder, small_omni
+from edgewise.models.omni.layout import OmniLayout
+from tests.models.omni.small import AUDIO, AUDIO_END, AUDIO_START, VOICES, folder, small_omni
+from tests.models.omni.test_thinker import heard_by
+from tests.models.omni.test_thinker import noise as noise_of
 
 PROMPT = (5, 17, 100, 42, 9, 250, 33)
 TOKENS = 9
@@ -89,18 +95,30 @@ def sound_of(chunks: Sequence[TokenChunk]) -> Any:
     return np.concatenate([np.frombuffer(chunk.sound.samples, np.int16) for chunk in chunks if chunk.sound])
 
 
+@pytest.mark.parametrize("heard", [False, True])
 def test_text_codes_and_sound_are_those_of_transformers(
-    both: tuple[Any, ModelFiles], monkeypatch: pytest.MonkeyPatch
+    both: tuple[Any, ModelFiles], monkeypatch: pytest.MonkeyPatch, heard: bool
 ) -> None:
-    """Greedily, with the same noise; the sound within 1 % of full scale, for it was made in chunks and rounded."""
+    """Greedily, with the same noise, after text alone and after a recording; the sound within 1 % of full scale, for it was made
+    in chunks and rounded."""
     model, files = both
-    chunks = run(engine_of(files, temperature=0.0), asked(voice="Ben"))["a"]
+    prompt: list[int] = list(PROMPT)
+    media: tuple[Media, ...] = ()
+    given: dict[str, Any] = {}
+    if heard:
+        layout, samples = read_layout(files), noise_of(0.8, 7)
+        assert isinstance(layout, OmniLayout)
+        (recording,) = layout.sound(samples, "audio").media
+        prompt = [5, AUDIO_START, *[AUDIO] * recording.count, AUDIO_END, 9, 250]
+        media = place(prompt, [recording], layout.placeholders)
+        given = heard_by([samples])
+    chunks = run(engine_of(files, temperature=0.0), asked(voice="Ben", prompt=tuple(prompt), media=media))["a"]
     dit = read_omni(files).dit
     monkeypatch.setattr(torch, "randn", lambda shape, **_: noise(dit, SEED, 0, shape[1])[None].clone())
     hook = model.talker.register_forward_pre_hook(_masked, with_kwargs=True)
     sequences, wave = model.generate(
-        torch.tensor([PROMPT]),
-        attention_mask=torch.ones(1, len(PROMPT), dtype=torch.long),
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
         speaker="Ben",
         thinker_max_new_tokens=TOKENS,
         thinker_do_sample=False,
@@ -109,9 +127,10 @@ def test_text_codes_and_sound_are_those_of_transformers(
         talker_max_new_tokens=60,
         talker_eos_token_id=[72, 74],
         talker_bad_words_ids=[[75], [76], [77], [78], [79]],
+        **given,
     )
     hook.remove()
-    assert text_of(chunks) == sequences[0, len(PROMPT) :].tolist()
+    assert text_of(chunks) == sequences[0, len(prompt) :].tolist()
     speech = chunks[-1].stats.speech  # type: ignore[union-attr]
     assert speech is not None
     own = sound_of(chunks)
