@@ -20,7 +20,7 @@ DICTIONARY: Final = "us_gold.json"
 MORE_WORDS: Final = "us_silver.json"
 RATE: Final = 24_000
 FIRST: Final = "jm_kumo"
-"""Of the packaged voices the one whose English is read back best (docs/speech.md)."""
+"""Of the packaged voices one of the two whose English is read back word for word (docs/speech.md)."""
 _LIMIT: Final = 200
 """Phonemes of one run. The network takes 510; so many take a third of the memory, and nobody waits for longer."""
 _FLAP: Final = str.maketrans({"\u027e": "T", "\u0294": "t"})
