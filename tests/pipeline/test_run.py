@@ -68,6 +68,7 @@ async def test_the_answer_comes_in_pieces_and_the_stage_is_accounted_for() -> No
         "ignored": ("user",),
         "warnings": (),
         "media": (),
+        "speech": None,
     }
     assert stage["precision"] == {"dtype": "float32", "kv_dtype": "int8", "quantize": "none"}
     assert (stage["stage"], stage["where"], stage["cached_tokens"], stage["restarts"]) == ("generate", "local", 0, 0)
