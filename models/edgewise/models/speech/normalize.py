@@ -22,7 +22,9 @@ _SAME: Final = {
 }  # fmt: skip
 _TABLE: Final = str.maketrans(_SAME)
 _NAMED: Final = frozenset(SYMBOLS)
-_WORD: Final = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*'?")
+_LETTER: Final = "[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff]"
+"""Of Latin script, accents included."""
+_WORD: Final = re.compile(rf"{_LETTER}+(?:['-]{_LETTER}+)*'?")
 
 _LINK: Final = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _POWERS: Final = re.compile(
@@ -58,13 +60,13 @@ def normalize(line: str) -> Reading:
     text = expand(text)
     text = _separated(text)
     for expression, read in RULES:
-        text = expression.sub(read, text)
+        text = expression.sub(lambda found: f" {read(found)} ", text)  # noqa: B023 - used at once
     return _words_and_marks(text)
 
 
 def _plain(line: str) -> str:
     """Characters with one meaning as one, and without the signs of Markdown."""
-    text = _HEAD.sub("", _LINK.sub(r"\1", line))
+    text = _HEAD.sub("", _LINK.sub(r"\1", unicodedata.normalize("NFC", line)))
     text = re.sub(r"(\*\*|__|``?`?)", "", text)
     text = re.sub(r"(?<!\w)([*_])(?=\S)([^*_]+)(?<=\S)\1(?!\w)", r"\2", text)
     text = _POWERS.sub(_power, _fractions(text)).translate(_TABLE)
@@ -85,7 +87,7 @@ def _fractions(text: str) -> str:
 
 def _power(found: re.Match[str]) -> str:
     exponent = unicodedata.normalize("NFKC", found[0])
-    return {"2": " squared", "3": " cubed"}.get(exponent, f" to the power of {exponent}")
+    return {"2": " squared ", "3": " cubed "}.get(exponent, f" to the power of {exponent} ")
 
 
 def _address(found: re.Match[str]) -> str:
@@ -116,11 +118,7 @@ def _words_and_marks(text: str) -> Reading:
     while at < len(text):
         word = _WORD.match(text, at)
         if word is not None:
-            spoken = _word(word[0])
-            if spoken is None:
-                unspoken.append(word[0])
-            else:
-                said.append(f" {spoken}")
+            said.append(f" {word[0]} ")
             at = word.end()
             continue
         mark = _mark(text[at])
@@ -132,14 +130,6 @@ def _words_and_marks(text: str) -> Reading:
     return Reading(_tidy("".join(said)), "".join(dict.fromkeys(unspoken)))
 
 
-def _word(word: str) -> str | None:
-    """A word that an English voice can read; a Greek letter by its name. None for other scripts."""
-    if len(word) == 1 and (name := unicodedata.name(word, "")).startswith("GREEK "):
-        return name.split("LETTER ")[-1].split(" WITH")[0].lower()
-    latin = all(unicodedata.name(one, "").startswith("LATIN ") for one in word if one.isalpha())
-    return word if latin else None
-
-
 def _mark(character: str) -> str | None:
     """What stands for a character between words; "" for what only separates them, None for what has no sound."""
     if character in MARKS or character == DASH:
@@ -148,6 +138,8 @@ def _mark(character: str) -> str | None:
         return ","
     if character in _NAMED:
         return f" {SYMBOLS[character]} "
+    if (name := unicodedata.name(character, "")).startswith("GREEK ") and " LETTER " in name:
+        return f" {name.split(' LETTER ')[1].split()[0].lower()} "
     if character == "/":
         return " slash "
     if (
