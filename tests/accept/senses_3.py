@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from edgewise.models.encoders.build import climb as climb_cpu
@@ -45,8 +46,13 @@ def cpu(models: Sequence[str]) -> tuple[list[str], list[str], dict[str, Any]]:
     from edgewise.models.store import Store
     from edgewise.serving.encoders import ladder_options
     from tests.e2e.service import PULL_TIMEOUT_S, edgewise, starter_home
+    from tests.recordings import librivox
 
     wrong, figures, found = [], [], {}
+    try:
+        recordings = librivox()[0].path.parent
+    except pytest.skip.Exception as reason:
+        raise NotRun(str(reason)) from reason
     home = starter_home()
     store = Store(home / "models")
     for name in models:
@@ -54,7 +60,7 @@ def cpu(models: Sequence[str]) -> tuple[list[str], list[str], dict[str, Any]]:
         edgewise(home, "models", "pull", name, timeout_s=PULL_TIMEOUT_S)
         manifest = store.manifest(name)
         with tempfile.TemporaryDirectory() as folder:
-            options = {**ladder_options(store, manifest), "store": folder}
+            options = {**ladder_options(store, manifest, recordings), "store": folder}
             order = place_of(1, options).order(store.resolve(name, manifest.info.role), manifest.info.role)
             record = climb_cpu(order, lambda stage, share: progress(f"{share:4.0%} {stage}"))
         found[name] = asdict(record)

@@ -6,7 +6,8 @@ import asyncio
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -16,12 +17,9 @@ from edgewise.core.errors import InvalidRequest
 from edgewise.core.settings import Settings, load_settings
 from edgewise.engine.machine import look
 from edgewise.models.encoders.record import CARD_ROLES, CandidateRecord, LadderRecord, read_ladders
-from edgewise.models.manifest import Manifest, Role
+from edgewise.models.manifest import Manifest
 from edgewise.models.store import Store
-from edgewise.serving.encoders import ladder_options
-
-_ROLES: Final[tuple[Role, ...]] = ("embeddings", "speech-to-text", "vision")
-"""Of encoders that have a ladder."""
+from edgewise.serving.encoders import LADDER_ROLES, ladder_options
 
 
 def encoders_command(
@@ -29,6 +27,12 @@ def encoders_command(
     measure: Annotated[
         bool, typer.Option("--measure", help="Build, judge and time the candidates now; without NAME of all encoders.")
     ] = False,
+    samples: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of recordings of speech: what an encoder that hears is measured with.", file_okay=False
+        ),
+    ] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -38,7 +42,7 @@ def encoders_command(
     shown: list[tuple[Manifest, list[LadderRecord]]] = []
     for manifest in _encoders(store, name):
         if measure:
-            _measure(settings, store, manifest)
+            _measure(settings, store, manifest, samples)
         shown.append((manifest, read_ladders(store.root, manifest.digest)))
     if as_json:
         print_json({"encoders": [_document(manifest, records) for manifest, records in shown]})
@@ -51,26 +55,29 @@ def encoders_command(
 
 def _encoders(store: Store, name: str | None) -> Iterator[Manifest]:
     if name is None:
-        yield from (it for it in store.manifests() if it.info.role in _ROLES)
+        yield from (it for it in store.manifests() if it.info.role in LADDER_ROLES)
         return
     manifest = store.manifest(name)
-    if manifest.info.role not in _ROLES:
+    if manifest.info.role not in LADDER_ROLES:
         raise InvalidRequest(
-            f"'{name}' is a model for {manifest.info.role}; those for {', '.join(_ROLES)} have a ladder.",
+            f"'{name}' is a model for {manifest.info.role}; those for {', '.join(LADDER_ROLES)} have a ladder.",
             param="name",
         )
     store.resolve(name, manifest.info.role)  # says what is wrong with it
     yield manifest
 
 
-def _measure(settings: Settings, store: Store, manifest: Manifest) -> None:
+def _measure(settings: Settings, store: Store, manifest: Manifest, samples: Path | None) -> None:
+    if manifest.info.role == "speech-to-text" and samples is None:
+        say(f"{manifest.name} is measured with recordings of speech: name a folder of some with --samples.")
+        return
     # Here: it brings ONNX Runtime along.
     from edgewise.models.encoders.build import climb
     from edgewise.models.encoders.rung import place_of
 
     threads = settings.engine.threads or len(os.sched_getaffinity(0))
     card = manifest.info.role in CARD_ROLES and asyncio.run(look(settings.engine.device)).cuda
-    place = place_of(threads, {**ladder_options(store, manifest), "card": "yes" if card else "no"})
+    place = place_of(threads, {**ladder_options(store, manifest, samples), "card": "yes" if card else "no"})
     files = store.resolve(manifest.name, manifest.info.role)
     climb(place.order(files, manifest.info.role), lambda stage, share: say(f"{share:4.0%} {stage}"))
 

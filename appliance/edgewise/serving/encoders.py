@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import distributions
 from importlib.resources import files as package_files
+from pathlib import Path
 from typing import Final, cast
 
 from edgewise.core.errors import BadModelFile, EngineUnavailable
@@ -28,12 +29,9 @@ from edgewise.serving.served import with_remedy
 
 ENCODER_ROLES: Final[tuple[Role, ...]] = ("embeddings", "ocr", "text-to-speech", "vad", "vision")
 """Of models that answer at once."""
-_SAMPLES: Final[Mapping[Role, tuple[str, str]]] = {
-    "embeddings": ("edgewise.pipeline", "gate_text.txt"),
-    "speech-to-text": ("edgewise.models.encoders", "speech"),
-    "vision": ("edgewise.models.vision", "photos"),
-}
-"""Package and name of the real inputs that an encoder is calibrated and judged with, for roles that have a ladder."""
+LADDER_ROLES: Final[tuple[Role, ...]] = ("embeddings", "speech-to-text", "vision")
+"""Of encoders that have a ladder. Texts are calibrated and judged with prose of our documentation, labels with photos among the
+model's own files, hearing with recordings that are given."""
 _GUESS: Final = 3
 _ROOM: Final = 128 << 20
 """Where nobody measured a model's memory: so many times its files, and this much more."""
@@ -102,7 +100,7 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
     except BadModelFile as error:
         raise with_remedy(error, name) from error
     climb = 0
-    if manifest.info.role in _SAMPLES:
+    if manifest.info.role in LADDER_ROLES:
         records = read_ladders(store.root, manifest.digest)
         card = machine.cuda and manifest.info.role in CARD_ROLES
         if not card and engine.device != "cpu":
@@ -143,16 +141,17 @@ def _runtimes() -> frozenset[str]:
     return frozenset(f"onnxruntime-{it}" for it in found)
 
 
-def ladder_options(store: Store, manifest: Manifest) -> Mapping[str, str]:
-    """What `models.encoders.rung.place_of` reads, for models that have a ladder."""
-    samples = _SAMPLES.get(manifest.info.role)
-    if samples is None:
+def ladder_options(store: Store, manifest: Manifest, samples: Path | None = None) -> Mapping[str, str]:
+    """What `models.encoders.rung.place_of` reads, for models that have a ladder; `samples`: of recordings, for one that hears."""
+    if manifest.info.role not in LADDER_ROLES:
         return {}
-    package, name = samples
+    if manifest.info.role == "embeddings":
+        samples = Path(str(package_files("edgewise.pipeline") / "gate_text.txt"))
+    given = {} if samples is None else {"samples": str(samples)}
     gate = {} if manifest.info.gate is None else {"gate": str(manifest.info.gate)}
     return {
         "store": str(store.root),
-        "samples": str(package_files(package) / name),
         "device": cpu_family(),
+        **given,
         **gate,
     }

@@ -21,6 +21,7 @@ from edgewise.models.whisper.loading import load_whisper
 from tests.accept.cards import Vit
 from tests.models.whisper.small import folder as whisper_folder
 from tests.models.whisper.small import small_whisper
+from tests.recordings import librivox
 
 RNG = np.random.default_rng(1)
 PICTURES = [RNG.normal(size=(1, 3, 224, 224)).astype(np.float32) for _ in range(6)]
@@ -117,8 +118,7 @@ def test_whispers_encoder_is_that_of_the_engine_and_of_its_graph(tmp_path: Path)
     files = whisper_folder(small_whisper(), tmp_path)
     config, module = read_module(files)
     network = load_whisper(files, device=torch.device("cpu"), dtype=torch.float32)
-    speech = Path(__file__).parents[3] / "models" / "edgewise" / "models" / "encoders" / "speech"
-    heard = spectrograms(speech / "gate", config)
+    heard = spectrograms([clip.path for clip in librivox()[:2]], config)
     assert len(heard) == 4
     assert {it.shape for it in heard} == {(1, config.mels, 2 * config.frames)}
     wanted = torch.stack([network.encoder.of_spectrogram(torch.from_numpy(it[0])) for it in heard]).numpy()

@@ -42,7 +42,8 @@ class Order:
     """Attributes:
     files: The encoder.
     role: Of the model, which says how its network is read (`NETWORKS`).
-    samples: Real inputs for calibration and gate: a file or a folder, as the role has it.
+    samples: Real inputs for calibration and gate: a file or a folder, as the role has it; None where they are among the
+        model's own files.
     folder: Where the place's record and the winner go.
     device: Name of the processor's family, for the record.
     threads: As the encoder will run.
@@ -53,7 +54,7 @@ class Order:
 
     files: ModelFiles
     role: str
-    samples: Path
+    samples: Path | None
     folder: Path
     device: str
     threads: int
@@ -70,14 +71,16 @@ class Order:
         }
         names = ("role", "device", "threads", "gate", "card", "memory_bytes")
         rest = {name: getattr(self, name) for name in names}
-        return json.dumps({"files": files, "samples": str(self.samples), "folder": str(self.folder), **rest})
+        samples = None if self.samples is None else str(self.samples)
+        return json.dumps({"files": files, "samples": samples, "folder": str(self.folder), **rest})
 
 
 def read_order(raw: Mapping[str, Any]) -> Order:
     """The order that `Order.to_json` wrote."""
     files = raw["files"]
     paths = {name: Path(path) for name, path in files["paths"].items()}
-    read = {"files": ModelFiles(**{**files, "paths": paths}), "samples": Path(raw["samples"])}
+    samples = None if raw["samples"] is None else Path(raw["samples"])
+    read = {"files": ModelFiles(**{**files, "paths": paths}), "samples": samples}
     return Order(**{**raw, **read, "folder": Path(raw["folder"])})
 
 
@@ -91,7 +94,9 @@ def network_of(order: Order) -> Network:
     if place is None:
         raise UnsupportedModel(f"{order.files.name}: models for {order.role} have no ladder.")
     module, _, function = place.partition(":")
-    read = cast("Callable[[ModelFiles, Path, float, int], Network]", getattr(importlib.import_module(module), function))
+    read = cast(
+        "Callable[[ModelFiles, Path | None, float, int], Network]", getattr(importlib.import_module(module), function)
+    )
     return read(order.files, order.samples, order.gate, order.threads)
 
 

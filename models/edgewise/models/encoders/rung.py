@@ -55,7 +55,7 @@ class Place:
 
     Attributes:
         store: The model store's folder.
-        samples: Real inputs for calibration and gate.
+        samples: Real inputs for calibration and gate; None where they are among the model's own files.
         device: Name of the processor's family.
         threads: As the encoder runs.
         gate: Least cosine to float32.
@@ -64,7 +64,7 @@ class Place:
     """
 
     store: Path
-    samples: Path
+    samples: Path | None
     device: str
     threads: int
     gate: float = GATE
@@ -107,7 +107,7 @@ def place_of(threads: int, options: Mapping[str, str]) -> Place:
     """From the options of `engine.encoders.config.EncoderConfig`."""
     return Place(
         store=Path(options["store"]),
-        samples=Path(options["samples"]),
+        samples=Path(options["samples"]) if "samples" in options else None,
         device=options["device"],
         threads=threads,
         gate=float(options.get("gate", GATE)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,8 @@ from edgewise.models.whisper.encoder import EPS
 from edgewise.models.whisper.features import log_mel, mel_filters
 
 PREFIX: Final = "model.encoder."
+SOUNDS: Final = (".flac", ".wav", ".mp3", ".ogg")
+"""Names of recordings end so."""
 _SOFTLY: Final = 0.3
 _PARTS: Final = 8
 """A window takes long: fewer parts are tried."""
@@ -80,37 +82,38 @@ def read_module(files: ModelFiles) -> tuple[WhisperConfig, WhisperModule]:
         raise BadModelFile(f"{files.name}: the encoder's tensors do not fit its configuration: {error}.") from error
 
 
-def whisper_network(files: ModelFiles, samples: Path, gate: float, threads: int) -> TensorNetwork:
-    """A Whisper's encoder for a climb; `samples` is a folder of speech.
+def whisper_network(files: ModelFiles, samples: Path | None, gate: float, threads: int) -> TensorNetwork:
+    """A Whisper's encoder for a climb; `samples` is a folder of recordings of speech: every second one, by name, is to judge.
 
     Raises:
         BadModelFile, UnsupportedModel: It cannot be read.
     """
     config, module = read_module(files)
-    found = Samples(
-        calibration=spectrograms(samples / "calibration", config), judged=spectrograms(samples / "gate", config)
-    )
+    recordings = [] if samples is None else sorted(path for path in samples.iterdir() if path.suffix in SOUNDS)
+    if len(recordings) < 2:  # one to find ranges, one to judge
+        raise BadModelFile(
+            f"{files.name} is calibrated and judged with recordings: name a folder that has two or more ({', '.join(SOUNDS)})."
+        )
+    found = Samples(calibration=spectrograms(recordings[::2], config), judged=spectrograms(recordings[1::2], config))
     graph = export(module, found.judged[0])
     return TensorNetwork(graph, found, gate=gate, threads=threads, many=MANY, parts=_PARTS)
 
 
-def spectrograms(folder: Path, config: WhisperConfig) -> list[Array]:
+def spectrograms(recordings: Sequence[Path], config: WhisperConfig) -> list[Array]:
     """Of each recording as it is, silence after it, and repeated softly until the window is full: [1, mels, 2 * frames].
 
     Raises:
-        BadModelFile: There is none.
+        InvalidRequest: One cannot be read.
     """
     # Here: it brings FFmpeg along.
     from edgewise.models.media.audio import decode
 
     filters, length = mel_filters(config.mels), 2 * config.frames * HOP
     found = []
-    for path in sorted(folder.glob("*.flac")):
+    for path in recordings:
         _, content = decode(path.read_bytes(), path.name)
         sound = np.frombuffer(content, np.float32)
         for samples in (sound[:length], np.resize(sound, length) * _SOFTLY):
             spectrogram = log_mel(torch.from_numpy(samples.copy()), filters, 2 * config.frames)
             found.append(spectrogram[None].numpy())
-    if not found:
-        raise BadModelFile(f"{folder} has no recordings to calibrate with: install Edgewise again.")
     return found

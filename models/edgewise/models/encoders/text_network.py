@@ -96,7 +96,7 @@ class TextNetwork:
         return TextSession(model, self._threads)
 
 
-def text_network(files: ModelFiles, samples: Path, gate: float, threads: int) -> TextNetwork:
+def text_network(files: ModelFiles, samples: Path | None, gate: float, threads: int) -> TextNetwork:
     """The network of a model; `samples` is a file of prose.
 
     Raises:
@@ -104,6 +104,8 @@ def text_network(files: ModelFiles, samples: Path, gate: float, threads: int) ->
     """
     shape = read_shape(files)
     tokenizer = load_tokenizer(files)
+    if samples is None:
+        raise BadModelFile(f"{files.name} has no prose of its own to be calibrated with.")
     found = sentences(samples.read_text(encoding="utf-8"))
     if len(found) < 2 * MANY:
         raise BadModelFile(f"{samples.name} has {len(found)} sentences; {2 * MANY} are needed.")

@@ -8,9 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image, ImageOps
-
-from edgewise.core.errors import BadModelFile
 from edgewise.models.encoders.build import CARD_BYTES
 from edgewise.models.encoders.memory import climb_space
 from edgewise.models.encoders.rung import Best, place_of
@@ -18,8 +15,8 @@ from edgewise.models.encoders.tensor_network import MANY, Samples, TensorNetwork
 from edgewise.models.files import ModelFiles
 from edgewise.models.vision.efficientnet import SIDE, efficientnet_lite0, read_checkpoint
 from edgewise.models.vision.encoders import PictureEncoder, Seen, path_of
-from edgewise.models.vision.labels import CHECKPOINT, LEMMAS, SYNSETS, Labeller, pixels, read_classes
-from edgewise.models.vision.network import Floats
+from edgewise.models.vision.labels import CHECKPOINT, LEMMAS, SYNSETS, Labeller, read_classes
+from edgewise.models.vision.photos import CALIBRATION, JUDGED, inputs
 
 if TYPE_CHECKING:
     from edgewise.models.encoders.card import CardSession
@@ -52,13 +49,14 @@ def load_labeller(files: ModelFiles, threads: int, **options: str) -> tuple[Pict
     return PictureEncoder(square, look, partial(best.climb, place.climb_bytes)), place.numeric_class
 
 
-def labels_network(files: ModelFiles, samples: Path, gate: float, threads: int) -> TensorNetwork:
-    """EfficientNet-lite0 for a climb; `samples` is a folder of photos.
+def labels_network(files: ModelFiles, samples: Path | None, gate: float, threads: int) -> TensorNetwork:
+    """EfficientNet-lite0 for a climb; its photos are among its own files.
 
     Raises:
         BadModelFile: A file is missing or damaged.
     """
-    found = Samples(calibration=read_photos(samples / "calibration"), judged=read_photos(samples / "gate"))
+    del samples
+    found = Samples(calibration=inputs(files, CALIBRATION), judged=inputs(files, JUDGED))
     return TensorNetwork(_graph(files), found, gate=gate, threads=threads)
 
 
@@ -73,16 +71,3 @@ def _opened(name: str, path: Path, threads: int) -> TensorSession | CardSession:
 
 def _graph(files: ModelFiles) -> bytes:
     return efficientnet_lite0(read_checkpoint(path_of(files, CHECKPOINT)))
-
-
-def read_photos(folder: Path) -> list[Floats]:
-    """Each photo as it is, and mirrored and a little closer: [1, 3, side, side]."""
-    found = []
-    for path in sorted(folder.glob("*.jpg")):
-        with Image.open(path) as photo:
-            whole = photo.convert("RGB")
-        closer = ImageOps.mirror(whole.crop((20, 20, whole.width, whole.height)))
-        found += [pixels(ImageOps.fit(it, (SIDE, SIDE), Image.Resampling.BICUBIC)) for it in (whole, closer)]
-    if not found:
-        raise BadModelFile(f"{folder} has no photos to calibrate with: install Edgewise again.")
-    return found
