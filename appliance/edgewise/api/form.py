@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from starlette.datastructures import FormData, UploadFile
@@ -14,6 +15,7 @@ from starlette.requests import Request
 from edgewise.api.batches.upload import within
 from edgewise.api.errors import MissingField, NotJson, WrongType
 from edgewise.core.errors import InvalidRequest, PayloadTooLarge, UnsupportedField
+from edgewise.core.files import translate_os_errors
 
 _MAX_FIELDS: Final = 40
 _MAX_FIELD_BYTES: Final = 256 * 1024
@@ -63,6 +65,7 @@ async def read_form(
         NotJson: 415, another content type.
         PayloadTooLarge, BodyTimeoutError: Said while it arrives.
         InvalidRequest: A field is missing, twice there or of the wrong kind.
+        StorageError: The disk for temporary files is full.
     """
     media_type = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
     if media_type != "multipart/form-data":
@@ -75,13 +78,14 @@ async def read_form(
         request.headers, parts, max_files=len(shape.files) + 1, max_fields=_MAX_FIELDS, max_part_size=_MAX_FIELD_BYTES
     )
     try:
-        form = await parser.parse()
+        with translate_os_errors("buffer a form in", Path("the folder for temporary files")):
+            form = await parser.parse()
     except MultiPartException as error:
         raise InvalidRequest(f"The form cannot be read: {error.message}", param=shape.main) from error
     except KeyError as error:  # no boundary in the content type
         raise InvalidRequest("The form's content type names no boundary.", param=shape.main) from error
     try:
-        found = await _read(form, shape, max_bytes)
+        found = await _read(form, shape, max_bytes, setting)
     finally:
         await form.close()
     if shape.main not in found.files:
@@ -89,7 +93,7 @@ async def read_form(
     return found
 
 
-async def _read(form: FormData, shape: FormShape, max_bytes: int) -> Form:
+async def _read(form: FormData, shape: FormShape, max_bytes: int, setting: str) -> Form:
     files: dict[str, bytes] = {}
     fields: dict[str, Any] = {}
     for name, value in form.multi_items():
@@ -101,7 +105,7 @@ async def _read(form: FormData, shape: FormShape, max_bytes: int) -> Form:
             why = shape.one_each.get(plain, "send it once")
             raise UnsupportedField(f"'{plain[:80]}' is there twice: {why}.", param=plain[:80])
         if plain in shape.files:
-            files[plain] = await _file(plain, value, max_bytes)
+            files[plain] = await _file(plain, value, max_bytes, setting)
         else:
             fields[name] = _value(shape, name, _plain(name, value))
     return Form(fields, files)
@@ -113,12 +117,15 @@ def _plain(name: str, value: UploadFile | str) -> str:
     return value
 
 
-async def _file(name: str, value: UploadFile | str, max_bytes: int) -> bytes:
+async def _file(name: str, value: UploadFile | str, max_bytes: int, setting: str) -> bytes:
     if not isinstance(value, UploadFile):
         raise WrongType(f"'{name}' must be a file.", param=name)
     data = await value.read(max_bytes + 1)
     if len(data) > max_bytes:
-        raise PayloadTooLarge(f"'{name}' is larger than this service accepts ({max_bytes} bytes).", param=name)
+        raise PayloadTooLarge(
+            f"'{name}' is larger than this service accepts ({setting}: {max_bytes}): send a smaller file, or raise the setting.",
+            param=name,
+        )
     if not data:
         raise InvalidRequest(f"'{name}' is empty: send the whole file.", param=name)
     return data
@@ -130,5 +137,5 @@ def _value(shape: FormShape, name: str, text: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or nested without end: the schema says what is wanted
         return text
