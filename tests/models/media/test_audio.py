@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +107,16 @@ def test_a_file_with_many_bad_packets_is_refused(process: MediaProcess) -> None:
         broken[at : at + 300] = os.urandom(300)
     with pytest.raises(InvalidRequest, match="damaged"):
         _decode(process, bytes(broken))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_samples_that_are_no_numbers_are_refused(process: MediaProcess, value: float) -> None:
+    samples = tone(0.5)
+    samples[4000] = value
+    header = b"RIFF" + struct.pack("<I", 36 + samples.nbytes) + b"WAVEfmt "
+    header += struct.pack("<IHHIIHH4sI", 16, 3, 1, 16_000, 64_000, 4, 32, b"data", samples.nbytes)
+    with pytest.raises(InvalidRequest, match=r"'file' is damaged.*Save it again"):
+        _decode(process, header + samples.tobytes())
 
 
 def test_a_dead_process_is_replaced(process: MediaProcess) -> None:

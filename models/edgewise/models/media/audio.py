@@ -136,6 +136,11 @@ def _read(file: InputContainer, param: str, rate: int, max_seconds: float) -> tu
         length += part.shape[0]
         if length > most:
             raise _too_long(param, "more", max_seconds)
+        if not np.isfinite(part).all():
+            raise InvalidRequest(
+                f"'{param}' is damaged: some of its samples are no numbers (NaN or infinite). Save it again.",
+                param=param,
+            )
         parts.append(part)
     if not length:
         raise InvalidRequest(f"'{param}' has no sound in it: it may be cut off after its header.", param=param)
