@@ -114,8 +114,7 @@ def _without_first(chunk: TokenChunk, count: int) -> TokenChunk:
     if count == 0:
         return chunk
     logprobs = None if chunk.logprobs is None else chunk.logprobs[count:]
-    kept = chunk.tokens[count:]
-    return replace(chunk, offset=chunk.offset + len(chunk.tokens) - len(kept), tokens=kept, logprobs=logprobs)
+    return replace(chunk, offset=chunk.offset + count, tokens=chunk.tokens[count:], logprobs=logprobs)
 
 
 def _relabel(entry: Entry, chunk: TokenChunk, now: float) -> TokenChunk:

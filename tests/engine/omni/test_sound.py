@@ -60,3 +60,18 @@ def test_a_spoken_answer_goes_on_after_a_crash_without_what_was_heard() -> None:
     repeated = [chunk(key, 0, (7, 8)), chunk(key, 2, (), sound(0, 6)), chunk(key, 2, (), sound(6, 9))]
     (told,) = [one for one in book.chunks(2, repeated, 3.0) if isinstance(one, Deliver)]
     assert told.chunk.sound == sound(10, 5)
+
+
+@pytest.mark.parametrize("finish", [None, "cancelled"])
+def test_sound_that_comes_before_the_text_has_caught_up_lies_where_the_text_is(finish: str | None) -> None:
+    """In the life after a crash: the caller has three tokens, the engine has written one again, and speaks."""
+    book = RequestBook(strike_limit=3)
+    asked = GenerateRequest(id="a", prompt=(1,), sampling=SamplingParams(max_tokens=9), speech=Speech(voice="Ann"))
+    book.up(1, 100, 0.0)
+    key, _ = book.open(asked, 0.0)
+    book.chunks(1, [chunk(key, 0, (7, 8, 9))], 1.0)
+    book.down(2.0)
+    book.up(2, 100, 3.0)
+    again = chunk(key, 0, (7,), sound(0, 6), **({} if finish is None else {"finish": finish}))
+    (told,) = [one for one in book.chunks(2, [again], 3.0) if isinstance(one, Deliver)]
+    assert (told.chunk.offset, told.chunk.tokens, told.chunk.sound, told.chunk.finish) == (3, (), sound(0, 6), finish)
