@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from starlette.formparsers import MultiPartParser
 from starlette.requests import Request
 from starlette.types import Message
 
+from edgewise.api.batches.upload import within
+from edgewise.api.errors import BodyTimeoutError
 from edgewise.api.form import Form, FormShape, read_form
 from edgewise.core.errors import PayloadTooLarge, StorageError
 
@@ -56,3 +59,14 @@ async def test_a_full_disk_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_a_file_that_is_too_large_is_refused_by_the_setting() -> None:
     with pytest.raises(PayloadTooLarge, match=r"'file' is larger .*audio\.max_bytes: 4.*smaller"):
         await read(max_bytes=4, setting="audio.max_bytes")
+
+
+async def test_a_sender_that_trickles_is_given_up() -> None:
+    clock = count(0.0, 50.0)  # a byte every 50 s: never a silence of 60 s
+    parts = within(asked(b"x", lambda: True), 1000, 60.0, clock=lambda: next(clock))
+    with pytest.raises(BodyTimeoutError, match="too slowly"):
+        [part async for part in parts]
+    fast = count(0.0, 50.0)
+    parts = within(asked(b"x" * 60_000, lambda: True), 10**6, 60.0, clock=lambda: next(fast))
+    assert [len(await anext(parts)) for _ in range(10)] == [60_000] * 10
+    await parts.aclose()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from edgewise.core.files import translate_os_errors
 _FIELDS = frozenset({"file", "purpose", "expires_after[anchor]", "expires_after[seconds]"})
 _MAX_OVERHEAD = 64 * 1024
 """Bytes of a form beside its file."""
+_LEAST_RATE = 1024
+"""Bytes a second, on average, after the first silence: what bounds the silences alone bounds no sender."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ async def read_upload(request: Request, *, max_bytes: int, silence_s: float) -> 
     """The form of POST /v1/files.
 
     Args:
-        silence_s: A sender that sends nothing for so long is given up.
+        silence_s: A sender that sends nothing for so long is given up, and so is one that keeps behind `_LEAST_RATE` by more.
 
     Raises:
         PayloadTooLarge, BodyTimeoutError, InvalidRequest: Said while the form arrives.
@@ -80,7 +83,12 @@ def _too_large(max_bytes: int, setting: str = "files.max_bytes") -> PayloadTooLa
 
 
 async def within(
-    request: Request, max_bytes: int, silence_s: float, setting: str = "files.max_bytes"
+    request: Request,
+    max_bytes: int,
+    silence_s: float,
+    setting: str = "files.max_bytes",
+    *,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncGenerator[bytes, None]:
     """The body of a form in parts; `setting` names its limit. Raises as `read_upload`."""
     announced = request.headers.get("content-length", "")
@@ -88,10 +96,16 @@ async def within(
         raise _too_large(max_bytes, setting)
     size = 0
     stream = request.stream()
+    started = clock()
     while True:
+        left = started + silence_s + size / _LEAST_RATE - clock()
         try:
-            part = await asyncio.wait_for(anext(stream, None), silence_s)
+            part = await asyncio.wait_for(anext(stream, None), max(0.0, min(silence_s, left)))
         except asyncio.TimeoutError as error:
+            if left < silence_s and size:
+                raise BodyTimeoutError(
+                    f"The file arrives too slowly: after {silence_s:g} s, {_LEAST_RATE} bytes a second are the least."
+                ) from error
             raise BodyTimeoutError(f"Nothing of the file arrived for {silence_s:g} s.") from error
         except ClientDisconnect as error:
             raise Cancelled("The client left while its file was being read.") from error
