@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, QueueFull
+from edgewise.core.privacy import Labels, Privacy
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
 from edgewise.models.files import ModelFiles
 from edgewise.models.manifest import Role
@@ -132,6 +133,17 @@ def test_long_text_is_cut_and_told_so() -> None:
     told, cut = words({"ocr": {"lines": [{"text": "y" * (MOST_CHARACTERS + 5)}]}})
     assert cut
     assert told.count("y") == MOST_CHARACTERS
+
+
+async def test_words_travel_no_further_than_the_models_that_looked() -> None:
+    installed = Installed(ocr=Looking(READER), vision=Looking(LABELS))
+    asked = task(fake_model(), "see:", PICTURE, attachments=(attachment(1),))
+    for models, label in (
+        ({"the-vision": Privacy.PRIVATE, "the-ocr": Privacy.SITE}, Privacy.PRIVATE),
+        ({}, Privacy.ANY),
+    ):
+        found = await desk(installed, labels=Labels(models=models)).gather(replace(asked, privacy=Privacy.ANY))
+        assert found.privacy is label
 
 
 async def test_pictures_become_words_in_their_places() -> None:

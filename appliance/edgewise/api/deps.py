@@ -228,6 +228,7 @@ class ApiDependencies:
             look=self.look,
             max_pixels=self.max_image_pixels,
             film_tokens=self.film_tokens,
+            labels=self.labels,
             pressure=self.pressure,
             max_seconds=self.sound.max_seconds,
         )

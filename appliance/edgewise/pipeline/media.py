@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.files import translate_os_errors
+from edgewise.core.privacy import Labels
 from edgewise.models.files import ModelFiles
 from edgewise.models.media.fitting import FilmWish, fit_film, fit_picture
 from edgewise.models.media.process import MediaProcess
@@ -24,8 +25,9 @@ from edgewise.models.multimodal.layout import Fitted, Layout, SoundLayout
 from edgewise.pipeline.attachments import Attachment
 from edgewise.pipeline.batches.files import Files
 from edgewise.pipeline.listen import decoded, ears, heard_receipt, nobody_listens, write_down
+from edgewise.pipeline.listener import ServedListener
 from edgewise.pipeline.look import describe_all, lookers
-from edgewise.pipeline.model import Models
+from edgewise.pipeline.model import Models, ServedEncoder
 from edgewise.pipeline.pressure import Pressure
 from edgewise.pipeline.receipts import MediumReceipt
 from edgewise.pipeline.task import ChatInput, Task
@@ -52,6 +54,7 @@ class MediaDesk:
     max_pixels: That a model sees of a picture at most; None leaves it to the model.
     film_tokens: That a film may take of a prompt.
     max_seconds: Of one recording.
+    labels: Of models: those of the models that hear or look hold for their words too.
     pressure: How pressed the device is: what a caller left open steps down.
     process: Where media are decoded.
     """
@@ -64,6 +67,7 @@ class MediaDesk:
     max_pixels: int | None = None
     film_tokens: int = 2048
     max_seconds: float = MAX_SECONDS
+    labels: Labels = field(default_factory=Labels)
     pressure: Pressure = field(default_factory=Pressure)
     process: MediaProcess = field(default_factory=MediaProcess)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FETCHED_TOGETHER))
@@ -99,6 +103,7 @@ class MediaDesk:
         found = await ears(self.models)
         if found is None:
             raise nobody_listens(task.model.name, recordings[0])
+        task = self._tightened(task, (found.listener, found.detector))
         said = await write_down(task, found, [(one, *await self._samples(task, one)) for one in recordings])
         texts = iter([one.text for one in said])
         given = replace(
@@ -116,6 +121,11 @@ class MediaDesk:
             warnings=(*task.warnings, warning, *(note for one in said for note in one.warnings)),
         )
         return task, given
+
+    def _tightened(self, task: Task, helpers: Iterable[ServedListener | ServedEncoder | None]) -> Task:
+        """The task with the strictest label of its own and of the models whose words become its prompt."""
+        label = self.labels.model(name for one in helpers if one is not None for name in one.names)
+        return task if label is None else replace(task, privacy=min(task.privacy, label))
 
     async def _samples(self, task: Task, attachment: Attachment) -> tuple[bytes, tuple[str, ...]]:
         (data,) = await self._read(task, attachment)
@@ -205,6 +215,7 @@ class MediaDesk:
         found = await lookers(self.models) if self.look and film is None else []
         if not found:
             raise await self._nobody_looks(task, film or given.attachments[0])
+        task = self._tightened(task, found)
         pictures = [(one, (await self._read(task, one))[0]) for one in given.attachments]
         described = await describe_all(task, found, pictures)
         texts = iter([one.text for one in described])
