@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +20,7 @@ from edgewise.pipeline.receipt_store import Outcome
 from edgewise.pipeline.speech import SpeechRun, SpeechTask, start_speech
 
 RATE = 100
+UNSPOKEN = "\u4f60\u597d\u043f\U0001f600"
 
 
 class Talking:
@@ -51,7 +53,7 @@ class Talking:
                     request_id=request.id,
                     finish="done" if at + 1 == len(words) else None,
                     offset=at,
-                    result={"voice": request.options.get("voice", "first"), "rate": RATE, "unspoken": "\u4f60"},
+                    result={"voice": request.options.get("voice", "first"), "rate": RATE, "unspoken": UNSPOKEN},
                     content=b"ab" * len(word),
                     stats=EncodeStats(queued_s=0.5 - at / 10, compute_s=0.25, batch=1, restarts=at),
                 )
@@ -105,7 +107,9 @@ async def test_the_receipt_sums_the_parts_up_and_is_told_once() -> None:
     )
     assert (stage["queued_ms"], stage["speak_ms"], stage["speech_ms"]) == (500.0, 750.0, 110.0)
     assert stage["numeric_class"] == "double"
-    assert run.receipt().warnings == ("Characters that have no sound were left out: \u4f60",)
+    says = "Characters that have no sound were left out (CJK, CYRILLIC, signs): 4, each counted once."
+    assert (stage["unspoken"], run.receipt().warnings) == (4, (says,))
+    assert not set(UNSPOKEN) & set(json.dumps(run.receipt().to_dict(), ensure_ascii=False)), "receipts hold no texts"
     assert [one.fault for one in told] == [None]
     assert engine.closed == 1
 

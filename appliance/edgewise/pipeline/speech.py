@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +23,7 @@ from edgewise.pipeline.run_base import RunBase, raise_reported
 
 _WHY: Final = "Voices speak on this device only."
 SAMPLE_BYTES: Final = 2
+_MAX_SCRIPTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +68,15 @@ class Spoken:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeakReceipt(StageReceipt):
     """`runs` are sentences, and parts of long ones; `speech_ms` is how long the speech is, `speak_ms` how long it was computed,
-    `first_ms` when its first sentence was there. `unspoken` holds characters that have no sound."""
+    `first_ms` when its first sentence was there. `unspoken` counts the different characters that have no sound: receipts are
+    kept, and the characters themselves would be a text in another script."""
 
     voice: str | None
     runs: int
     speech_ms: float
     speak_ms: float
     first_ms: float | None
-    unspoken: str
+    unspoken: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,15 +185,11 @@ class SpeechRun(RunBase[SpeechTask, _Speech, Spoken]):
                     speech_ms=_ms(speech.speech_s),
                     speak_ms=_ms(speech.compute_s),
                     first_ms=None if self.first_token_s is None else _ms(self.first_token_s),
-                    unspoken=speech.unspoken,
+                    unspoken=len(speech.unspoken),
                 )
                 for speech in self._parts
             ),
-            warnings=tuple(
-                f"Characters that have no sound were left out: {speech.unspoken}"
-                for speech in self._parts
-                if speech.unspoken
-            ),
+            warnings=tuple(_left_out(speech.unspoken) for speech in self._parts if speech.unspoken),
         )
 
 
@@ -222,6 +221,14 @@ async def _admit(task: SpeechTask, hooks: Hooks) -> tuple[SpeechTask, Passage]:
     call = Call(request_id=task.id, key=task.key, model=task.model.name, digest=task.model.digest)
     passed, passage = await hooks.admit_texts(call, [PromptText("input", task.text)])
     return replace(task, text=passed[0].text), passage
+
+
+def _left_out(characters: str) -> str:
+    """How many and of which scripts, by the first word of their names in Unicode; never which, and in no order of theirs."""
+    letters = {one for one in characters if unicodedata.category(one)[0] in "LM"}
+    scripts = sorted({unicodedata.name(one, "?").split()[0] for one in letters})[:_MAX_SCRIPTS]
+    shown = ", ".join(scripts if len(letters) == len(characters) else [*scripts, "signs"])
+    return f"Characters that have no sound were left out ({shown}): {len(characters)}, each counted once."
 
 
 def _ms(seconds: float) -> float:
