@@ -17,9 +17,10 @@ from edgewise.models.multimodal.media import Media
 PageHash = bytes
 
 
-def chain_start(salt: str) -> PageHash:
-    """The parent of a sequence's first page. Distinct salts give chains that never meet."""
-    return hashlib.sha256(b"edgewise-prefix-1\0" + salt.encode()).digest()
+def chain_start(salt: str, apart: str = "") -> PageHash:
+    """The parent of a sequence's first page. Distinct salts, and distinct values of `apart`, give chains that never meet."""
+    own = f"\0{apart}" if apart else ""
+    return hashlib.sha256(b"edgewise-prefix-1\0" + (salt + own).encode()).digest()
 
 
 def page_hash(parent: PageHash, tokens: Sequence[int]) -> PageHash:

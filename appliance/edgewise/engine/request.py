@@ -102,6 +102,7 @@ class GenerateRequest:
         sampling: How to draw.
         output: Tokens already delivered to the caller; the engine continues after them (resume).
         salt: Separates prefix-cache entries of tenants.
+        apart: Keeps its pages apart from all others, those of its tenant too; set within the engine alone.
         key: Who asks; requests of one class share the engine fairly by key.
         priority: Deadline class.
         deadline_s: Seconds from submission after which the request fails with `deadline_exceeded`; None for no limit.
@@ -116,6 +117,7 @@ class GenerateRequest:
     sampling: SamplingParams
     output: tuple[int, ...] = ()
     salt: str = ""
+    apart: str = ""
     key: str = ""
     priority: Priority = Priority.INTERACTIVE
     deadline_s: float | None = None

@@ -68,7 +68,7 @@ class Sequence:
             added_at=now,
             deadline_at=deadline,
             tokens=[*request.prompt, *request.output],
-            start=chain_start(request.salt),
+            start=chain_start(request.salt, request.apart),
             rank=int(request.priority),
             queued_at=now,
             spans=Spans(request.media, len(request.prompt)) if request.media else NO_SPANS,

@@ -200,6 +200,22 @@ def test_an_answer_that_was_interrupted_is_made_again(both: tuple[Any, ModelFile
     assert np.abs(sound_of(again).astype(int) - sound_of(first)).max() < 0.01 * 32767
 
 
+def test_a_spoken_answer_finds_no_pages_not_even_its_own(both: tuple[Any, ModelFiles]) -> None:
+    """Under the same id, as after a crash; what was heard is encoded once all the same."""
+    layout = read_layout(both[1])
+    assert isinstance(layout, OmniLayout)
+    (recording,) = layout.sound(noise_of(0.8, 7), "audio").media
+    prompt = [*range(1, 40), AUDIO_START, *[AUDIO] * recording.count, AUDIO_END, 9, 250]
+    request = asked(prompt=tuple(prompt), media=place(prompt, [recording], layout.placeholders))
+    engine = engine_of(both[1])
+    first, again = run(engine, request)["a"], run(engine, request)["a"]
+    assert again[-1].stats is not None
+    assert again[-1].stats.cached_tokens == 0
+    assert text_of(again) == text_of(first)
+    assert len(sound_of(again)) == len(sound_of(first)) > 0
+    assert engine.stats().encoder_cache_misses == 1
+
+
 def test_what_cannot_be_spoken_is_refused(both: tuple[Any, ModelFiles]) -> None:
     engine = engine_of(both[1])
     with pytest.raises(InvalidRequest, match=r"audio\.voice.*Ann, Ben"):

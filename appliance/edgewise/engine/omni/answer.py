@@ -8,6 +8,7 @@ from typing import Final
 
 import torch
 
+from edgewise.core.errors import EngineFault
 from edgewise.engine.omni.chunks import MOST, Chunking
 from edgewise.engine.omni.player import Player
 from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
@@ -80,7 +81,16 @@ class Answer:
     # --- the Thinker's side -----------------------------------------------------------------------------------------------
 
     def think(self, start: int, rows: torch.Tensor) -> None:
-        """Rows [n, width] of tokens from `start` on; those that were there before (computed again) are left out."""
+        """Rows [n, width] of tokens from `start` on; those that were there before (computed again) are left out.
+
+        Raises:
+            EngineFault: Tokens before `start` have never been thought: their pages came from a cache.
+        """
+        if start > self._heard:
+            raise EngineFault(
+                f"The Talker was given what was thought from token {start} on and knows only the first {self._heard}: the pages "
+                "of a spoken answer came from a cache."
+            )
         fresh = rows[max(0, self._heard - start) :]
         if not len(fresh):
             return

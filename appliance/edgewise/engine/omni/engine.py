@@ -7,6 +7,7 @@ for that share of a step and one turn at most. With no text to write they have t
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,7 +52,7 @@ class OmniEngine:
 
     def add(self, request: GenerateRequest) -> None:
         """See `EngineCore.add`. A spoken answer is begun again where it was interrupted: its sound needs all that was thought,
-        so it shares no cached pages either."""
+        so it shares no cached pages either, not even its own from an earlier life of the engine, which the disk may hold."""
         if request.speech is None:
             self._thinker.add(request)
             return
@@ -59,7 +60,7 @@ class OmniEngine:
             raise InvalidRequest(
                 "An answer in a grammar cannot be spoken: ask for text alone.", param="response_format"
             )
-        fresh = replace(request, output=(), salt=f"{request.salt}/spoken/{request.id}", shared=False)
+        fresh = replace(request, output=(), apart=secrets.token_hex(16), shared=False)
         self._stages.add(fresh)
         try:
             self._thinker.add(replace(fresh, speech=None))
