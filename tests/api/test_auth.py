@@ -216,6 +216,25 @@ async def test_a_listed_origin_gets_its_preflight_and_its_header_but_still_needs
     assert "access-control-allow-origin" not in other.headers
 
 
+async def test_a_page_of_another_origin_cannot_send_what_needs_no_preflight() -> None:
+    async def status(origin: str | None, key: str | None = None, method: str = "POST", **access: Any) -> int:
+        headers = {"content-type": "multipart/form-data; boundary=b"} | ({"origin": origin} if origin else {})
+        api = guarded(key=key, **access)
+        response = await api.request(method, "/v1/audio/transcriptions", headers=headers)
+        if response.status_code == 403:
+            assert error_of(response)["code"] == "origin_not_allowed"
+            assert "security.allowed_origins" in error_of(response)["message"]
+        return response.status_code
+
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:9000", "http://127.0.0.1:8400.evil.example"):
+        assert await status(origin) == 403
+        assert await status(origin, "unused") == 403, "a word that stands for no key"
+        assert await status(origin, "good") == 400, "pages do not know keys"
+        assert await status(origin, method="GET") == 405
+        assert await status(origin, allowed_origins=(origin,)) == 400
+    assert await status(None) == await status(LOOPBACK) == 400
+
+
 async def test_every_key_has_prefix_cache_entries_of_its_own() -> None:
     salts = []
     for key in (None, "good", "other"):

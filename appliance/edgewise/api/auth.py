@@ -2,7 +2,8 @@
 
 A caller that came in on an address other than loopback, or through a proxy, gets nothing but health without a valid key. On
 loopback no key is needed unless the configuration says so, but then the Host header must name this machine, so that a web page
-cannot reach the service by pointing its own name at 127.0.0.1 (DNS rebinding). A wrong key is refused everywhere.
+cannot reach the service by pointing its own name at 127.0.0.1 (DNS rebinding), and a page of another origin that is not listed
+may not make it do anything: browsers send forms across origins without asking. A wrong key is refused everywhere.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ NO_KEYS = frozenset({"", "unused", "none", "empty"})
 """What stands for no key, in any case: the clients of other servers insist on sending something."""
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
 PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""What only reads (RFC 9110); of these answers a page of another origin sees nothing without CORS."""
 _SCOPES = (
     ("/v1", "inference"),
     ("/edgewise/v1/jobs", "inference"),
@@ -73,6 +76,8 @@ class AuthMiddleware:
                 "An API key is needed: send 'Authorization: Bearer KEY'. `edgewise keys new` makes one on the device."
             )
         self._check_host(headers)
+        if scope["type"] == "http" and scope["method"] not in _SAFE_METHODS:
+            self._check_origin(headers, own=headers.get("host", ""))
 
     def _verify(self, token: str) -> KeyRecord:
         record = self._keys.verify(token) if self._keys is not None else None
@@ -83,13 +88,17 @@ class AuthMiddleware:
             )
         return record
 
-    def _check_origin(self, headers: Headers) -> None:
-        """Browsers let every page open a WebSocket to anywhere and say which page it is; CORS does not hold there."""
+    def _check_origin(self, headers: Headers, *, own: str = "") -> None:
+        """Browsers let every page open a WebSocket or send a form to anywhere and say which page it is; CORS does not hold there.
+
+        A page of the host `own` passes as well.
+        """
         origin = headers.get("origin")
-        if origin is not None and origin not in self._origins:
-            raise OriginRefused(
-                f"A page of '{origin[:100]}' may not open a WebSocket here: list its origin in security.allowed_origins."
-            )
+        if origin is None or origin in self._origins or (own and origin.lower().partition("://")[2] == own.lower()):
+            return
+        raise OriginRefused(
+            f"A page of '{origin[:100]}' may not call this service: list its origin in security.allowed_origins."
+        )
 
     def _check_host(self, headers: Headers) -> None:
         host = headers.get("host", "")

@@ -164,6 +164,6 @@ class HostRefused(NotPermitted):
 
 
 class OriginRefused(NotPermitted):
-    """A web page of an origin that is not listed tried to open a WebSocket."""
+    """A web page of an origin that is not listed tried to open a WebSocket, or to change something without a key."""
 
     code = "origin_not_allowed"
