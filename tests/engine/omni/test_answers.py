@@ -225,6 +225,30 @@ def test_what_cannot_be_spoken_is_refused(both: tuple[Any, ModelFiles]) -> None:
     assert not engine.has_work
 
 
+def test_a_film_whose_positions_leave_the_talker_no_room_is_refused(both: tuple[Any, ModelFiles]) -> None:
+    """The tiny Talker has 4,096 positions; a film of two frames takes two tokens and as many positions as it lasts."""
+    stages = engine_of(both[1])._stages
+    stages.most_codes = 4096
+    for name, lasts, room in (("some", 3000, 4096 - 3004 - 2), ("none", 4000, None)):
+        film = Media(
+            kind="video",
+            start=1,
+            count=2,
+            digest=bytes(32),
+            content=b"",
+            shape=(2, 28, 28, 3),
+            grid=(2, 1, 1),
+            second=float(lasts),
+        )
+        request = asked(name, prompt=(5, 6, 6, 7, 8), media=(film,))
+        if room is None:
+            with pytest.raises(InvalidRequest, match=r"5 tokens and reaches position 4004.*room for 90 codec tokens"):
+                stages.add(request)
+        else:
+            stages.add(request)
+            assert stages._answers[name].sequence.request.sampling.max_tokens == room
+
+
 def test_text_goes_first(both: tuple[Any, ModelFiles]) -> None:
     """While there is text to write, the other stages have no more than their share of the time, and one turn at a time."""
     engine = engine_of(both[1])

@@ -19,6 +19,7 @@ from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence as Line
+from edgewise.engine.spans import Spans
 from edgewise.engine.speech import Sound
 from edgewise.kernels.paging import PAGE_TOKENS, KVLayer
 from edgewise.models.multimodal.protocol import StepMedia
@@ -115,7 +116,7 @@ class SpeechStages:
         """Begin to follow a request that asks for speech.
 
         Raises:
-            InvalidRequest: An unknown voice, or a prompt too long to be spoken after.
+            InvalidRequest: An unknown voice, or a prompt or a film too long to be spoken after.
         """
         assert request.speech is not None
         voice = self.voices.get(request.speech.voice)
@@ -127,11 +128,13 @@ class SpeechStages:
         table, talker = self._table, self.config.talker
         marks = MarkRows(table[voice.start], table[talker.text_end], table[talker.text_pad])
         wave = Wave(self._net, self._condition(voice), request.speech.seed)
-        codes = min(self.most_codes, min(self._total, talker.decoder.max_position) - len(request.prompt) - _BEFORE)
+        length, last = len(request.prompt), talker.decoder.max_position
+        reached = Spans(request.media, length).next_position  # a film takes more positions than tokens
+        codes = min(self.most_codes, min(self._total, last) - length - _BEFORE, last - reached - _BEFORE)
         if codes < min(self.most_codes, _LEAST_CODES):
             raise InvalidRequest(
-                f"The prompt has {len(request.prompt)} tokens, which leaves the Talker room for {max(0, codes)} codec tokens of "
-                "the answer: shorten it, or ask for text alone.",
+                f"The prompt has {length} tokens and reaches position {reached}, which leaves the Talker room for "
+                f"{max(0, codes)} codec tokens of the answer: shorten it, send a shorter film, or ask for text alone.",
                 param="messages",
             )
         answer = Answer(
