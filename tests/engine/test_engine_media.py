@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from edgewise.models.multimodal.protocol import Slices, finished
 from tests.models.multimodal.engine_logits import interleaved
 from tests.models.multimodal.small import picture
 from tests.models.multimodal.tiny_llava import IMAGE, tiny_llava
+from tests.models.whisper.small import folder, small_whisper
 
 Part = list[int] | Fitted
 
@@ -354,3 +357,28 @@ def test_memory_for_the_tower_is_asked_for_before_it_is_loaded(files: ModelFiles
             lambda phase, done: stages.append(phase),
         )
     assert set(stages) == {"fit"}
+
+
+def test_a_prompt_without_the_recording_that_its_model_needs_is_refused(tmp_path: Path) -> None:
+    """Whisper's: one recording of 64 places at the beginning, and nothing else."""
+    core = build(config_of(folder(small_whisper(), tmp_path)), lambda phase, done: None)
+    samples = bytes(4 * 16_000)
+
+    def heard(start: int, count: int) -> Media:
+        digest = hashlib.sha256(samples).digest()
+        return Media(kind="audio", start=start, count=count, digest=digest, content=samples, shape=(16_000,))
+
+    wrong: list[tuple[Media, ...]] = [(), (heard(1, 64),), (heard(0, 63),), (heard(0, 64), heard(64, 1))]
+    for media in (*wrong, (heard(0, 64),)):
+        request = GenerateRequest(
+            id="a", prompt=(0,) * 64 + (1, 2), sampling=SamplingParams(max_tokens=3, temperature=0.0), media=media
+        )
+        if media in wrong:
+            with pytest.raises(
+                InvalidRequest, match=r"begin with one recording of 64 tokens.*/v1/audio/transcriptions"
+            ):
+                core.add(request)
+            assert not core.has_work
+        else:
+            assert len(run(core, request)["a"][0]) == 3
+    core.close()

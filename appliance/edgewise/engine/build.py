@@ -23,7 +23,15 @@ from edgewise.engine.fit import FitReport, fit
 from edgewise.engine.handover import HandOver
 from edgewise.engine.kv_cache import allocate
 from edgewise.engine.ledger import SHRINK_MARK, Ledger, available_memory
-from edgewise.engine.networks import LoadedNetwork, cache_variant, describe, load_network, media_kinds, media_width
+from edgewise.engine.networks import (
+    LoadedNetwork,
+    cache_variant,
+    describe,
+    load_network,
+    media_kinds,
+    media_width,
+    recording_tokens,
+)
 from edgewise.engine.notices import Notices
 from edgewise.engine.numerics import Numerics, cpu_family, numeric_class, resolve
 from edgewise.engine.pacing import Pacer
@@ -144,6 +152,7 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         notices=notices,
         hand_over=HandOver(scheduler.pages, tiers, mover, rounder),
         senses=senses,
+        recording_tokens=recording_tokens(network),
     )
     return Built(engine, runner, network, decoder, numerics, device, ledger)
 

@@ -42,6 +42,7 @@ class Engine:
         notices: What the parts want operators to know.
         hand_over: Gives named pages away and takes some; None does neither.
         senses: Encodes media; None where the model takes none.
+        recording_tokens: Placeholders of the one recording that every prompt begins with; 0 where prompts may do without.
         now, wait: Monotonic seconds, and how to let some pass.
     """
 
@@ -57,6 +58,7 @@ class Engine:
         notices: Notices | None = None,
         hand_over: HandOver | None = None,
         senses: Senses | None = None,
+        recording_tokens: int = 0,
         now: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -70,6 +72,7 @@ class Engine:
         self._notices = notices or Notices()
         self._hand_over = hand_over
         self._senses = senses
+        self._recording_tokens = recording_tokens
         self._writing_behind = False
         self._now = now
         self._wait = wait
@@ -107,6 +110,13 @@ class Engine:
         self._live[request.id] = sequence
 
     def _check_media(self, request: GenerateRequest) -> None:
+        needed = self._recording_tokens
+        if needed and [(one.kind, one.start, one.count) for one in request.media] != [("audio", 0, needed)]:
+            raise InvalidRequest(
+                f"The model '{self.info.model}' writes down what is said: its prompts begin with one recording of {needed} "
+                "tokens and have no other media. Send the recording to /v1/audio/transcriptions.",
+                param="media",
+            )
         if not request.media:
             return
         check_media(

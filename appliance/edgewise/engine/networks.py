@@ -71,6 +71,11 @@ def media_width(network: NetworkConfig) -> int:
     return network.text.hidden_size if isinstance(network, MultimodalConfig) else 0
 
 
+def recording_tokens(network: NetworkConfig) -> int:
+    """Placeholders of the recording that every prompt of this model begins with; 0 where prompts may do without."""
+    return network.audio_tokens if isinstance(network, WhisperSizes) else 0
+
+
 def load_network(
     files: ModelFiles,
     network: NetworkConfig,

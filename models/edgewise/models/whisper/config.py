@@ -33,10 +33,12 @@ class WhisperSizes(LongTailConfig):
 
     Attributes:
         width: Of a row of the encoder.
+        audio_tokens: Placeholders of the recording that every prompt begins with.
         encoder_floats: Upper bound of what encoding one recording allocates.
     """
 
     width: int
+    audio_tokens: int
     encoder_floats: int
 
     def workspace_bytes(self, max_step_tokens: int, max_running: int) -> int:
@@ -93,6 +95,7 @@ class WhisperConfig:
             fixed_bytes=0,
             row_floats=8 * self.width + 2 * self.decoder_inner,
             width=self.width,
+            audio_tokens=self.audio_tokens,
             encoder_floats=self.frames * (8 * self.width + 2 * self.encoder_inner) + scores,
         )
 
