@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgewise.cli import speak as module
-from edgewise.core.errors import UnsupportedModel
+from edgewise.cli.voice_sound import NoSound
 from edgewise.models.media.sound_out import PCM_RATE
 
 
@@ -68,9 +68,9 @@ def test_what_is_missing_for_playing_is_named(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(module, "connect", Client)
     monkeypatch.setitem(sys.modules, "sounddevice", None)
-    with pytest.raises(UnsupportedModel, match=r"pip install 'edgewise\[voice\]'.*libportaudio2.*--out"):
+    with pytest.raises(NoSound, match=r"pip install 'edgewise\[voice\]'.*write a file with --out"):
         module.speak("Yes.", play=True)
     double = SimpleNamespace(RawOutputStream=open_stream, PortAudioError=PortAudioError)
     monkeypatch.setitem(sys.modules, "sounddevice", double)
-    with pytest.raises(UnsupportedModel, match=r"no default output device.*--out"):
+    with pytest.raises(NoSound, match=r"no default output device.*--out"):
         module.speak("Yes.", play=True)

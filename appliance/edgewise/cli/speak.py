@@ -13,7 +13,7 @@ import typer
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json
 from edgewise.cli.service_client import CallerKey, Url, connect
-from edgewise.core.errors import InvalidRequest, UnsupportedModel
+from edgewise.core.errors import InvalidRequest
 from edgewise.core.files import translate_os_errors
 from edgewise.models.media.sound_out import PCM_RATE, SOUND_FORMATS
 
@@ -43,7 +43,7 @@ def speak(
         raise InvalidRequest("Say where the speech shall go: --out FILE, or --play.", param="out")
     body = {"input": sys.stdin.read() if text == "-" else text, "model": model, "voice": voice, "speed": speed}
     if out is None:
-        device = _loudspeaker()
+        device = _Loudspeaker()
         with connect(url, key, config) as client:
             device.play(client.pieces(SPEECH, {**body, "response_format": "pcm"}))
         return
@@ -78,11 +78,15 @@ def _report(receipt: Mapping[str, Any], out: Path, *, as_json: bool) -> None:
 class _Loudspeaker:
     """The system's default one, through PortAudio."""
 
-    def __init__(self, sounddevice: Any) -> None:
-        self._sounddevice = sounddevice
+    def __init__(self) -> None:
+        from edgewise.cli.voice_sound import load_sounddevice
+
+        self._sounddevice = load_sounddevice("write a file with --out")
 
     def play(self, pieces: Iterator[bytes]) -> None:
         """Signed 16-bit samples of one channel, `PCM_RATE` a second. Returns when all of it has been heard."""
+        from edgewise.cli.voice_sound import NoSound
+
         try:
             with self._sounddevice.RawOutputStream(samplerate=PCM_RATE, channels=1, dtype="int16") as stream:
                 rest = b""
@@ -92,17 +96,4 @@ class _Loudspeaker:
                     stream.write(rest[:whole])
                     rest = rest[whole:]
         except self._sounddevice.PortAudioError as error:
-            raise UnsupportedModel(
-                f"This machine has no loudspeaker that can be used ({error}): write a file with --out instead."
-            ) from error
-
-
-def _loudspeaker() -> _Loudspeaker:
-    try:
-        import sounddevice
-    except (ImportError, OSError) as error:  # the package is not there, or PortAudio is not
-        raise UnsupportedModel(
-            f"Playing needs the package sounddevice and PortAudio ({error}): `pip install 'edgewise[voice]'` and "
-            "`apt install libportaudio2`, or write a file with --out."
-        ) from error
-    return _Loudspeaker(sounddevice)
+            raise NoSound(f"The loudspeaker cannot be used ({error}): write a file with --out instead.") from error

@@ -68,19 +68,18 @@ def level(samples: bytes) -> float:
     return float(np.sqrt(np.mean(values * values)) / 32768) if values.size else 0.0
 
 
-def load_sounddevice() -> Any:
-    """The module. Raises `NoSound` naming the package that is missing."""
+def load_sounddevice(instead: str = "use --file and --out") -> Any:
+    """The module. Raises `NoSound` naming what is missing; `instead` is what is done without devices."""
     try:
         import sounddevice
     except ModuleNotFoundError as error:
         raise NoSound(
-            "Sound devices need the Python package sounddevice: `pip install 'edgewise[voice]'`. Without devices use --file and "
-            "--out."
+            f"Sound devices need the Python package sounddevice: `pip install 'edgewise[voice]'`. Without devices {instead}."
         ) from error
     except OSError as error:
         raise NoSound(
             "Sound devices need the PortAudio library: `apt install libportaudio2` on Debian and Ubuntu, `dnf install portaudio` "
-            "on Fedora. Without devices use --file and --out."
+            f"on Fedora. Without devices {instead}."
         ) from error
     return sounddevice
 
