@@ -51,6 +51,7 @@ class ConfinedChild:
         self._module = module
         self._wall_s = wall_s
         self._lock = threading.Lock()
+        self._abandoned = False
         self._process: subprocess.Popen[bytes] | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
@@ -72,13 +73,20 @@ class ConfinedChild:
         with self._lock:
             self._drop()
 
+    def abandon(self) -> None:
+        """Kill the process without waiting for the lock: a request under way fails and is not tried again."""
+        self._abandoned = True
+        if (process := self._process) is not None:
+            process.kill()
+
     def ask(self, body: bytes) -> bytes:
         """Send one request and wait for its answer.
 
         Raises:
-            ChildEndedError: The process was stopped by its limits, or ended twice for another reason.
+            ChildEndedError: The process was stopped by its limits or by `abandon`, or ended twice for another reason.
         """
         with self._lock:
+            self._abandoned = False
             for attempt in range(2):
                 process = self._running()
                 answer = _exchange(process, body, self._wall_s)
@@ -86,7 +94,7 @@ class ConfinedChild:
                     return answer
                 self._drop()
                 # Someone else may have ended the process (memory killer, service manager): that is no verdict.
-                if process.returncode == -signal.SIGPROF or attempt:
+                if process.returncode == -signal.SIGPROF or attempt or self._abandoned:
                     break
             raise ChildEndedError(process.returncode)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -76,7 +75,7 @@ async def decoded(
         InvalidRequest: It cannot be read, or is beyond a limit.
     """
     limits: dict[str, Any] = {"max_bytes": max_bytes, "max_seconds": max_seconds}
-    found, samples = await asyncio.to_thread(process.decode, "audio", data, limits, param=param)
+    found, samples = await process.turn(lambda: process.decode("audio", data, limits, param=param))
     notes = []
     if found["damaged"]:
         notes.append(f"Damaged packets of '{param}' were left out: {found['damaged']}.")

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -70,10 +72,12 @@ class MediaDesk:
     labels: Labels = field(default_factory=Labels)
     pressure: Pressure = field(default_factory=Pressure)
     process: MediaProcess = field(default_factory=MediaProcess)
-    _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FETCHED_TOGETHER))
+    _readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_FETCHED_TOGETHER, "fetch"))
 
     async def gather(self, task: Task) -> Task:
-        """The same task with its media where the model can see them. A caller who leaves cancels it.
+        """The same task with its media where the model can see them.
+
+        Cancelling it (the caller has left) ends what is decoded or computed for it; what is being fetched arrives unread.
 
         Raises:
             InvalidRequest: A medium that cannot be had, is damaged or beyond a limit, or nobody here who could look at it.
@@ -165,8 +169,8 @@ class MediaDesk:
         most, bounded_by = self._bound(task, attachment)
         left_open = bounded_by not in _ASKED and attachment.detail != "high"
         share = self.pressure.quality.pixels if left_open else 1.0
-        found = await asyncio.to_thread(
-            fit_picture, self.process, files, data, attachment.param, max_pixels=most, share=share
+        found = await self.process.turn(
+            lambda: fit_picture(self.process, files, data, attachment.param, max_pixels=most, share=share)
         )
         seen, usual = math.prod(found.fitted.size), found.usual_pixels
         receipt = _receipt(attachment, (found.fitted,), found.came, bounded_by)
@@ -185,7 +189,7 @@ class MediaDesk:
             max_pixels=most,
             share=self.pressure.quality.frames if left_open else 1.0,
         )
-        found = await asyncio.to_thread(fit_film, self.process, files, data, attachment.param, wish)
+        found = await self.process.turn(lambda: fit_film(self.process, files, data, attachment.param, wish))
         receipt = _receipt(attachment, found.parts, found.came, bounded_by)
         receipt = replace(receipt, frames=found.frames, every_s=round(found.every_s, 3))
         usual, seen = found.usual_frames, found.frames
@@ -240,14 +244,15 @@ class MediaDesk:
             path = self.files.path(stored.id)
             with translate_os_errors("read", path):
                 return [await asyncio.to_thread(path.read_bytes)]
+        return [await self.read_url(url, attachment.param) for url in attachment.urls]
 
-        async def one(url: str) -> bytes:
-            async with self._room:
-                return await asyncio.to_thread(
-                    read_source, url, attachment.param, max_bytes=self.max_bytes, policy=self.fetch
-                )
+    async def read_url(self, url: str, param: str) -> bytes:
+        """The bytes behind a URL. Raises as `read_source`.
 
-        return [await one(url) for url in attachment.urls]
+        On threads of its own: slow servers, also those whose caller has left, take none of the loop's.
+        """
+        read = partial(read_source, url, param, max_bytes=self.max_bytes, policy=self.fetch)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, read)
 
     async def _nobody_looks(self, task: Task, attachment: Attachment) -> InvalidRequest:
         what = "a film" if attachment.kind == "video" else "a picture"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
 import struct
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +127,31 @@ def test_a_dead_process_is_replaced(process: MediaProcess) -> None:
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     assert _decode(process, wav(tone(0.1)))[1].shape == (1600,)
+
+
+def _child(process: MediaProcess) -> psutil.Process:
+    """Its process, when it runs."""
+    while process.pid is None:
+        time.sleep(0.01)
+    return psutil.Process(process.pid)
+
+
+async def test_who_waits_holds_no_thread_and_who_leaves_ends_its_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    process, sound = MediaProcess(), wav(tone(0.1))
+    with monkeypatch.context() as patch:
+        silent = [sys.executable, "-c", "import time; time.sleep(600)"]
+        patch.setattr("edgewise.core.confined.module_command", lambda module: silent)
+        asked = [asyncio.create_task(process.turn(lambda: _decode(process, sound))) for _ in range(4)]
+        child = await asyncio.to_thread(_child, process)
+        assert await asyncio.to_thread(lambda: 1) == 1
+        for one in asked:
+            one.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+    assert all(one.cancelled() for one in asked)
+    assert (await process.turn(lambda: _decode(process, sound)))[1].shape == (1600,)
+    assert not child.is_running()
+    process.close()
 
 
 def test_a_job_that_loops_is_ended_and_one_that_dies_is_told_apart(

@@ -25,7 +25,6 @@ from edgewise.api.openapi import request_form
 from edgewise.api.parse import Caller
 from edgewise.api.schemas import validate
 from edgewise.api.sse import EventStream, attended
-from edgewise.models.media.process import MediaProcess
 from edgewise.pipeline.listen import decoded, detector
 from edgewise.pipeline.receipt_store import Outcome
 from edgewise.pipeline.transcribe.run import TranscribeRun, start_transcription
@@ -63,24 +62,21 @@ class _Asked:
 
 def transcription_router(deps: ApiDependencies) -> APIRouter:
     router = APIRouter(tags=["OpenAI"])
-    process = MediaProcess()
 
     @router.post(TRANSCRIPTIONS, openapi_extra=request_form(TranscriptionBody, _FILE))
     async def transcriptions(request: Request) -> Response:
         """What is said in a recording."""
-        return await _heard(request, deps, process, TRANSCRIPTIONS, TranscriptionBody)
+        return await _heard(request, deps, TRANSCRIPTIONS, TranscriptionBody)
 
     @router.post(TRANSLATIONS, openapi_extra=request_form(TranslationBody, _FILE))
     async def translations(request: Request) -> Response:
         """What is said in a recording, in English."""
-        return await _heard(request, deps, process, TRANSLATIONS, TranslationBody)
+        return await _heard(request, deps, TRANSLATIONS, TranslationBody)
 
     return router
 
 
-async def _heard(
-    request: Request, deps: ApiDependencies, process: MediaProcess, route: str, schema: type[TranslationBody]
-) -> Response:
+async def _heard(request: Request, deps: ApiDependencies, route: str, schema: type[TranslationBody]) -> Response:
     """The whole way of one request."""
     context = admit(request, deps, route)
     sound = deps.sound
@@ -96,19 +92,19 @@ async def _heard(
     check(fields)
     stream = bool(getattr(fields, "stream", None))
     header = wants_receipt_header(request, stream=stream)
-    preparing = _task(deps, process, fields, form.files[_FILE], caller(context, deps))
+    preparing = _task(deps, fields, form.files[_FILE], caller(context, deps))
     task = await attended(request.receive, deps.requests.until_cut(preparing))
     return await _answer(request, deps, context, _Asked(task, fields.response_format or "json", stream, header))
 
 
-async def _task(
-    deps: ApiDependencies, process: MediaProcess, fields: TranslationBody, data: bytes, asking: Caller
-) -> TranscribeTask:
+async def _task(deps: ApiDependencies, fields: TranslationBody, data: bytes, asking: Caller) -> TranscribeTask:
     """A validated form as a task. Raises `EdgewiseError`, naming the field."""
     name = None if fields.model == ANY_MODEL else fields.model
     model = await deps.models.open_listener(name, keep_alive_s=fields.keep_alive)
     limits = deps.sound
-    samples, notes = await decoded(process, data, _FILE, max_bytes=limits.max_bytes, max_seconds=limits.max_seconds)
+    samples, notes = await decoded(
+        deps.media.process, data, _FILE, max_bytes=limits.max_bytes, max_seconds=limits.max_seconds
+    )
     aim: Aim = "transcribe" if isinstance(fields, TranscriptionBody) else "translate"
     return TranscribeTask(
         id=asking.request_id,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
@@ -17,7 +16,6 @@ from edgewise.api.schemas import validate
 from edgewise.api.sse import attended
 from edgewise.api.vision.schemas import LabelBody, LookBody, ReadBody
 from edgewise.models.manifest import Role
-from edgewise.models.media.source import read_source
 from edgewise.pipeline.vision import Look, LookTask, look
 
 CLASSIFY: Final = "/edgewise/v1/vision/classify"
@@ -59,9 +57,7 @@ async def _look(
     context.facts["model"] = model.name
     assert context.record is not None
     context.record.model = model.name
-    picture = await asyncio.to_thread(
-        read_source, body.image, "image", max_bytes=deps.limits.max_body_bytes, policy=deps.fetch
-    )
+    picture = await deps.media.read_url(body.image, "image")
     return await look(
         LookTask(
             id=asking.request_id,

@@ -6,10 +6,11 @@ bytes may claim gigabytes, or loop. There a fault costs one request, never the s
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 from edgewise.core.confined import ChildEndedError, ConfinedChild
 from edgewise.core.errors import EngineFault, InvalidRequest
@@ -20,6 +21,7 @@ CPU_SECONDS: Final = 120.0
 WALL_SECONDS: Final = 600.0
 _WORKER: Final = "edgewise.models.media.worker"
 """Named, not imported: importing it would load decoders into this process."""
+Result = TypeVar("Result")
 _HEAD: Final = struct.Struct("<I")  # length of the JSON; the bytes follow it
 
 JOBS: Final[Mapping[str, str]] = {
@@ -32,10 +34,14 @@ It raises `InvalidRequest` for what cannot be read."""
 
 
 class MediaProcess:
-    """One process that decodes. `decode` may be called from any thread; it waits for those before it."""
+    """One process that decodes. `decode` may be called from any thread; it waits for those before it.
+
+    An event loop asks by `turn`.
+    """
 
     def __init__(self) -> None:
         self._child = ConfinedChild(_WORKER, wall_s=WALL_SECONDS)
+        self._turn = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"MediaProcess(pid={self.pid})"
@@ -48,6 +54,18 @@ class MediaProcess:
     def close(self) -> None:
         """End the process. A later call starts a new one."""
         self._child.close()
+
+    async def turn(self, work: Callable[[], Result]) -> Result:
+        """`work`, which decodes here, on a thread when its turn has come: who waits holds no thread, of which the loop has few.
+
+        Cancelling it ends the process if it works for it, and with that the thread; the next one starts a new process.
+        """
+        async with self._turn:
+            try:
+                return await asyncio.to_thread(work)
+            except asyncio.CancelledError:
+                self._child.abandon()
+                raise
 
     def decode(self, job: str, data: bytes, options: Mapping[str, Any], *, param: str) -> tuple[dict[str, Any], bytes]:
         """What `JOBS[job]` makes of `data`.
