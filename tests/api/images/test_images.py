@@ -194,6 +194,20 @@ def test_hostile_pictures(url: str, image: bytes, status: int) -> None:
         assert answer.json()["error"]["param"] == "image"
 
 
+def test_the_engine_decodes_pictures_not_the_service(url: str) -> None:
+    def named(size: str, image: bytes, mask: bytes) -> str:
+        files = {"image": ("a.png", image), "mask": ("m.png", mask)}
+        answer = httpx.post(f"{url}/v1/images/edits", data={"prompt": "x", "size": size}, files=files, timeout=60)
+        assert answer.status_code == 400, answer.text
+        return str(answer.json()["error"]["param"])
+
+    assert named("600x600", png()[:-60], png()) == "size", (
+        "what only the engine knows is said before the picture is read"
+    )
+    assert named("16x16", png()[:-60], png()) == "image"
+    assert named("16x16", png(), png()[:-60]) == "mask"
+
+
 @pytest.mark.parametrize("way", ["words", "negative", "edit", "pipeline"])
 def test_a_word_filter_sees_every_prompt(url: str, way: str) -> None:
     images, bad = f"{url}/v1/images", "a Zebra"
