@@ -249,6 +249,27 @@ def test_a_film_whose_positions_leave_the_talker_no_room_is_refused(both: tuple[
             assert stages._answers[name].sequence.request.sampling.max_tokens == room
 
 
+@pytest.mark.parametrize("while_writing", [True, False])
+def test_an_answer_whose_talker_has_no_finite_logits_ends_with_an_error(
+    both: tuple[Any, ModelFiles], while_writing: bool
+) -> None:
+    """While its text is written, and after; the next answer is spoken."""
+    engine = engine_of(both[1])
+    free, talker = len(engine._stages._pages), engine._stages._runner._network
+    said = talker.logits
+
+    def broken(hidden: torch.Tensor) -> torch.Tensor:
+        over = engine._stages.get("a") is not None and (while_writing or not engine._thinker.busy)
+        return said(hidden) * float("nan") if over else said(hidden)
+
+    talker.logits = broken  # type: ignore[method-assign]
+    last = run(engine, asked(tokens=40))["a"][-1]
+    assert (last.finish, last.error_code) == ("error", "engine_error")
+    assert "Talker" in (last.error_message or "")
+    assert (len(text_of([last])), len(engine._stages._pages)) == (0, free)
+    assert run(engine, asked("b"))["b"][-1].finish == "length"
+
+
 def test_text_goes_first(both: tuple[Any, ModelFiles]) -> None:
     """While there is text to write, the other stages have no more than their share of the time, and one turn at a time."""
     engine = engine_of(both[1])

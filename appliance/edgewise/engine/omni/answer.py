@@ -40,6 +40,7 @@ class Answer:
     text_end: The Thinker's last chunk, once it is there: told when all has been said.
     conversion: The chunk that Code2Wav is at, begun at `converting_since`.
     deadline_at: Engine clock, or None.
+    broken: Whether the Talker could not go on, for no logit of its was finite: the answer ends with an error.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Answer:
         self.samples = 0
         self.chunks = 0
         self.cut = False
+        self.broken = False
         self.deadline_at = None if request.deadline_s is None else now + request.deadline_s
         self._marks = marks
         self._ends = config.ends
@@ -111,7 +113,7 @@ class Answer:
     @property
     def computable(self) -> int:
         """Tokens that the Talker could compute now."""
-        if self.wave.ended or self.wave.ready > _BEYOND:
+        if self.broken or self.wave.ended or self.wave.ready > _BEYOND:
             return 0
         start, prompt = self.sequence.computed, len(self.request.prompt)
         known = self._heard if self._heard < prompt else prompt + 1 + len(self._reply)

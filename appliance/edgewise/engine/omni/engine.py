@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from edgewise.core.errors import InvalidRequest
+from edgewise.core.errors import EngineFault, InvalidRequest
+from edgewise.core.log import get_logger
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.engine import Engine
 from edgewise.engine.messages import PageOrder, PageReply
@@ -21,6 +22,8 @@ from edgewise.engine.notices import Notify
 from edgewise.engine.omni.answer import Answer
 from edgewise.engine.omni.stages import SpeechStages
 from edgewise.engine.request import GenerateRequest, TokenChunk
+
+log = get_logger(__name__)
 
 AUDIO_SHARE: Final = 0.25
 """Of the time of the Thinker's steps, for the other stages."""
@@ -125,6 +128,8 @@ class OmniEngine:
         if chunk.finish == "stop":  # its last token ends the answer, and comes when all has been said
             answer.text_end = replace(chunk, offset=chunk.offset + len(chunk.tokens) - 1, tokens=chunk.tokens[-1:])
             return replace(chunk, tokens=chunk.tokens[:-1], finish=None)
+        if chunk.finish == "cancelled" and answer.broken:
+            return self._last(answer, _failed(chunk))
         answer.written = chunk.offset + len(chunk.tokens)
         if chunk.finish == "length":
             answer.text_end = replace(chunk, offset=answer.written, tokens=())
@@ -134,12 +139,16 @@ class OmniEngine:
         return chunk
 
     def _ends(self) -> list[TokenChunk]:
-        """Last chunks of answers that have been said, or whose time is over while they are."""
+        """Last chunks of answers that have been said, cannot be said, or whose time is over while they are."""
         ended = []
         for answer in self._stages.answers:
             if answer.text_end is None:
+                if answer.broken:  # its last chunk comes with the next step
+                    self._thinker.cancel(answer.request.id)
                 continue
-            if answer.finished:
+            if answer.broken:
+                ended.append(self._last(answer, _failed(answer.text_end)))
+            elif answer.finished:
                 ended.append(self._last(answer, answer.text_end))
             elif answer.deadline_at is not None and self._now() >= answer.deadline_at:
                 late = replace(
@@ -182,3 +191,10 @@ class OmniEngine:
         for answer in self._stages.answers:
             self._stages.remove(answer.request.id)
         self._thinker.close()
+
+
+def _failed(chunk: TokenChunk) -> TokenChunk:
+    """The last chunk of an answer that cannot be said."""
+    message = "The Talker produced no finite logits for this answer."
+    log.error("request_failed", request_id=chunk.request_id, code=EngineFault.code, reason=message)
+    return replace(chunk, finish="error", error_code=EngineFault.code, error_message=message)

@@ -252,7 +252,9 @@ class SpeechStages:
         now = self._now()
         for answer, item, draw in zip(answers, work, draws, strict=True):
             answer.sequence.computed += item.count
-            if draw is not None:
+            if draw is not None and (draw.broken or draw.stuck):
+                answer.broken = True
+            elif draw is not None:
                 answer.say(draw.token, now)
         if all(item.count == 1 for item in work):
             self._chunking.rates.token((now - began) * self._load)
