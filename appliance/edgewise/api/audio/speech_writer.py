@@ -9,15 +9,12 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from edgewise.api.audio.event_writer import with_faults
 from edgewise.api.context import RequestContext, context_of
-from edgewise.api.errors import error_body, internal_error
 from edgewise.api.sse import KEEP_ALIVE, EventStream, sse
 from edgewise.core.errors import EdgewiseError
-from edgewise.core.log import get_logger
 from edgewise.models.media.sound_out import SoundFormat, open_sound
 from edgewise.pipeline.speech import SAMPLE_BYTES, SpeechRun, Spoken
-
-log = get_logger(__name__)
 
 _USAGE = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
 """Speech is not counted in tokens; clients of OpenAI's expect the object."""
@@ -49,20 +46,11 @@ async def growing_sound(run: SpeechRun, first: Spoken, format: SoundFormat) -> A
         yield rest
 
 
-async def speech_events(
+def speech_events(
     run: SpeechRun, first: Spoken, format: SoundFormat, context: RequestContext, *, keepalive_s: float
 ) -> AsyncGenerator[bytes, None]:
     """A stream's events; a fault becomes an error event, after which nothing comes."""
-    try:
-        async for event in _events(run, first, format, keepalive_s):
-            yield event
-    except EdgewiseError as error:
-        context.error = error.code
-        yield _failure(error)
-    except Exception as error:  # outermost frame of a stream; the client must hear of it
-        log.exception("stream_broke", request_id=context.id)
-        context.error = "internal_error"
-        yield _failure(internal_error(error))
+    return with_faults(_events(run, first, format, keepalive_s), context)
 
 
 async def _events(
@@ -89,10 +77,6 @@ def _delta(piece: bytes) -> bytes:
 
 def _event(kind: str, **fields: Any) -> bytes:
     return sse({"type": kind, **fields}, event=kind)
-
-
-def _failure(error: EdgewiseError) -> bytes:
-    return sse({"type": "error", **error_body(error)}, event="error")
 
 
 class SoundStream(EventStream):

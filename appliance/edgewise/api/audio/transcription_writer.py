@@ -7,18 +7,14 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from edgewise.api.audio.event_writer import with_faults
 from edgewise.api.audio.transcription_schemas import AnswerFormat
 from edgewise.api.context import RequestContext
-from edgewise.api.errors import error_body, internal_error
 from edgewise.api.responses import dumps
 from edgewise.api.sse import KEEP_ALIVE, sse
-from edgewise.core.errors import EdgewiseError
-from edgewise.core.log import get_logger
 from edgewise.models.whisper.languages import NAMES
 from edgewise.pipeline.transcribe.run import TranscribeRun
 from edgewise.pipeline.transcribe.task import Heard, Segment
-
-log = get_logger(__name__)
 
 MEDIA_TYPES: Final[dict[AnswerFormat, str]] = {
     "json": "application/json",
@@ -70,20 +66,11 @@ def body(run: TranscribeRun, found: Transcript, form: AnswerFormat) -> bytes:
     return dumps({**answer, "usage": _usage(run), "edgewise": run.receipt().to_dict()})
 
 
-async def transcript_events(
+def transcript_events(
     run: TranscribeRun, context: RequestContext, *, keepalive_s: float
 ) -> AsyncGenerator[bytes, None]:
     """A stream's events; a fault becomes an error event, after which nothing comes."""
-    try:
-        async for event in _events(run, context, keepalive_s):
-            yield event
-    except EdgewiseError as error:
-        context.error = error.code
-        yield _failure(error)
-    except Exception as error:  # outermost frame of a stream; the client must hear of it
-        log.exception("stream_broke", request_id=context.id)
-        context.error = "internal_error"
-        yield _failure(internal_error(error))
+    return with_faults(_events(run, context, keepalive_s), context)
 
 
 async def _events(run: TranscribeRun, context: RequestContext, keepalive_s: float) -> AsyncGenerator[bytes, None]:
@@ -99,10 +86,6 @@ async def _events(run: TranscribeRun, context: RequestContext, keepalive_s: floa
             yield sse({"type": "transcript.text.delta", "delta": heard.text})
     done = {"text": found.text.strip(), "usage": _usage(run), "edgewise": run.receipt().to_dict()}
     yield sse({"type": "transcript.text.done", **done})
-
-
-def _failure(error: EdgewiseError) -> bytes:
-    return sse({"type": "error", **error_body(error)}, event="error")
 
 
 def _usage(run: TranscribeRun) -> dict[str, Any]:

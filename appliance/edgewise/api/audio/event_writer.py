@@ -1,0 +1,33 @@
+"""The outermost frame of a stream of events, in which its faults are told."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+
+from edgewise.api.context import RequestContext
+from edgewise.api.errors import error_body, internal_error
+from edgewise.api.sse import sse
+from edgewise.core.errors import EdgewiseError
+from edgewise.core.log import get_logger
+
+log = get_logger(__name__)
+
+
+async def with_faults(events: AsyncGenerator[bytes, None], context: RequestContext) -> AsyncGenerator[bytes, None]:
+    """These events; a fault becomes an error event, after which nothing comes."""
+    async with contextlib.aclosing(events):
+        try:
+            async for event in events:
+                yield event
+        except EdgewiseError as error:
+            context.error = error.code
+            yield _failure(error)
+        except Exception as error:  # outermost frame of a stream; the client must hear of it
+            log.exception("stream_broke", request_id=context.id)
+            context.error = "internal_error"
+            yield _failure(internal_error(error))
+
+
+def _failure(error: EdgewiseError) -> bytes:
+    return sse({"type": "error", **error_body(error)}, event="error")
