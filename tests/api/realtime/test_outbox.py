@@ -58,3 +58,15 @@ async def test_nobody_waits_for_room_once_it_is_closed() -> None:
     waiting = outbox.waiting
     await outbox.put({"type": "late"})
     assert outbox.waiting == waiting
+
+
+async def test_a_full_box_takes_its_last_event_at_once_and_sends_it_after_the_others() -> None:
+    wire = Wire()
+    outbox = Outbox(wire.send, send_timeout_s=60)
+    telling = asyncio.create_task(outbox.put({"type": "large", "text": "x" * (2 << 20)}))
+    await until(lambda: outbox.waiting > 0)
+    outbox.close({"type": "error"})
+    await asyncio.wait_for(telling, 60)
+    wire.open.set()
+    await asyncio.wait_for(outbox.flush(), 60)
+    assert wire.sent == ["large", "error"]

@@ -7,11 +7,11 @@ import base64
 import binascii
 import json
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import BadJson, internal_error
@@ -34,7 +34,7 @@ GOING_AWAY: Final = 1001
 POLICY: Final = 1008
 BROKEN: Final = 1011
 _FLUSH_S: Final = 2.0
-"""For the last events to leave."""
+"""For the last events to leave, and as long for the close."""
 
 Body = TypeVar("Body", bound=BaseModel)
 Handler = Callable[["Connection", Mapping[str, Any]], Awaitable[None]]
@@ -101,18 +101,16 @@ class Connection:
 
     async def _close(self, error: EdgewiseError | None) -> None:
         """Send what waits and say why, if somebody is there to read it."""
-        if error is None or isinstance(error, Cancelled):
+        if error is None:
             self._outbox.close()
-            if isinstance(error, Cancelled):
-                await self._socket.close(POLICY, error.message)
-            return
-        await self._outbox.put(error_event(error))
-        self._outbox.close()
-        flushing = asyncio.create_task(self._outbox.flush())
-        await asyncio.wait({flushing}, timeout=_FLUSH_S)
-        await end_task(flushing)
-        away = isinstance(error, SessionExpired) or error.retryable
-        await self._socket.close(GOING_AWAY if away else BROKEN, error.message[:100])
+        elif isinstance(error, Cancelled):
+            self._outbox.close()
+            await _attempt(self._socket.close(POLICY, error.message))
+        else:
+            self._outbox.close(error_event(error))
+            await _attempt(self._outbox.flush())
+            away = isinstance(error, SessionExpired) or error.retryable
+            await _attempt(self._socket.close(GOING_AWAY if away else BROKEN, error.message[:100]))
 
     async def _end(self) -> None:
         """Raises why the session must end: it has lasted as long as it may, or the service ends and no answer is under way."""
@@ -268,12 +266,21 @@ def _event_id(received: Any) -> str | None:
     return given[:512] if isinstance(given, str) else None
 
 
+async def _attempt(work: Coroutine[Any, Any, None]) -> None:
+    """For a client who may have left, or read nothing: whatever comes of it, it takes no longer than `_FLUSH_S`."""
+    task = asyncio.create_task(work)
+    await asyncio.wait({task}, timeout=_FLUSH_S)
+    await end_task(task)
+
+
 def _reason(work: list[asyncio.Task[None]]) -> EdgewiseError | None:
     """Why the first task ended; None where the client left."""
     for task in work:
         if not task.done():
             continue
         error = task.exception()
+        if isinstance(error, WebSocketDisconnect):
+            return None
         if isinstance(error, EdgewiseError):
             return error
         if isinstance(error, Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from starlette.types import Send
@@ -41,11 +42,7 @@ class Outbox:
         """Take events, then wait until there is room for more. What comes after `close` is dropped."""
         if self._closed:
             return
-        for one in events:
-            text = dumps(one).decode()
-            self._waiting.append(text)
-            self._bytes += len(text)
-        self._news.set()
+        self._take(events)
         if self._bytes > _ROOM:
             self._room.clear()
             await self._room.wait()
@@ -67,10 +64,18 @@ class Outbox:
             if self._bytes <= _ROOM:
                 self._room.set()
 
-    def close(self) -> None:
-        """Take nothing more; nobody waits for room any more."""
+    def close(self, *last: Event) -> None:
+        """Take these events, whatever waits before them, and nothing more; nobody waits for room any more."""
         self._closed = True
+        self._take(last)
         self._room.set()
+
+    def _take(self, events: Iterable[Event]) -> None:
+        for one in events:
+            text = dumps(one).decode()
+            self._waiting.append(text)
+            self._bytes += len(text)
+        self._news.set()
 
     def _given_up(self) -> Cancelled:
         return Cancelled(f"The client took nothing for {self._send_timeout_s:g} s.")
