@@ -226,6 +226,13 @@ async def test_what_was_taken_is_kept_nowhere() -> None:
     assert listening._sound.seconds == 0
 
 
+async def test_empty_sound_is_kept_nowhere() -> None:
+    async with _talk() as talk:
+        for _ in range(50):
+            await talk.session.append(b"")
+    assert len(talk.session._listening._arrivals) == 0
+
+
 async def test_a_turn_of_the_greatest_length_is_ended_and_answered() -> None:
     async with _talk(max_seconds=1) as talk:
         await talk.session.append(speech(1.5))

@@ -81,6 +81,8 @@ class Listening:
                 "(`voice.max_turn_s`): commit or clear it first.",
                 param="audio",
             )
+        if not ready:
+            return
         self._sound.append(ready)
         self._arrivals.append((self._sound.end, self._clock()))
         self._news.set()
