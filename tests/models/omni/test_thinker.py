@@ -14,6 +14,7 @@ from transformers import WhisperFeatureExtractor
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.families import read_layout
 from edgewise.models.multimodal.layout import Fitted, place
+from edgewise.models.multimodal.protocol import SlicedEncoder
 from edgewise.models.multimodal.qwen_audio import rows_of
 from edgewise.models.omni.layout import OmniLayout
 from edgewise.models.omni.positions import FilmWithSound, tmrope_positions
@@ -91,6 +92,16 @@ def test_rows_of_sound_are_those_of_transformers(both: tuple[Any, ModelFiles]) -
         assert own.shape == wanted.shape == (medium.count, 64)
         assert wanted.std() > 0.1
         torch.testing.assert_close(own, wanted, atol=TOLERANCE, rtol=0)
+
+
+def test_sound_and_pictures_are_encoded_in_parts(both: tuple[Any, ModelFiles]) -> None:
+    """Layer by layer of each window of 0.4 s and each picture, so that running streams are not held."""
+    layout, encoder = layout_of(both[1]), EngineLogits(both[1]).encoder
+    assert isinstance(encoder, SlicedEncoder)
+    (heard,) = layout.sound(noise(1.0), "audio").media
+    (seen,) = layout.picture(picture(90, 64), "image", max_pixels=28 * 28 * 8).media
+    for medium, least in ((heard, 3 * 2), (seen, 2)):
+        assert sum(1 for _ in encoder.slices(medium)) >= least
 
 
 def test_logits_are_those_of_transformers(both: tuple[Any, ModelFiles]) -> None:

@@ -13,7 +13,7 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 from edgewise.core.errors import BadModelFile, UnsupportedModel
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
 from edgewise.models.multimodal.layout import medium
-from edgewise.models.multimodal.protocol import StepMedia
+from edgewise.models.multimodal.protocol import SlicedEncoder, StepMedia
 from edgewise.models.whisper.config import read_whisper
 from edgewise.models.whisper.features import log_mel, mel_filters
 from edgewise.models.whisper.loading import load_whisper
@@ -102,6 +102,12 @@ def test_encoder_is_that_of_transformers(theirs: WhisperForConditionalGeneration
     assert rows.shape == (AUDIO, 64)
     assert torch.allclose(rows[:FRAMES], expected, atol=1e-4)
     assert not rows[FRAMES:].any()
+
+
+def test_a_recording_is_encoded_layer_by_layer(ours: WhisperNetwork) -> None:
+    assert isinstance(ours.encoder, SlicedEncoder)
+    recording = medium("audio", noise(1).numpy(), ours.config.audio_tokens)
+    assert sum(1 for _ in ours.encoder.slices(recording)) == ours.config.encoder_layers
 
 
 @pytest.mark.parametrize("cuts", [(64, 70), (20, 64, 66, 70), (16, 67, 70), (70,)])

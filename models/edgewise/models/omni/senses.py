@@ -10,7 +10,7 @@ from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.media import Media
 from edgewise.models.multimodal.pixels import CLIP, colours, picture_options
-from edgewise.models.multimodal.protocol import MediaEncoder
+from edgewise.models.multimodal.protocol import SlicedEncoder, Slices, finished
 from edgewise.models.multimodal.qwen_audio import read_audio_tower
 from edgewise.models.multimodal.towers.audio import AudioTower
 from edgewise.models.multimodal.towers.qwen import QwenTower, read_tower_config
@@ -22,12 +22,17 @@ from edgewise.models.weights.reader import WeightReader
 class OmniSenses:
     """A `MediaEncoder` of all kinds."""
 
-    def __init__(self, eyes: MediaEncoder, ears: MediaEncoder) -> None:
+    def __init__(self, eyes: SlicedEncoder, ears: SlicedEncoder) -> None:
         self._eyes, self._ears = eyes, ears
 
+    @torch.inference_mode()
     def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
         """See `MediaEncoder.encode`."""
-        return [row for item in items for row in (self._ears if item.kind == "audio" else self._eyes).encode([item])]
+        return [finished(self.slices(item)) for item in items]
+
+    def slices(self, item: Media) -> Slices:
+        """See `SlicedEncoder`."""
+        return (self._ears if item.kind == "audio" else self._eyes).slices(item)
 
 
 def load_encoder(

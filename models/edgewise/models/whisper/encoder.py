@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from edgewise.models.multimodal.media import Media
+from edgewise.models.multimodal.protocol import Slices, finished
 from edgewise.models.whisper.config import WhisperConfig
 from edgewise.models.whisper.features import log_mel, mel_filters
 
@@ -30,21 +31,22 @@ class WhisperEncoder:
     @torch.inference_mode()
     def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
         """[audio_tokens, width] for each recording; rows beyond its frames are zero."""
-        rows = []
-        for item in items:
-            samples = torch.frombuffer(bytearray(item.content), dtype=torch.float32).to(self._places.device)
-            rows.append(functional.pad(self.hidden(samples), (0, 0, 0, self.config.audio_tokens - self.config.frames)))
-        return rows
+        return [finished(self.slices(item)) for item in items]
 
-    @torch.inference_mode()
-    def hidden(self, samples: torch.Tensor) -> torch.Tensor:
-        """[n] float32 at 16 kHz -> [frames, width] in the weights' dtype."""
-        return self.of_spectrogram(log_mel(samples, self._filters, 2 * self.config.frames))
+    def slices(self, item: Media) -> Slices:
+        """See `SlicedEncoder`; a part is a layer."""
+        samples = torch.frombuffer(bytearray(item.content), dtype=torch.float32).to(self._places.device)
+        rows = yield from self._seen(log_mel(samples, self._filters, 2 * self.config.frames))
+        return functional.pad(rows, (0, 0, 0, self.config.audio_tokens - self.config.frames))
 
     @torch.inference_mode()
     def of_spectrogram(self, spectrogram: torch.Tensor) -> torch.Tensor:
-        """[mels, 2 * frames] -> [frames, width]."""
-        return self._layers.normed(self._layers(spectrogram, self._places), "layer_norm")
+        """[mels, 2 * frames] -> [frames, width] in the weights' dtype."""
+        return finished(self._seen(spectrogram))
+
+    def _seen(self, spectrogram: torch.Tensor) -> Slices:
+        hidden = yield from self._layers.slices(spectrogram, self._places)
+        return self._layers.normed(hidden, "layer_norm")
 
 
 class SoundLayers:
@@ -59,8 +61,8 @@ class SoundLayers:
         self._tensors, self._prefix = tensors, prefix
         self._count, self._heads = layers, heads
 
-    def __call__(self, spectrogram: torch.Tensor, places: torch.Tensor, kept: int | None = None) -> torch.Tensor:
-        """What the layers make of a spectrogram, before any norm.
+    def slices(self, spectrogram: torch.Tensor, places: torch.Tensor, kept: int | None = None) -> Slices:
+        """What the layers make of a spectrogram, before any norm; a part is a layer.
 
         Args:
             spectrogram: [mels, 2 * frames].
@@ -76,6 +78,7 @@ class SoundLayers:
         hidden = x[0].T.float()[:kept]
         hidden = hidden + places[: hidden.shape[0]].float()
         for index in range(self._count):
+            yield
             hidden = hidden + self._attention(self.normed(hidden, f"layers.{index}.self_attn_layer_norm"), index)
             inner = self._linear(self.normed(hidden, f"layers.{index}.final_layer_norm"), f"layers.{index}.fc1")
             hidden = hidden + self._linear(functional.gelu(inner), f"layers.{index}.fc2")

@@ -14,6 +14,7 @@ import torch
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.media import Media
+from edgewise.models.multimodal.protocol import Slices, finished
 from edgewise.models.multimodal.qwen2_audio import audio_tower
 from edgewise.models.multimodal.qwen_audio import AudioTowerConfig, feature_frames, rows_of
 from edgewise.models.multimodal.towers.weights import Linear, Part
@@ -45,23 +46,28 @@ class AudioTower:
     @torch.inference_mode()
     def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
         """[`rows_of`, width] for each recording."""
-        return [self._encode(item) for item in items]
+        return [finished(self.slices(item)) for item in items]
 
-    def _encode(self, item: Media) -> torch.Tensor:
+    def slices(self, item: Media) -> Slices:
+        """See `SlicedEncoder`; a part is a layer of a window."""
         samples = torch.frombuffer(bytearray(item.content), dtype=torch.float32).to(self._places.device)
         frames = feature_frames(len(samples))
         length = frames + _SILENCE if self._config.window else 2 * self._config.positions
-        return self.of_spectrogram(log_mel(samples, self._filters, length), frames)
+        rows = yield from self._seen(log_mel(samples, self._filters, length), frames)
+        return rows
 
-    @torch.inference_mode()
-    def of_spectrogram(self, spectrogram: torch.Tensor, frames: int) -> torch.Tensor:
+    def _seen(self, spectrogram: torch.Tensor, frames: int) -> Slices:
         """[mels, at least frames] -> [rows_of(frames), width]; frames beyond `frames` are silence."""
         window = self._config.window
         if window is None:
-            hidden = self._layers(spectrogram, self._places, (frames - 1) // 2 + 1)
+            hidden = yield from self._layers.slices(spectrogram, self._places, (frames - 1) // 2 + 1)
         else:
             parts = spectrogram[:, :frames].split(2 * window, dim=1)  # type: ignore[no-untyped-call]
-            hidden = torch.cat([self._layers(part, self._places) for part in parts])
+            heard = []
+            for part in parts:
+                rows = yield from self._layers.slices(part, self._places)
+                heard.append(rows)
+            hidden = torch.cat(heard)
         pairs = hidden[: 2 * rows_of(frames)]
         return self._project(self._layers.normed((pairs[0::2] + pairs[1::2]) / 2, "layer_norm"))
 
