@@ -32,6 +32,7 @@ from edgewise.models.tiny import local_files, make_tiny_model
 from edgewise.models.tokenizer import load_tokenizer
 from edgewise.pipeline.attachments import Attachment
 from edgewise.pipeline.batches.files import Files
+from edgewise.pipeline.held import HeldBytes
 from edgewise.pipeline.hooks.texts import prompt_texts, with_texts
 from edgewise.pipeline.look import MOST_CHARACTERS, words
 from edgewise.pipeline.media import MOST, MediaDesk
@@ -133,6 +134,26 @@ def test_long_text_is_cut_and_told_so() -> None:
     told, cut = words({"ocr": {"lines": [{"text": "y" * (MOST_CHARACTERS + 5)}]}})
     assert cut
     assert told.count("y") == MOST_CHARACTERS
+
+
+async def test_what_all_requests_hold_decoded_is_bounded_and_given_back(tmp_path: Path) -> None:
+    model = with_config(model_of(tmp_path, "qwen"), tmp_path, {})
+    asked = task(model, PICTURE, PICTURE, attachments=(attachment(0), attachment(1)))
+    one = desk(Models([model]))
+    fitted = (await one.gather(asked)).input
+    assert isinstance(fitted, ChatInput)
+    size = sum(len(medium.content) for shown in fitted.media for medium in shown.media)
+    assert one.held.used == 0
+    for limit, before, error in ((size, 0, None), (size, size // 2, QueueFull), (size - 1, 0, InvalidRequest)):
+        held = HeldBytes(limit)
+        held.hold().add(before, "file")
+        if error is None:
+            await replace(one, held=held).gather(asked)
+        else:
+            with pytest.raises(error, match=r"content\[1\].*of memory.*send fewer or shorter"):
+                await replace(one, held=held).gather(asked)
+        assert held.used == before
+    one.process.close()
 
 
 async def test_words_travel_no_further_than_the_models_that_looked() -> None:

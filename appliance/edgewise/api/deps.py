@@ -19,6 +19,7 @@ from edgewise.models.media.sound_limits import MAX_BYTES, MAX_SECONDS
 from edgewise.pipeline.batches.files import Files
 from edgewise.pipeline.batches.store import Batches
 from edgewise.pipeline.conversations import Conversations
+from edgewise.pipeline.held import HELD_BYTES, HeldBytes
 from edgewise.pipeline.hooks.hooks import Hooks
 from edgewise.pipeline.media import MediaDesk
 from edgewise.pipeline.model import Models
@@ -27,6 +28,7 @@ from edgewise.pipeline.pressure import Pressure, share_reading
 from edgewise.pipeline.receipt_store import ReceiptStore
 from edgewise.pipeline.recent import RecentInputs
 from edgewise.pipeline.state import open_state
+from edgewise.pipeline.transcribe.task import RATE, SAMPLE_BYTES
 from edgewise.security.fetch import FetchPolicy
 
 
@@ -231,6 +233,7 @@ class ApiDependencies:
             labels=self.labels,
             pressure=self.pressure,
             max_seconds=self.sound.max_seconds,
+            held=HeldBytes(max(HELD_BYTES, int(self.sound.max_seconds * RATE * SAMPLE_BYTES))),
         )
         self.receipts = ReceiptStore(self.state, keep_s=self.keep.receipts_s, clock=self.clock)
         self.batches = Batches(self.state, max_open=self.keep.open_batches, clock=self.clock)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from edgewise.core.errors import InvalidRequest, ModelNotFound
 from edgewise.models.media.process import MediaProcess
 from edgewise.pipeline.attachments import Attachment
+from edgewise.pipeline.held import Hold
 from edgewise.pipeline.listener import ServedListener
 from edgewise.pipeline.look import OpensEncoders
 from edgewise.pipeline.model import ServedEncoder
@@ -67,15 +67,20 @@ async def detector(models: OpensEncoders) -> ServedEncoder | None:
 
 
 async def decoded(
-    process: MediaProcess, data: bytes, param: str, *, max_bytes: int, max_seconds: float
+    process: MediaProcess, hold: Hold, data: bytes, param: str, *, max_bytes: int, max_seconds: float
 ) -> tuple[bytes, tuple[str, ...]]:
     """Samples as a transcription takes them, and what the receipt says of a file that is not as it should be.
 
+    Args:
+        hold: Of the request; samples count in it.
+
     Raises:
         InvalidRequest: It cannot be read, or is beyond a limit.
+        QueueFull: All requests together hold too much; see `Hold.add`.
     """
     limits: dict[str, Any] = {"max_bytes": max_bytes, "max_seconds": max_seconds}
     found, samples = await process.turn(lambda: process.decode("audio", data, limits, param=param))
+    hold.add(len(samples), param)
     notes = []
     if found["damaged"]:
         notes.append(f"Damaged packets of '{param}' were left out: {found['damaged']}.")
@@ -85,22 +90,17 @@ async def decoded(
 
 
 async def write_down(
-    task: Task, models: Ears, recordings: Sequence[tuple[Attachment, bytes, tuple[str, ...]]]
-) -> list[Said]:
-    """Every recording in words, in their order. A caller who leaves cancels it.
+    task: Task, models: Ears, index: int, attachment: Attachment, samples: bytes, notes: tuple[str, ...]
+) -> Said:
+    """A recording in words. A caller who leaves cancels it.
 
     Args:
-        recordings: Each with its samples, and what is to be said of its file.
+        index: Of the recording in its request.
+        notes: What is to be said of its file.
 
     Raises:
         QueueFull, EngineUnavailable, OutOfMemory, DeadlineExceeded: As of every engine.
     """
-    return [await _one(task, models, index, *given) for index, given in enumerate(recordings)]
-
-
-async def _one(
-    task: Task, models: Ears, index: int, attachment: Attachment, samples: bytes, notes: tuple[str, ...]
-) -> Said:
     request = TranscribeTask(
         id=f"{task.id}/listen-{index}",
         model=models.listener,

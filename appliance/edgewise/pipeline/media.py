@@ -18,6 +18,7 @@ import numpy as np
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.files import translate_os_errors
 from edgewise.core.privacy import Labels
+from edgewise.core.sizes import mib
 from edgewise.models.files import ModelFiles
 from edgewise.models.media.fitting import FilmWish, fit_film, fit_picture
 from edgewise.models.media.process import MediaProcess
@@ -26,6 +27,7 @@ from edgewise.models.media.source import read_source
 from edgewise.models.multimodal.layout import Fitted, Layout, SoundLayout
 from edgewise.pipeline.attachments import Attachment
 from edgewise.pipeline.batches.files import Files
+from edgewise.pipeline.held import HeldBytes, Hold
 from edgewise.pipeline.listen import decoded, ears, heard_receipt, nobody_listens, write_down
 from edgewise.pipeline.listener import ServedListener
 from edgewise.pipeline.look import describe_all, lookers
@@ -59,6 +61,7 @@ class MediaDesk:
     labels: Of models: those of the models that hear or look hold for their words too.
     pressure: How pressed the device is: what a caller left open steps down.
     process: Where media are decoded.
+    held: How much of them requests hold until an engine has them.
     """
 
     models: Models
@@ -72,6 +75,7 @@ class MediaDesk:
     labels: Labels = field(default_factory=Labels)
     pressure: Pressure = field(default_factory=Pressure)
     process: MediaProcess = field(default_factory=MediaProcess)
+    held: HeldBytes = field(default_factory=HeldBytes)
     _readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_FETCHED_TOGETHER, "fetch"))
 
     async def gather(self, task: Task) -> Task:
@@ -108,7 +112,10 @@ class MediaDesk:
         if found is None:
             raise nobody_listens(task.model.name, recordings[0])
         task = self._tightened(task, (found.listener, found.detector))
-        said = await write_down(task, found, [(one, *await self._samples(task, one)) for one in recordings])
+        said = []
+        for index, one in enumerate(recordings):  # one after the other: an hour of sound is 220 MiB
+            with self.held.hold() as hold:
+                said.append(await write_down(task, found, index, one, *await self._samples(task, one, hold)))
         texts = iter([one.text for one in said])
         given = replace(
             given,
@@ -131,10 +138,10 @@ class MediaDesk:
         label = self.labels.model(name for one in helpers if one is not None for name in one.names)
         return task if label is None else replace(task, privacy=min(task.privacy, label))
 
-    async def _samples(self, task: Task, attachment: Attachment) -> tuple[bytes, tuple[str, ...]]:
+    async def _samples(self, task: Task, attachment: Attachment, hold: Hold) -> tuple[bytes, tuple[str, ...]]:
         (data,) = await self._read(task, attachment)
         return await decoded(
-            self.process, data, attachment.param, max_bytes=self.max_bytes, max_seconds=self.max_seconds
+            self.process, hold, data, attachment.param, max_bytes=self.max_bytes, max_seconds=self.max_seconds
         )
 
     async def _fitted(self, task: Task, given: ChatInput, layout: Layout) -> Task:
@@ -144,7 +151,11 @@ class MediaDesk:
                 raise InvalidRequest(
                     f"'{one.param}': the model '{task.model.name}' takes no pictures.", param=one.param
                 )
-        shown = [await self._show(task, one, layout) for one in given.attachments]
+        shown = []
+        with self.held.hold() as hold:
+            for one in given.attachments:
+                shown.append(await self._show(task, one, layout))
+                hold.add(sum(len(part.content) for fitted in shown[-1].fitted for part in fitted.media), one.param)
         parts = iter([one.parts for one in shown])
         messages = tuple(_replaced(message, parts) for message in given.messages)
         media = tuple(fitted for one in shown for fitted in one.fitted)
@@ -198,9 +209,10 @@ class MediaDesk:
 
     async def _sound(self, task: Task, attachment: Attachment, layout: Layout) -> _Shown:
         assert isinstance(layout, SoundLayout)
-        data, _ = await self._samples(task, attachment)
-        samples = np.frombuffer(data, dtype="<f4")
-        fitted = await asyncio.to_thread(layout.sound, samples, attachment.param)
+        with self.held.hold() as hold:
+            data, _ = await self._samples(task, attachment, hold)
+            samples = np.frombuffer(data, dtype="<f4")
+            fitted = await asyncio.to_thread(layout.sound, samples, attachment.param)
         count = sum(medium.count for medium in fitted.media)
         return _Shown([_AUDIO], (fitted,), heard_receipt(attachment.param, samples.shape[0] / RATE, count))
 
@@ -220,8 +232,13 @@ class MediaDesk:
         if not found:
             raise await self._nobody_looks(task, film or given.attachments[0])
         task = self._tightened(task, found)
-        pictures = [(one, (await self._read(task, one))[0]) for one in given.attachments]
-        described = await describe_all(task, found, pictures)
+        with self.held.hold() as hold:
+            pictures = []
+            for one in given.attachments:
+                (data,) = await self._read(task, one)
+                hold.add(len(data), one.param)
+                pictures.append((one, data))
+            described = await describe_all(task, found, pictures)
         texts = iter([one.text for one in described])
         count, names = len(described), " and ".join(f"'{one.name}'" for one in found)
         told = "a picture" if count == 1 else f"{count} pictures"
@@ -241,6 +258,11 @@ class MediaDesk:
         """The bytes behind each of its URLs, or of its file. Raises `NotFound`: there is no such file of this caller."""
         if attachment.file is not None:
             stored = await self.files.get(task.salt, attachment.file, param=attachment.param)
+            if attachment.kind == "audio" and stored.bytes > self.max_bytes:
+                raise InvalidRequest(
+                    f"'{attachment.param}' has {mib(stored.bytes)}: at most {mib(self.max_bytes)} of a recording are taken.",
+                    param=attachment.param,
+                )
             path = self.files.path(stored.id)
             with translate_os_errors("read", path):
                 return [await asyncio.to_thread(path.read_bytes)]

@@ -25,6 +25,7 @@ from edgewise.api.openapi import request_form
 from edgewise.api.parse import Caller
 from edgewise.api.schemas import validate
 from edgewise.api.sse import EventStream, attended
+from edgewise.pipeline.held import Hold
 from edgewise.pipeline.listen import decoded, detector
 from edgewise.pipeline.receipt_store import Outcome
 from edgewise.pipeline.transcribe.run import TranscribeRun, start_transcription
@@ -58,6 +59,7 @@ class _Asked:
     form: AnswerFormat
     stream: bool
     receipt_header: bool
+    hold: Hold
 
 
 def transcription_router(deps: ApiDependencies) -> APIRouter:
@@ -92,18 +94,27 @@ async def _heard(request: Request, deps: ApiDependencies, route: str, schema: ty
     check(fields)
     stream = bool(getattr(fields, "stream", None))
     header = wants_receipt_header(request, stream=stream)
-    preparing = _task(deps, fields, form.files[_FILE], caller(context, deps))
-    task = await attended(request.receive, deps.requests.until_cut(preparing))
-    return await _answer(request, deps, context, _Asked(task, fields.response_format or "json", stream, header))
+    hold = deps.media.held.hold()
+    try:
+        preparing = _task(deps, hold, fields, form.files[_FILE], caller(context, deps))
+        task = await attended(request.receive, deps.requests.until_cut(preparing))
+        return await _answer(
+            request, deps, context, _Asked(task, fields.response_format or "json", stream, header, hold)
+        )
+    except BaseException:
+        hold.close()  # what has begun gives it back at its end
+        raise
 
 
-async def _task(deps: ApiDependencies, fields: TranslationBody, data: bytes, asking: Caller) -> TranscribeTask:
+async def _task(
+    deps: ApiDependencies, hold: Hold, fields: TranslationBody, data: bytes, asking: Caller
+) -> TranscribeTask:
     """A validated form as a task. Raises `EdgewiseError`, naming the field."""
     name = None if fields.model == ANY_MODEL else fields.model
     model = await deps.models.open_listener(name, keep_alive_s=fields.keep_alive)
     limits = deps.sound
     samples, notes = await decoded(
-        deps.media.process, data, _FILE, max_bytes=limits.max_bytes, max_seconds=limits.max_seconds
+        deps.media.process, hold, data, _FILE, max_bytes=limits.max_bytes, max_seconds=limits.max_seconds
     )
     aim: Aim = "transcribe" if isinstance(fields, TranscriptionBody) else "translate"
     return TranscribeTask(
@@ -157,6 +168,7 @@ async def _begin(deps: ApiDependencies, context: RequestContext, asked: _Asked) 
     record.stream, record.model = asked.stream, task.model.name
 
     def ended(outcome: Outcome) -> None:
+        asked.hold.close()
         deps.receipts.ended(outcome)
         if outcome.fault is None:
             deps.metrics.real_time_factor.observe(outcome.total_s / task.seconds)
