@@ -233,6 +233,7 @@ async def test_messages_that_are_no_events_are_refused_and_the_session_goes_on()
             ("{", "invalid_json"),
             ("[" * 100_000, "invalid_json"),
             ("[]", "invalid_json"),
+            ('{"type": "x", "event_id": "\\ud800"}', "invalid_json"),
             ('{"type": {}}', "unsupported_parameter"),
             ('{"x": "' + "a" * 200_000 + '"}', "payload_too_large"),
         ):

@@ -12,6 +12,7 @@ import pytest
 
 from edgewise.core.errors import Conflict, EngineFault, InvalidRequest
 from edgewise.core.patience import end_task
+from edgewise.pipeline.voice.conversation import Item
 from edgewise.pipeline.voice.protocols import AudioDelta, Committed, ItemDropped, ItemTruncated, SpeechStopped
 from edgewise.pipeline.voice.session import SessionOptions, VoiceSession
 from edgewise.pipeline.voice.turns import TurnOptions
@@ -261,6 +262,26 @@ async def test_a_fault_ends_the_answer_and_not_the_session() -> None:
         await until(lambda: "TranscriptionFailed" in talk.heard.kinds())
         models.fault = None
         await talk.say()
+        await talk.answered()
+    assert talk.heard.answers[0].status == "completed"
+
+
+async def test_what_cannot_be_counted_is_not_kept_and_an_answer_that_cannot_begin_is_told() -> None:
+    models = DoubleModels()
+    count = models.tokens
+
+    def broken(text: str, /) -> int:
+        raise ValueError("No characters.")
+
+    async with _talk(models, instructions="Be brief.") as talk:
+        models.tokens = broken  # type: ignore[method-assign]
+        with pytest.raises(ValueError, match="No characters"):
+            await talk.session.add(Item(id="a", role="user", text="Hello."))
+        assert len(talk.session.conversation) == 0
+        await talk.session.respond()
+        await until(lambda: "Failed" in talk.heard.kinds())
+        models.tokens = count  # type: ignore[method-assign]
+        await talk.session.respond()
         await talk.answered()
     assert talk.heard.answers[0].status == "completed"
 

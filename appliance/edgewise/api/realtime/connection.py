@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
@@ -13,6 +12,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from edgewise.api.body import parse_json
 from edgewise.api.deps import ApiDependencies
 from edgewise.api.errors import BadJson, internal_error
 from edgewise.api.realtime import schemas
@@ -156,13 +156,7 @@ class Connection:
                 f"A message of {len(text)} bytes came: at most {most} are taken (`voice.max_message_bytes`). Send sound in "
                 "smaller pieces."
             )
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise BadJson(f"A message is no JSON: {str(error)[:200]}.") from error
-        if not isinstance(value, dict):
-            raise BadJson("A message is no JSON object: an event has at least a 'type'.")
-        return value
+        return parse_json(text.encode())
 
     async def _handle(self, received: Mapping[str, Any]) -> None:
         kind = received.get("type")

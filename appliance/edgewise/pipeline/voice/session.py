@@ -17,8 +17,9 @@ from edgewise.core.errors import Conflict, EdgewiseError, EngineFault, InvalidRe
 from edgewise.core.log import get_logger
 from edgewise.core.patience import end_task
 from edgewise.models.vad.spans import RATE
+from edgewise.pipeline.prompt import THREAD_CHARS
 from edgewise.pipeline.voice.answer import Answer, AnswerOptions
-from edgewise.pipeline.voice.conversation import Conversation, Item
+from edgewise.pipeline.voice.conversation import MESSAGE_TOKENS, Conversation, Item
 from edgewise.pipeline.voice.listening import Listening
 from edgewise.pipeline.voice.protocols import (
     Committed,
@@ -170,6 +171,7 @@ class VoiceSession:
 
     async def add(self, item: Item) -> str | None:
         """Add a written item; returns the id of the one before it. Raises as `Conversation.add` does."""
+        item.tokens = await self._count(item.text) + MESSAGE_TOKENS
         previous = self.conversation.add(item)
         await self._make_room()
         return previous
@@ -265,7 +267,17 @@ class VoiceSession:
     # --- answers -----------------------------------------------------------------------------------------------------------
 
     def _begin(self, options: SessionOptions, since: float, *, asked: bool) -> None:
-        self._answering = asyncio.create_task(self._respond(options, since, asked), name="voice-answer")
+        self._answering = asyncio.create_task(self._answered(options, since, asked), name="voice-answer")
+
+    async def _answered(self, options: SessionOptions, since: float, asked: bool) -> None:
+        """Answer, and say so where no answer could begin."""
+        try:
+            await self._respond(options, since, asked)
+        except EdgewiseError as error:
+            await self._tell(Failed(error))
+        except Exception as error:  # outermost frame of a task; the caller must hear of it
+            log.exception("voice_answer_not_begun")
+            await self._tell(Failed(_broken(error)))
 
     async def _respond(self, options: SessionOptions, since: float, asked: bool) -> None:
         """Answer when all that was said is known; a turn without words is not answered by itself."""
@@ -294,10 +306,16 @@ class VoiceSession:
         """Drop the oldest items where all do not fit the context beside the instructions and an answer."""
         options, context = self._options, self._models.context
         reserved = min(options.max_tokens or _ANSWER_TOKENS, context // 4)
-        head = self._models.tokens(options.instructions) if options.instructions else 0
+        head = await self._count(options.instructions) if options.instructions else 0
         for id in self.conversation.fit(self._models.tokens, context - reserved - head):
             self._dropped += 1
             await self._tell(ItemDropped(id))
+
+    async def _count(self, text: str) -> int:
+        """Tokens of a text; a long one's on a thread."""
+        if len(text) > THREAD_CHARS:
+            return await asyncio.to_thread(self._models.tokens, text)
+        return self._models.tokens(text)
 
     async def _guarded(self, response: Response, work: Coroutine[Any, Any, None]) -> None:
         """A fault ends the answer, not the session."""
