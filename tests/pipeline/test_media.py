@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, QueueFull
+from edgewise.core.errors import ContextLengthExceeded, DeadlineExceeded, InvalidRequest, ModelNotFound, QueueFull
 from edgewise.core.privacy import Labels, Privacy
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
 from edgewise.models.files import ModelFiles
@@ -77,12 +78,15 @@ class Looking:
         self.error = error
         self.info = None
         self.requests: list[EncodeRequest] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def submit(self, request: EncodeRequest) -> AsyncIterator[EncodeChunk]:
         self.requests.append(request)
         return self._answer(request)
 
     async def _answer(self, request: EncodeRequest) -> AsyncIterator[EncodeChunk]:
+        await self.answers.wait()
         if self.error is not None:
             yield EncodeChunk(
                 request_id=request.id, finish="error", error_code=self.error, error_message="'image' is bad"
@@ -154,6 +158,17 @@ async def test_what_all_requests_hold_decoded_is_bounded_and_given_back(tmp_path
                 await replace(one, held=held).gather(asked)
         assert held.used == before
     one.process.close()
+
+
+async def test_a_deadline_covers_media_and_what_is_left_is_handed_on() -> None:
+    asked = task(fake_model(), "see:", PICTURE, attachments=(attachment(1),), deadline_s=600.0)
+    reader = Looking(READER)
+    left = (await desk(Installed(ocr=reader)).gather(asked)).deadline_s
+    assert left is not None
+    assert 0 < left < 600
+    reader.answers.clear()
+    with pytest.raises(DeadlineExceeded, match="before its media were read"):
+        await desk(Installed(ocr=reader)).gather(replace(asked, deadline_s=0.05))
 
 
 async def test_words_travel_no_further_than_the_models_that_looked() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -15,8 +16,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from edgewise.core.errors import InvalidRequest
+from edgewise.core.errors import DeadlineExceeded, InvalidRequest
 from edgewise.core.files import translate_os_errors
+from edgewise.core.patience import within
 from edgewise.core.privacy import Labels
 from edgewise.core.sizes import mib
 from edgewise.models.files import ModelFiles
@@ -45,6 +47,8 @@ LOW_DETAIL_PIXELS: Final = 512 * 512
 _ASKED: Final = ("max_image_pixels", "detail")
 """Bounds of pixels that callers set."""
 _FETCHED_TOGETHER: Final = 4
+_LEAST_S: Final = 0.001
+"""Of a deadline that has just passed: engines take none that is not positive."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +83,7 @@ class MediaDesk:
     _readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_FETCHED_TOGETHER, "fetch"))
 
     async def gather(self, task: Task) -> Task:
-        """The same task with its media where the model can see them.
+        """The same task with its media where the model can see them, and what is left of its deadline.
 
         Cancelling it (the caller has left) ends what is decoded or computed for it; what is being fetched arrives unread.
 
@@ -90,6 +94,13 @@ class MediaDesk:
         given = task.input
         if not isinstance(given, ChatInput) or not given.attachments:
             return task
+        if task.deadline_s is None:
+            return await self._gathered(task, given)
+        ends = time.monotonic() + task.deadline_s
+        gathered = await within(self._gathered(task, given), task.deadline_s, partial(_late, task.deadline_s))
+        return replace(gathered, deadline_s=max(ends - time.monotonic(), _LEAST_S))
+
+    async def _gathered(self, task: Task, given: ChatInput) -> Task:
         count = sum(max(1, len(one.urls)) for one in given.attachments)
         if count > MOST:
             raise InvalidRequest(
@@ -295,6 +306,13 @@ class MediaDesk:
             f"'{attachment.param}' is {what}, and the model '{task.model.name}' has no eyes: {', or '.join(remedies)}.",
             param=attachment.param,
         )
+
+
+def _late(deadline_s: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"The request's deadline of {deadline_s:g} s has passed before its media were read: send fewer or smaller ones, or give "
+        "it more time."
+    )
 
 
 @dataclass(frozen=True, slots=True)
