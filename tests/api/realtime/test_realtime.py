@@ -14,6 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from edgewise.api.deps import Access, VoiceLimits
+from edgewise.api.realtime.schemas import MAX_TEXT
 from edgewise.core.errors import EngineFault
 from edgewise.core.priority import Priority
 from edgewise.pipeline.voice.answer import Answer
@@ -214,6 +215,18 @@ def added_instructions(service: Any) -> str:
         ("response.create", {"response": {"tools": [{}]}}, "response.tools", "unsupported_parameter"),
         ("response.create", {"response": {"conversation": "none"}}, "response.conversation", "unsupported_parameter"),
         ("response.cancel", {}, "type", "invalid_value"),
+        (
+            "conversation.item.create",
+            {
+                "item": {
+                    "type": "message",
+                    "role": "user",
+                    "content": [{"type": "input_text", "text": "a" * (MAX_TEXT + 1)}],
+                }
+            },
+            "item.content[0].text",
+            "invalid_value",
+        ),
     ],
 )
 async def test_what_is_not_supported_is_refused_by_name(

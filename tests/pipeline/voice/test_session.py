@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import pytest
 
 from edgewise.core.errors import Conflict, EngineFault, InvalidRequest
 from edgewise.core.patience import end_task
+from edgewise.pipeline.prompt import THREAD_CHARS
 from edgewise.pipeline.voice.conversation import Item
 from edgewise.pipeline.voice.protocols import AudioDelta, Committed, ItemDropped, ItemTruncated, SpeechStopped
 from edgewise.pipeline.voice.session import SessionOptions, VoiceSession
@@ -284,6 +286,20 @@ async def test_what_cannot_be_counted_is_not_kept_and_an_answer_that_cannot_begi
         await talk.session.respond()
         await talk.answered()
     assert talk.heard.answers[0].status == "completed"
+
+
+async def test_a_long_text_is_counted_on_a_thread() -> None:
+    models, threads = DoubleModels(), set()
+
+    def count(text: str, /) -> int:
+        threads.add(threading.current_thread())
+        return 1
+
+    models.tokens = count  # type: ignore[method-assign]
+    async with _talk(models) as talk:
+        await talk.session.add(Item(id="a", role="user", text="a" * (THREAD_CHARS + 1)))
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 async def test_a_cut_answer_says_why() -> None:

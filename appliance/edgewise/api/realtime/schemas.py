@@ -14,6 +14,8 @@ Rate = Literal[24000, 16000]
 Modality = Literal["text", "audio"]
 MAX_INSTRUCTIONS: Final = 32_768
 """Characters."""
+MAX_TEXT: Final = 32_768
+"""Characters of one part of a written message."""
 
 
 class _Body(BaseModel):
@@ -106,7 +108,7 @@ class Plain(_Body):
 
 class TextPart(_Body):
     type: Literal["input_text", "output_text"]
-    text: str
+    text: Annotated[str, Field(max_length=MAX_TEXT)]
 
 
 class NewItem(_Body):
