@@ -135,7 +135,7 @@ class DeviceModels:
             key=asking.key_id,
             priority=asking.priority(chat),
             deadline_s=asking.deadline_s(None),
-            privacy=asking.privacy(chat),
+            privacy=asking.privacy(chat, asking.privacy(self._listener)),
             policy=asking.policy,
         )
         key = None if asking.key is None else asking.key.name
