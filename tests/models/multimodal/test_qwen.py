@@ -159,11 +159,12 @@ def test_time_counts_where_positions_depend_on_it(both: tuple[Any, ModelFiles]) 
     assert (slow.digest != fast.digest) == timed
 
 
+@pytest.mark.parametrize("size", [(300, 200), (40, 30), (10, 500), (500, 10)])
 @pytest.mark.parametrize("most", [1, 20, 60, 300])
-def test_a_film_keeps_to_its_tokens(both: tuple[Any, ModelFiles], most: int) -> None:
+def test_a_film_keeps_to_its_tokens(both: tuple[Any, ModelFiles], most: int, size: tuple[int, int]) -> None:
     layout = layout_of(both[1])
     count = min(6, layout.most_frames(most))
-    fitted = layout.film([picture(300, 200)] * count, count, 0.5, "video", max_tokens=most)
+    fitted = layout.film([picture(*size)] * count, count, 0.5, "video", max_tokens=most)
     assert fitted.media[0].count <= most
     assert fitted.text.count("<|video_pad|>") == fitted.media[0].count
 

@@ -94,7 +94,8 @@ class QwenLayout:
         return self._fitted("video", np.stack(fitted), grid_frames=len(fitted) // self.depth, second=second)
 
     def target(self, width: int, height: int, param: str, bounds: Bounds, max_pixels: int | None) -> tuple[int, int]:
-        """(width, height): multiples of `side` as near to the picture's as the bounds allow.
+        """(width, height): multiples of `side` as near to the picture's as the bounds allow. Small ones are enlarged within
+        `max_pixels`.
 
         Raises:
             InvalidRequest: One side is more than 200 times the other.
@@ -115,6 +116,10 @@ class QwenLayout:
         elif rows * columns * self.side**2 < least:
             scale = math.sqrt(least / (width * height))
             rows, columns = math.ceil(height * scale / self.side), math.ceil(width * scale / self.side)
+            if max_pixels is not None and rows * columns * self.side**2 > most:  # where the least is nearly the most
+                places = max(1, most // self.side**2)
+                rows = min(places, max(1, math.floor(height * scale / self.side)))
+                columns = min(places // rows, max(1, math.floor(width * scale / self.side)))
         return columns * self.side, rows * self.side
 
     def _fitted(self, kind: MediaKind, frames: Any, *, grid_frames: int, second: float) -> Fitted:
