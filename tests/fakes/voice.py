@@ -61,7 +61,7 @@ class DoubleModels:
     """Attributes:
     said: What turns are understood as, in their order; the last one goes on.
     answers: The same for answers, each in pieces.
-    spoken_s: Seconds of sound for each character.
+    spoken_s: Seconds of sound for each character; a phrase with others than those of ASCII has none.
     hear, write_on, speak_on: Cleared, transcription, writing and speaking wait.
     """
 
@@ -128,6 +128,8 @@ class DoubleModels:
         self.open_speech += 1
         try:
             await self.speak_on.wait()
+            if not text.isascii():
+                return
             self.spoken.append(text)
             yield Sound(
                 samples=speech(self.spoken_s * len(text) / how.speed, VOICE_RATE), rate=VOICE_RATE, compute_s=0.01

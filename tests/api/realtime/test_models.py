@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ from edgewise.api.deps import ApiDependencies
 from edgewise.api.parse import Caller
 from edgewise.api.realtime.models import DeviceModels
 from edgewise.api.requests import RequestRecord
-from edgewise.core.errors import EngineFault
+from edgewise.core.errors import EngineFault, InvalidRequest
 from edgewise.core.privacy import Labels, Privacy
-from edgewise.pipeline.model import Models
+from edgewise.engine.encoders.request import EncodeRequest, EncodeStream
+from edgewise.pipeline.model import Models, ServedEncoder
 from edgewise.pipeline.run import Run
 from edgewise.pipeline.task import Task
+from edgewise.pipeline.voice.protocols import Speech
 from tests.fakes.serving import fake_model
 from tests.pipeline.transcribe.scripted import listener
 
@@ -38,3 +41,26 @@ async def test_an_answer_has_the_label_of_the_model_that_heard_the_question() ->
         await models.write("a", ({"role": "user", "content": "Hello."},), None)
     assert models.task is not None
     assert models.task.privacy is Privacy.PRIVATE
+
+
+@dataclass
+class Mute:
+    """An engine that refuses."""
+
+    refusal: InvalidRequest
+    info: None = None
+
+    async def submit(self, request: EncodeRequest) -> EncodeStream:
+        raise self.refusal
+
+
+async def test_a_text_without_sound_is_spoken_as_nothing_and_other_refusals_are_raised() -> None:
+    asking = Caller(request_id="a", salt="", timeout_s=None, max_sequences=1)
+    engine: Any = Mute(InvalidRequest("Nothing can be spoken.", param="input"))
+    unused: Any = None
+    voice = ServedEncoder(name="voice", role="text-to-speech", engine=engine, digest="sha256:0", created=0)
+    models = DeviceModels(ApiDependencies(models=Models()), asking, fake_model(), listener(unused), voice, unused)
+    assert [sound async for sound in models.speak("a", "Hello.", Speech())] == []
+    engine.refusal = InvalidRequest("No such voice.", param="voice")
+    with pytest.raises(InvalidRequest, match="No such voice"):
+        assert [sound async for sound in models.speak("a", "Hello.", Speech())]

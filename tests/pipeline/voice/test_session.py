@@ -302,6 +302,16 @@ async def test_a_long_text_is_counted_on_a_thread() -> None:
     assert threading.current_thread() not in threads
 
 
+async def test_a_phrase_that_cannot_be_spoken_is_text_and_is_counted() -> None:
+    hello = "\u041f\u0440\u0438\u0432\u0435\u0442. "
+    async with _talk(DoubleModels(answers=[[hello, "Hello."]])) as talk:
+        await talk.say()
+        await talk.answered()
+    (response,) = talk.heard.answers
+    assert (response.status, response.unspoken, response.item.text) == ("completed", 1, hello + "Hello.")
+    assert talk.models.spoken == ["Hello."]
+
+
 async def test_a_cut_answer_says_why() -> None:
     async with _talk(DoubleModels(finish="length")) as talk:
         await talk.say()

@@ -198,5 +198,6 @@ def _receipt(response: Response) -> Event:
         "real_time_factor": round(response.speak_s / response.speech_s, 4) if made else None,
         "worst_gap_ms": round(response.worst_gap_s * 1e3, 1),
         "heard_ms": None if response.item.end_ms is None else round(response.item.end_ms, 1),
+        "unspoken_phrases": response.unspoken,
         "dropped_items": response.dropped,
     }

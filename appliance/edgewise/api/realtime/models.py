@@ -171,7 +171,12 @@ class DeviceModels:
             privacy=asking.privacy(speaker),
             policy=asking.policy,
         )
-        run = await start_speech(task, clock=deps.clock.monotonic, hooks=deps.hooks, on_end=deps.receipts.ended)
+        try:
+            run = await start_speech(task, clock=deps.clock.monotonic, hooks=deps.hooks, on_end=deps.receipts.ended)
+        except InvalidRequest as error:
+            if error.param != "input":
+                raise
+            return  # a phrase in a script that the voice has no sound for
         try:
             spoken_s = 0.0
             async for piece in run.chunks():

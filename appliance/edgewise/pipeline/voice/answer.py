@@ -103,11 +103,14 @@ class Answer:
             if not any(one.isalnum() for one in text):
                 continue
             number += 1
+            silent = True
             async with contextlib.aclosing(
                 self._models.speak(f"{self.response.id}/{number}", text, self._options.speech)
             ) as sounds:
                 async for sound in sounds:
+                    silent = False
                     await self._sounds.put((phrase, sound))
+            self.response.unspoken += silent
         await self._sounds.put(None)
 
     async def _send(self) -> None:

@@ -93,7 +93,7 @@ class VoiceModels(Protocol):
         """Begin an answer."""
 
     def speak(self, id: str, text: str, how: Speech) -> AsyncGenerator[Sound, None]:
-        """A text in pieces of sound, as they are made."""
+        """A text in pieces of sound, as they are made; none where nothing of it can be spoken."""
 
 
 # --- what is told ----------------------------------------------------------------------------------------------------------
@@ -156,6 +156,7 @@ class Response:
         first_sound_s: From the end of the speaker's last word, or from the request of an answer, to the first sound.
         worst_gap_s: Longest silence that a listener had because sound came too late.
         speech_s, speak_s: Duration of the speech, and how long it took to make.
+        unspoken: Phrases that the voice has no sound for; they are text only.
         dropped: Items that were dropped from the conversation since the answer before.
         ended: Whether its end has been told.
     """
@@ -173,6 +174,7 @@ class Response:
     worst_gap_s: float = 0.0
     speech_s: float = 0.0
     speak_s: float = 0.0
+    unspoken: int = 0
     dropped: int = 0
     ended: bool = False
 
