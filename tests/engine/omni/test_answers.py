@@ -12,9 +12,12 @@ import torch
 
 from edgewise.core.errors import InvalidRequest
 from edgewise.engine.config import EngineConfig
+from edgewise.engine.omni.answer import Answer
 from edgewise.engine.omni.build import build
 from edgewise.engine.omni.engine import OmniEngine
+from edgewise.engine.omni.stages import SpeechStages
 from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
+from edgewise.engine.scheduler import Work
 from edgewise.engine.speech import Speech
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.families import read_layout
@@ -268,6 +271,45 @@ def test_an_answer_whose_talker_has_no_finite_logits_ends_with_an_error(
     assert "Talker" in (last.error_message or "")
     assert (len(text_of([last])), len(engine._stages._pages)) == (0, free)
     assert run(engine, asked("b"))["b"][-1].finish == "length"
+
+
+def waiting(stages: SpeechStages, name: str, tokens: int, codes: int = 60) -> Answer:
+    """An answer whose prompt of so many tokens has been thought, and one token of its text."""
+    stages.most_codes = codes
+    stages.add(asked(name, prompt=(5,) * tokens))
+    answer = stages._answers[name]
+    answer.think(0, torch.zeros(tokens + 1, stages._table.shape[1]))
+    return answer
+
+
+def test_short_answers_do_not_take_the_pages_that_an_earlier_one_waits_for(both: tuple[Any, ModelFiles]) -> None:
+    stages = engine_of(both[1])._stages
+    del stages._pages[8:]
+    first, second, short = waiting(stages, "a", 7), waiting(stages, "b", 7), waiting(stages, "c", 7, codes=20)
+    assert [stages._ready_to_talk(one) for one in (first, second, short)] == [True, False, False]
+    stages.remove("a")
+    assert [stages._ready_to_talk(one) for one in (second, short)] == [True, True]
+
+
+def test_who_speaks_does_not_wait_for_long_prompts(
+    both: tuple[Any, ModelFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of the Talker takes 512 tokens: the next token of a running answer first."""
+    stages = engine_of(both[1])._stages
+    waiting(stages, "long", 600)
+    running = waiting(stages, "running", 7)
+    assert stages._ready_to_talk(stages._answers["long"])
+    assert stages._ready_to_talk(running)
+    running.sequence.computed = 8
+    taken: list[tuple[str, int]] = []
+
+    def recorded(work: Sequence[Work], media: Any) -> list[None]:
+        taken.extend((item.sequence.id, item.count) for item in work)
+        return [None] * len(work)
+
+    monkeypatch.setattr(stages._runner, "run", recorded)
+    assert stages.turn() == (True, None)
+    assert taken == [("running", 1), ("long", 511)]
 
 
 def test_text_goes_first(both: tuple[Any, ModelFiles]) -> None:

@@ -225,18 +225,24 @@ class SpeechStages:
             return False
         if not answer.sequence.pages:
             needed = -(-answer.length // PAGE_TOKENS)
-            if needed > len(self._pages):
+            if needed > len(self._pages) or self._earlier_waits(answer):
                 return False
             answer.sequence.pages = [self._pages.pop() for _ in range(needed)]
         return True
 
+    def _earlier_waits(self, answer: Answer) -> bool:
+        """Whether an answer that came before it has no room yet: short ones do not overtake it for ever."""
+        arrival = answer.sequence.arrival
+        others = (one for one in self._answers.values() if one.sequence.arrival < arrival)
+        return any(one.computable and not one.sequence.pages for one in others)
+
     def _talk(self, began: float) -> None:
-        """One step of the Talker, for all answers that it can go on with."""
+        """One step of the Talker, for all answers that it can go on with: those that speak first, then prompts by urgency."""
         work: list[Work] = []
         rows: list[torch.Tensor] = []
         answers: list[Answer] = []
         room = _PREFILL
-        for answer in self._answers.values():
+        for answer in sorted(self._answers.values(), key=lambda one: (one.computable > 1, *self._urgency(one, began))):
             sequence = answer.sequence
             count = min(answer.computable, room)
             if not count or not self._ready_to_talk(answer):
