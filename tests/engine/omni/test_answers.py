@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgewise.core.errors import InvalidRequest
+from edgewise.core.errors import InvalidRequest, QueueFull
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.omni.answer import Answer
 from edgewise.engine.omni.build import build
@@ -238,7 +238,7 @@ def test_a_film_whose_positions_leave_the_talker_no_room_is_refused(both: tuple[
             start=1,
             count=2,
             digest=bytes(32),
-            content=b"",
+            content=b"film",
             shape=(2, 28, 28, 3),
             grid=(2, 1, 1),
             second=float(lasts),
@@ -249,7 +249,9 @@ def test_a_film_whose_positions_leave_the_talker_no_room_is_refused(both: tuple[
                 stages.add(request)
         else:
             stages.add(request)
-            assert stages._answers[name].sequence.request.sampling.max_tokens == room
+            answer = stages._answers[name]
+            assert answer.sequence.request.sampling.max_tokens == room
+            assert answer.request.media[0].content == answer.sequence.request.media[0].content == b""
 
 
 @pytest.mark.parametrize("while_writing", [True, False])
@@ -289,6 +291,19 @@ def test_short_answers_do_not_take_the_pages_that_an_earlier_one_waits_for(both:
     assert [stages._ready_to_talk(one) for one in (first, second, short)] == [True, False, False]
     stages.remove("a")
     assert [stages._ready_to_talk(one) for one in (second, short)] == [True, True]
+
+
+def test_answers_that_wait_to_be_spoken_are_bounded(both: tuple[Any, ModelFiles]) -> None:
+    engine = engine_of(both[1])
+    engine._stages.most_answers = 2
+    for name in ("a", "b"):
+        engine.add(asked(name))
+    with pytest.raises(QueueFull, match="2 spoken answers"):
+        engine.add(asked("c"))
+    engine.add(asked("c", voice=None))
+    engine.cancel("a")
+    engine.step()
+    engine.add(asked("d"))
 
 
 def test_who_speaks_does_not_wait_for_long_prompts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -35,7 +35,8 @@ class MarkRows:
 
 class Answer:
     """Attributes:
-    request: As it was asked; `sequence` is the Talker's, whose prompt stands beside the Thinker's prompt.
+    request: As it was asked, its media without their samples.
+    sequence: The Talker's, whose prompt stands beside the Thinker's prompt.
     written: Tokens of text that have been told; `samples` of sound, in so many `chunks`.
     text_end: The Thinker's last chunk, once it is there: told when all has been said.
     conversion: The chunk that Code2Wav is at, begun at `converting_since`.
@@ -57,8 +58,9 @@ class Answer:
         sampling: Mapping[str, float] = SAMPLING,
     ) -> None:
         assert request.speech is not None
-        self.request = request
         self.speech = request.speech
+        places = tuple(replace(one, content=b"") for one in request.media)  # the Talker asks only where they are
+        self.request = request = replace(request, media=places)
         self.sequence = Sequence.of(_talk(request, config, most_codes, sampling), arrival=arrival, now=now)
         self.wave = wave
         self.chunking = chunking

@@ -12,7 +12,7 @@ from typing import Final
 
 import torch
 
-from edgewise.core.errors import InvalidRequest
+from edgewise.core.errors import InvalidRequest, QueueFull
 from edgewise.engine.omni.answer import SAMPLING, Answer, MarkRows
 from edgewise.engine.omni.chunks import Chunking, Rates, Shape
 from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
@@ -30,12 +30,15 @@ from edgewise.models.omni.voices import Voice
 
 MOST_CODES: Final = 4096
 """Codec tokens of an answer: 82 s at 50 a second."""
+MOST_ANSWERS: Final = 64
+"""In work at once: what was thought of each is kept until it has been said."""
 _LEAST_CODES: Final = 512
 _BEFORE: Final = 2
 """Codec tokens that stand before what is said."""
 _PREFILL: Final = 512
 """Tokens of the Talker's prompts in one turn."""
 _LARGEST: Final = 32767
+_RETRY_S: Final = 5.0
 _SMOOTH: Final = 0.2
 
 
@@ -47,6 +50,7 @@ class SpeechStages:
 
     Attributes:
         most_codes: Codec tokens of an answer.
+        most_answers: Answers in work; one more is refused.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class SpeechStages:
         self.config = config
         self.voices = voices
         self.most_codes = MOST_CODES
+        self.most_answers = MOST_ANSWERS
         self._net = code2wav
         self._talker = talker
         self._table = table
@@ -117,8 +122,14 @@ class SpeechStages:
 
         Raises:
             InvalidRequest: An unknown voice, or a prompt or a film too long to be spoken after.
+            QueueFull: Too many answers wait to be spoken.
         """
         assert request.speech is not None
+        if len(self._answers) >= self.most_answers:
+            raise QueueFull(
+                f"{self.most_answers} spoken answers are in work, which is the most: try again later, or ask for text alone.",
+                retry_after_s=_RETRY_S,
+            )
         voice = self.voices.get(request.speech.voice)
         if voice is None:
             raise InvalidRequest(
