@@ -10,20 +10,25 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 from openai.types.realtime import RealtimeServerEvent
+from starlette.types import Message
+from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from edgewise.api.deps import Access, VoiceLimits
+from edgewise.api.deps import Access, ApiDependencies, VoiceLimits
+from edgewise.api.realtime import connection
+from edgewise.api.realtime.configuration import Configuration, ModelNames
 from edgewise.api.realtime.schemas import MAX_TEXT
 from edgewise.core.errors import EngineFault
 from edgewise.core.priority import Priority
+from edgewise.pipeline.model import Models
 from edgewise.pipeline.voice.answer import Answer
 from edgewise.pipeline.voice.conversation import Item
 from edgewise.pipeline.voice.protocols import Response
 from tests.api.harness import until
 from tests.api.realtime.world import world
 from tests.api.test_auth import Keys, Record
-from tests.fakes.voice import DoubleModels, silence, speech
+from tests.fakes.voice import DoubleModels, Listener, silence, speech
 
 SESSION = {"type": "realtime"}
 
@@ -355,6 +360,33 @@ async def test_a_client_that_leaves_frees_everything() -> None:
             await until(lambda: service.value("voice_sessions") == 0)
         assert all(writing.closed for writing in service.models.writings)
         assert service.models.open_speech == 0
+
+
+async def test_a_session_ends_though_its_client_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_FLUSH_S", 0.05)
+    connected = asyncio.Event()
+
+    async def send(message: Message) -> None:
+        if message["type"] != "websocket.accept":
+            await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        if not connected.is_set():
+            connected.set()
+            return {"type": "websocket.connect"}
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    deps = ApiDependencies(models=Models(), voice=VoiceLimits(max_session_s=0.05))
+    socket = WebSocket({"type": "websocket"}, receive, send)
+    await socket.accept()
+    names = ModelNames(chat="tiny", transcription="ears", speech="mouth", vad="detector")
+    serving = connection.Connection(socket, deps, DoubleModels(), Configuration(names=names), Listener())
+    session = asyncio.create_task(serving.serve())
+    telling = asyncio.create_task(serving._outbox.put({"type": "large", "text": "x" * (2 << 20)}))
+    error = await asyncio.wait_for(session, 30)
+    assert isinstance(error, connection.SessionExpired)
+    await telling
 
 
 async def test_a_draining_service_ends_sessions_that_are_quiet_and_lets_answers_end() -> None:
