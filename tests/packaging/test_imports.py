@@ -26,7 +26,7 @@ BROUGHT = {
 }
 """Modules that come with a distribution of another name, of the one version that fits it."""
 RUN_OR_FOUND = {"iotcore", "jetson-stats", "onnxscript", "pip", "psycopg", "python-multipart", "tomli"}
-"""Dependencies that no import statement names: imported by name where they are there, run as a program, used by starlette or torch."""
+"""Dependencies that no import statement names: imported by name where they are there, run as a program, used by another one."""
 
 PLANTED = [
     ("appliance/edgewise/core/clock.py", "import edgewise.engine.request", "Imports point one way"),
