@@ -129,8 +129,10 @@ def measure(count: int) -> Verdict:
     wrong, longest = [], 0.0
     with new_home(starter=False) as home:
         add_models(home, *MODELS)
-        with running(model=MODELS[0], home=home) as service:
-            http = httpx.Client(base_url=service.url, timeout=_TIMEOUT_S, trust_env=False)
+        with (
+            running(model=MODELS[0], home=home) as service,
+            httpx.Client(base_url=service.url, timeout=_TIMEOUT_S, trust_env=False) as http,
+        ):
             alone, serial = {}, 0.0
             for name, asking in asked.items():
                 asking(http)  # loads the model; the second time is what counts

@@ -6,6 +6,7 @@ import asyncio
 
 from prometheus_client import Counter, Gauge
 
+from edgewise.api.realtime.metrics import VoiceMetrics
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.metrics import Metrics
 from edgewise.engine.api import EngineStats
@@ -90,6 +91,7 @@ class ApiMetrics:
         self.speech_factor = one.histogram(
             "speech_real_time_factor", "Computing time of speech over its length", buckets=RTF_BUCKETS
         )
+        self.voice = VoiceMetrics(one)
         self.prompt_tokens = one.counter("prompt_tokens", "Prompt tokens of answered requests", ("model",))
         self.completion_tokens = one.counter("completion_tokens", "Tokens of answers", ("model",))
         self.engine_up = one.gauge("engine_up", "1 if the engine is ready", ("model",))

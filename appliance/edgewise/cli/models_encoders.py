@@ -16,10 +16,9 @@ from edgewise.cli.output import print_json, print_table, say
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.settings import Settings, load_settings
 from edgewise.engine.machine import look
-from edgewise.models.encoders.record import CARD_ROLES, CandidateRecord, LadderRecord, read_ladders
+from edgewise.models.encoders.record import CARD_ROLES, LADDER_ROLES, CandidateRecord, LadderRecord, read_ladders
 from edgewise.models.manifest import Manifest
 from edgewise.models.store import Store
-from edgewise.serving.encoders import LADDER_ROLES, ladder_options
 
 
 def encoders_command(
@@ -74,6 +73,7 @@ def _measure(settings: Settings, store: Store, manifest: Manifest, samples: Path
     # Here: it brings ONNX Runtime along.
     from edgewise.models.encoders.build import climb
     from edgewise.models.encoders.rung import place_of
+    from edgewise.serving.encoders import ladder_options
 
     threads = settings.engine.threads or len(os.sched_getaffinity(0))
     card = manifest.info.role in CARD_ROLES and asyncio.run(look(settings.engine.device)).cuda

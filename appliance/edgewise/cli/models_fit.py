@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,17 +12,22 @@ from edgewise.cli.exit_codes import ExitCode
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json
 from edgewise.core.settings import load_settings
-from edgewise.engine.fit import FitReport, fit
-from edgewise.engine.ledger import available_memory
-from edgewise.engine.numerics import resolve
-from edgewise.kernels.limits import PAGE_TOKENS
-from edgewise.models.gate_record import read_record
-from edgewise.models.longtail.estimate import read_network
 from edgewise.models.store import Store
+
+if TYPE_CHECKING:
+    from edgewise.engine.fit import FitReport
 
 
 def report(name: str, config: Path | None, dtype: str | None, kv_dtype: str | None, context: int | None) -> FitReport:
     """The engine's own sum for a model in the store, on the CPU's memory as it is now."""
+    # Here: the layouts of models that see bring numpy along, which no other command needs.
+    from edgewise.engine.fit import fit
+    from edgewise.engine.ledger import available_memory
+    from edgewise.engine.numerics import resolve
+    from edgewise.kernels.limits import PAGE_TOKENS
+    from edgewise.models.gate_record import read_record
+    from edgewise.models.longtail.estimate import read_network
+
     overrides = {"dtype": dtype, "kv_dtype": kv_dtype, "engine.max_context": context}
     settings = load_settings(config, overrides).settings
     store = Store(settings.home / "models")

@@ -20,7 +20,7 @@ from edgewise.engine.ledger import REFUSE_MARK
 from edgewise.engine.machine import Machine
 from edgewise.engine.numerics import cpu_family
 from edgewise.models.encoders.memory import climb_bytes
-from edgewise.models.encoders.record import CARD_ROLES, LadderRecord, read_ladders
+from edgewise.models.encoders.record import CARD_ROLES, LADDER_ROLES, LadderRecord, read_ladders
 from edgewise.models.encoders.text import TextFace, load_face
 from edgewise.models.manifest import Manifest, Role
 from edgewise.models.store import Store
@@ -29,9 +29,6 @@ from edgewise.serving.served import with_remedy
 
 ENCODER_ROLES: Final[tuple[Role, ...]] = ("embeddings", "ocr", "text-to-speech", "vad", "vision")
 """Of models that answer at once."""
-LADDER_ROLES: Final[tuple[Role, ...]] = ("embeddings", "speech-to-text", "vision")
-"""Of encoders that have a ladder. Texts are calibrated and judged with prose of our documentation, labels with photos among the
-model's own files, hearing with recordings that are given."""
 _GUESS: Final = 3
 _ROOM: Final = 128 << 20
 """Where nobody measured a model's memory: so many times its files, and this much more."""

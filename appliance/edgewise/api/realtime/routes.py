@@ -38,7 +38,7 @@ Open = Callable[[ApiDependencies, Caller, Mapping[str, str]], Awaitable[tuple[Vo
 def realtime_router(deps: ApiDependencies, open_models: Open = open_models) -> APIRouter:
     """`open_models` is replaced in tests."""
     router = APIRouter(tags=["OpenAI"])
-    metrics = VoiceMetrics(deps.metrics.registry)
+    metrics = deps.metrics.voice
     sessions: set[str] = set()
 
     @router.websocket(REALTIME)

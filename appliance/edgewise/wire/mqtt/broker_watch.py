@@ -20,9 +20,10 @@ from edgewise.core.log import get_logger
 
 log = get_logger(__name__)
 
-PAUSE_S = 5.0
+PAUSE_S = 2.0
 ANSWER_S = 5.0
 _MISSES = 2
+_AGAIN_S = 0.5  # after a question without an answer
 
 
 def takes_clients(host: str, port: int, seconds: float = ANSWER_S) -> bool:
@@ -84,10 +85,17 @@ class BrokerWatch:
             self._thread.join()
             self._thread = None
 
+    def _answers(self) -> bool:
+        try:
+            return takes_clients(self._host, self._port, self._answer_s)
+        except Exception:  # a watch that ended by a fault would watch nothing, and nobody would know
+            log.exception("broker_watch_failed")
+            return True
+
     def _watch(self) -> None:
         missed = 0
-        while not self._end.wait(self._pause_s):
-            missed = 0 if takes_clients(self._host, self._port, self._answer_s) else missed + 1
+        while not self._end.wait(min(self._pause_s, _AGAIN_S) if missed else self._pause_s):
+            missed = 0 if self._answers() else missed + 1
             if missed < _MISSES or self._end.is_set():
                 continue
             missed = 0

@@ -23,6 +23,9 @@ log = get_logger(__name__)
 
 SCHEMA: Final = 2
 RECORD: Final = "ladder.json"
+LADDER_ROLES: Final = ("embeddings", "speech-to-text", "vision")
+"""Of encoders that have a ladder. Texts are calibrated and judged with prose of our documentation, labels with photos among the
+model's own files, hearing with recordings that are given."""
 CARD_ROLES: Final = frozenset({"vision"})
 """Of models whose ladders have rungs on a card: small encoders of texts are quicker on the CPU than the way to the card is."""
 _FOLDER: Final = "encoders"
