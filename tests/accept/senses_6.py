@@ -59,8 +59,12 @@ def measure(count: int) -> Verdict:
     if (package := missing()) is not None:
         raise NotRun(f"the package {package} is not installed, so there is no sound server to talk through")
     hearing_home("silero-vad", *QUICK.values(), *DEFAULT.values())
-    with new_home() as home, running(home=home) as service, pulse() as sound:
-        http = httpx.Client(base_url=service.url, timeout=_TIMEOUT_S, trust_env=False)
+    with (
+        new_home() as home,
+        running(home=home) as service,
+        pulse() as sound,
+        httpx.Client(base_url=service.url, timeout=_TIMEOUT_S, trust_env=False) as http,
+    ):
         question = sound.folder / "question.wav"
         body = {"model": QUICK["speech"], "input": QUESTION, "response_format": "wav"}
         question.write_bytes(_posted(http, "/v1/audio/speech", json=body).content)

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from edgewise.wire.mqtt.broker_watch import BrokerWatch
 from edgewise.wire.mqtt.local_broker import broker_config
 from scripts.service import free_port
 
@@ -36,15 +35,9 @@ class BrokerProcess:
     port: int
     passwords: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
-    watch: BrokerWatch | None = None
 
     def start(self) -> None:
         """Start it, again after `kill`; returns once it answers."""
-        self._begin()
-        if self.watch is not None:
-            self.watch.start()
-
-    def _begin(self) -> None:
         with (self.folder / "broker.log").open("ab") as log:
             self.process = subprocess.Popen(self.command, cwd=self.folder, stdout=log, stderr=log)
         deadline = time.monotonic() + _START_S
@@ -62,16 +55,6 @@ class BrokerProcess:
         self.stop(signal.SIGKILL)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        if self.watch is not None:
-            self.watch.stop()
-        self._stop(how)
-
-    def restart(self) -> None:
-        """In place of one that takes no clients any more."""
-        self._stop(signal.SIGKILL)
-        self._begin()
-
-    def _stop(self, how: signal.Signals) -> None:
         if self.process is not None:
             self.process.send_signal(how)
             self.process.wait(_START_S)
@@ -84,16 +67,14 @@ def mosquitto_path() -> str | None:
 
 @contextmanager
 def iotcore_broker(port: int | None = None) -> Iterator[BrokerProcess]:
-    """iotcore with the configuration of `wire.mqtt.local_broker`, and watched as there, at a free port unless one is given."""
+    """iotcore with the configuration of `wire.mqtt.local_broker`, at a free port unless one is given; nobody watches it."""
     with tempfile.TemporaryDirectory(prefix="edgewise-broker-") as name:
         folder, port = Path(name), port or free_port()
         (folder / "broker.toml").write_text(broker_config("127.0.0.1", port))
         command = [sys.executable, "-P", "-m", "iotcore", "--config", "broker.toml", "--log-level", "CRITICAL"]
         if sys.version_info < (3, 11):
             command.remove("-P")
-        broker = BrokerProcess("iotcore", command, folder, "127.0.0.1", port)
-        broker.watch = BrokerWatch(broker.host, port, broker.restart)
-        yield from _running(broker)
+        yield from _running(BrokerProcess("iotcore", command, folder, "127.0.0.1", port))
 
 
 @contextmanager
