@@ -20,7 +20,8 @@ from edgewise.core.log import get_logger
 
 log = get_logger(__name__)
 
-PAUSE_S = 2.0
+PAUSE_S = 30.0
+"""Seldom: beside a client that came and went every two seconds, streams over links that were cut were lost more often."""
 ANSWER_S = 5.0
 _MISSES = 2
 _AGAIN_S = 0.5  # after a question without an answer
