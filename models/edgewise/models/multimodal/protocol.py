@@ -26,14 +26,6 @@ Slices: TypeAlias = Generator[None, None, torch.Tensor]
 """A computation in parts: whoever runs it may do something else between two of them. Returns its result."""
 
 
-@runtime_checkable
-class SlicedEncoder(Protocol):
-    """A `MediaEncoder` that can be interrupted, so that running streams do not wait for all of a picture."""
-
-    def slices(self, item: Media) -> Slices:
-        """As `encode` of one item, to the bit. Runs in inference mode."""
-
-
 def finished(slices: Slices) -> torch.Tensor:
     """The result, computed at once."""
     while True:
@@ -42,6 +34,23 @@ def finished(slices: Slices) -> torch.Tensor:
         except StopIteration as end:
             result: torch.Tensor = end.value
             return result
+
+
+@runtime_checkable
+class SlicedEncoder(MediaEncoder, Protocol):
+    """A `MediaEncoder` that can be interrupted, so that running streams do not wait for all of a picture.
+
+    A class that names this one as its base has `encode` from here.
+    """
+
+    @torch.inference_mode()
+    def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
+        """See `MediaEncoder.encode`."""
+        return [finished(self.slices(item)) for item in items]
+
+    def slices(self, item: Media) -> Slices:
+        """As `encode` of one item, to the bit. Runs in inference mode."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

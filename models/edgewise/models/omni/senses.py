@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.media import Media
 from edgewise.models.multimodal.pixels import CLIP, colours, picture_options
-from edgewise.models.multimodal.protocol import SlicedEncoder, Slices, finished
+from edgewise.models.multimodal.protocol import SlicedEncoder, Slices
 from edgewise.models.multimodal.qwen_audio import read_audio_tower
 from edgewise.models.multimodal.towers.audio import AudioTower
 from edgewise.models.multimodal.towers.qwen import QwenTower, read_tower_config
@@ -19,16 +17,11 @@ from edgewise.models.omni.config import section
 from edgewise.models.weights.reader import WeightReader
 
 
-class OmniSenses:
+class OmniSenses(SlicedEncoder):
     """A `MediaEncoder` of all kinds."""
 
     def __init__(self, eyes: SlicedEncoder, ears: SlicedEncoder) -> None:
         self._eyes, self._ears = eyes, ears
-
-    @torch.inference_mode()
-    def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
-        """See `MediaEncoder.encode`."""
-        return [finished(self.slices(item)) for item in items]
 
     def slices(self, item: Media) -> Slices:
         """See `SlicedEncoder`."""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch.nn import functional
 
 from edgewise.models.multimodal.media import Media
-from edgewise.models.multimodal.protocol import Slices, finished
+from edgewise.models.multimodal.protocol import SlicedEncoder, Slices, finished
 from edgewise.models.whisper.config import WhisperConfig
 from edgewise.models.whisper.features import log_mel, mel_filters
 
 EPS = 1e-5
 
 
-class WhisperEncoder:
-    """`models.multimodal.protocol.MediaEncoder` of a Whisper model.
+class WhisperEncoder(SlicedEncoder):
+    """Of a Whisper model: [audio_tokens, width] for each recording; rows beyond its frames are zero.
 
     Args:
         tensors: Those of the encoder, by their names in the file.
@@ -27,11 +27,6 @@ class WhisperEncoder:
         self._layers = SoundLayers(tensors, "model.encoder.", config.encoder_layers, config.encoder_heads)
         self._places = tensors["model.encoder.embed_positions.weight"]
         self._filters = mel_filters(config.mels).to(self._places.device)
-
-    @torch.inference_mode()
-    def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
-        """[audio_tokens, width] for each recording; rows beyond its frames are zero."""
-        return [finished(self.slices(item)) for item in items]
 
     def slices(self, item: Media) -> Slices:
         """See `SlicedEncoder`; a part is a layer."""

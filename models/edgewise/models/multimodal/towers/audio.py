@@ -6,7 +6,7 @@ nothing of each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.media import Media
-from edgewise.models.multimodal.protocol import Slices, finished
+from edgewise.models.multimodal.protocol import SlicedEncoder, Slices
 from edgewise.models.multimodal.qwen2_audio import audio_tower
 from edgewise.models.multimodal.qwen_audio import AudioTowerConfig, feature_frames, rows_of
 from edgewise.models.multimodal.towers.weights import Linear, Part
@@ -27,7 +27,7 @@ _SILENCE: Final = 2
 """Frames after a recording whose samples reach into its last frame."""
 
 
-class AudioTower:
+class AudioTower(SlicedEncoder):
     """A `MediaEncoder` of sound, float32 samples at 16 kHz.
 
     Args:
@@ -43,13 +43,8 @@ class AudioTower:
         self._filters = mel_filters(config.mels).to(self._places.device)
         self._project = project
 
-    @torch.inference_mode()
-    def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
-        """[`rows_of`, width] for each recording."""
-        return [finished(self.slices(item)) for item in items]
-
     def slices(self, item: Media) -> Slices:
-        """See `SlicedEncoder`; a part is a layer of a window."""
+        """See `SlicedEncoder`: [`rows_of`, width]; a part is a layer of a window."""
         samples = torch.frombuffer(bytearray(item.content), dtype=torch.float32).to(self._places.device)
         frames = feature_frames(len(samples))
         length = frames + _SILENCE if self._config.window else 2 * self._config.positions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +14,7 @@ from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.gemma3 import PICTURE_TOKENS
 from edgewise.models.multimodal.media import Media
 from edgewise.models.multimodal.pixels import HALF, Colours, colours, picture_options
-from edgewise.models.multimodal.protocol import Slices, finished
+from edgewise.models.multimodal.protocol import SlicedEncoder, Slices
 from edgewise.models.multimodal.towers.clip import ClipConfig, ClipTower, read_clip_config
 from edgewise.models.multimodal.towers.colours import normalised
 from edgewise.models.multimodal.towers.weights import Part, RMSNorm
@@ -56,7 +55,7 @@ def read_tower_config(config: Fields) -> Gemma3TowerConfig:
     return Gemma3TowerConfig(siglip, patches, across)
 
 
-class Gemma3Tower:
+class Gemma3Tower(SlicedEncoder):
     """A `MediaEncoder`."""
 
     def __init__(
@@ -69,10 +68,6 @@ class Gemma3Tower:
         self._last_norm = tower.layer_norm("post_layernorm", width, eps)
         self._norm = RMSNorm(projector.take("mm_soft_emb_norm.weight", width), eps, offset=1.0)
         self._project = projector.take("mm_input_projection_weight", width, outputs)
-
-    @torch.inference_mode()
-    def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
-        return [finished(self.slices(item)) for item in items]
 
     def slices(self, item: Media) -> Slices:
         """See `SlicedEncoder`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +12,7 @@ from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.media import Media
 from edgewise.models.multimodal.pixels import HALF, Colours, colours, picture_options
-from edgewise.models.multimodal.protocol import Slices, finished
+from edgewise.models.multimodal.protocol import SlicedEncoder, Slices
 from edgewise.models.multimodal.towers.clip import ClipConfig, ClipTower, read_clip_config
 from edgewise.models.multimodal.towers.colours import normalised
 from edgewise.models.multimodal.towers.weights import Part
@@ -53,7 +52,7 @@ def read_tower_config(config: Fields) -> Idefics3TowerConfig:
     return Idefics3TowerConfig(siglip, patches, scale)
 
 
-class Idefics3Tower:
+class Idefics3Tower(SlicedEncoder):
     """A `MediaEncoder`; an item is a tile."""
 
     def __init__(
@@ -65,10 +64,6 @@ class Idefics3Tower:
         width = config.siglip.width
         self._last_norm = tower.layer_norm("post_layernorm", width, config.siglip.eps)
         self._project = connector.linear("modality_projection.proj", width * config.scale**2, outputs, bias=False)
-
-    @torch.inference_mode()
-    def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
-        return [finished(self.slices(item)) for item in items]
 
     def slices(self, item: Media) -> Slices:
         """See `SlicedEncoder`."""

@@ -14,7 +14,7 @@ from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.llava import vision_fields
 from edgewise.models.multimodal.media import Media
 from edgewise.models.multimodal.pixels import CLIP, HALF, Colours, colours, picture_options
-from edgewise.models.multimodal.protocol import Slices, finished
+from edgewise.models.multimodal.protocol import SlicedEncoder, Slices
 from edgewise.models.multimodal.towers.clip import ACTIVATIONS, ClipTower, read_clip_config
 from edgewise.models.multimodal.towers.colours import normalised
 from edgewise.models.multimodal.towers.weights import Part
@@ -29,7 +29,7 @@ _TOWER: Final = (
 _PROJECTOR: Final = ("multi_modal_projector.", "model.multi_modal_projector.")
 
 
-class LlavaEncoder:
+class LlavaEncoder(SlicedEncoder):
     """A `MediaEncoder`.
 
     Args:
@@ -54,10 +54,6 @@ class LlavaEncoder:
         self._layers = layers
         self._keep_class = keep_class
         self._newline = newline
-
-    @torch.inference_mode()
-    def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
-        return [finished(self.slices(item)) for item in items]
 
     def slices(self, item: Media) -> Slices:
         """See `SlicedEncoder`."""

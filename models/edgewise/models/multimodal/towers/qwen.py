@@ -18,7 +18,7 @@ from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.media import Media
 from edgewise.models.multimodal.pixels import CLIP, Colours, colours, picture_options
-from edgewise.models.multimodal.protocol import Slices, finished
+from edgewise.models.multimodal.protocol import SlicedEncoder, Slices
 from edgewise.models.multimodal.qwen import MLP_ROWS
 from edgewise.models.multimodal.towers.clip import quick_gelu
 from edgewise.models.multimodal.towers.colours import samples, shaded
@@ -89,7 +89,7 @@ def read_tower_config(config: Fields) -> QwenTowerConfig:
     )
 
 
-class QwenTower:
+class QwenTower(SlicedEncoder):
     """A `MediaEncoder`."""
 
     def __init__(self, config: QwenTowerConfig, part: Part, shades: Colours, *, outputs: int) -> None:
@@ -103,10 +103,6 @@ class QwenTower:
         self._norm = _norm(config, part, "merger.ln_q")
         self._first = part.linear("merger.mlp.0", merged, merged)
         self._second = part.linear("merger.mlp.2", merged, outputs)
-
-    @torch.inference_mode()
-    def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
-        return [finished(self.slices(item)) for item in items]
 
     def slices(self, item: Media) -> Slices:
         """See `SlicedEncoder`.
