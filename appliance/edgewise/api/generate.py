@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from edgewise.api.body import read_json
 from edgewise.api.context import RequestContext, context_of
 from edgewise.api.deps import ApiDependencies
-from edgewise.api.errors import internal_error
+from edgewise.api.faults import with_faults
 from edgewise.api.parse import AnswerForm, Caller
 from edgewise.api.priority import asked_priority, priority_in_force
 from edgewise.api.privacy import asked_policy, asked_privacy, key_label
@@ -21,13 +21,10 @@ from edgewise.api.requests import RequestRecord
 from edgewise.api.responses import json_response
 from edgewise.api.sse import EventStream, attended
 from edgewise.api.writers import Writer
-from edgewise.core.errors import EdgewiseError, InvalidRequest
-from edgewise.core.log import get_logger
+from edgewise.core.errors import InvalidRequest
 from edgewise.core.privacy import early_label
 from edgewise.pipeline.run import Run, RunObserver, start_run
 from edgewise.pipeline.task import ChatInput, Task
-
-log = get_logger(__name__)
 
 RECEIPT_HEADER = "X-Edgewise-Receipt"
 
@@ -183,22 +180,11 @@ async def whole_body(run: Run, writer: Writer, keep: Callable[[int, str], None] 
     return writer.body()
 
 
-async def stream_events(
+def stream_events(
     run: Run, writer: Writer, context: RequestContext, *, keepalive_s: float
 ) -> AsyncGenerator[bytes, None]:
     """A stream's events; a fault becomes an error event, after which nothing comes."""
-    try:
-        async for event in _answer_events(run, writer, context, keepalive_s):
-            yield event
-    except EdgewiseError as error:
-        context.error = error.code
-        for event in writer.failure(error):
-            yield event
-    except Exception as error:  # outermost frame of a stream; the client must hear of it
-        log.exception("stream_broke", request_id=context.id)
-        context.error = "internal_error"
-        for event in writer.failure(internal_error(error)):
-            yield event
+    return with_faults(_answer_events(run, writer, context, keepalive_s), context, writer.failure)
 
 
 async def _answer_events(

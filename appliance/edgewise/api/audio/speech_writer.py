@@ -9,8 +9,8 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from edgewise.api.audio.event_writer import with_faults
 from edgewise.api.context import RequestContext, context_of
+from edgewise.api.faults import with_faults
 from edgewise.api.sse import KEEP_ALIVE, EventStream, sse
 from edgewise.core.errors import EdgewiseError
 from edgewise.models.media.sound_out import SoundFormat, open_sound

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from edgewise.api.audio.event_writer import with_faults
 from edgewise.api.audio.transcription_schemas import AnswerFormat
 from edgewise.api.context import RequestContext
+from edgewise.api.faults import with_faults
 from edgewise.api.responses import dumps
 from edgewise.api.sse import KEEP_ALIVE, sse
 from edgewise.models.whisper.languages import NAMES

@@ -11,14 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from edgewise.api.context import RequestContext
-from edgewise.api.errors import error_body, internal_error
+from edgewise.api.faults import with_faults
 from edgewise.api.sse import KEEP_ALIVE, sse
-from edgewise.core.errors import EdgewiseError
-from edgewise.core.log import get_logger
 from edgewise.models.diffusion.pictures import Format, convert
 from edgewise.pipeline.pictures import Drawn, PictureRun
-
-log = get_logger(__name__)
 
 _NO_TOKENS = {
     "input_tokens": 0,
@@ -73,29 +69,25 @@ def _size(png: bytes) -> str:
     return "{}x{}".format(*struct.unpack_from(">II", png, 16))
 
 
-async def picture_events(
+def picture_events(
     run: PictureRun, form: PictureForm, context: RequestContext, created: int, *, keepalive_s: float
 ) -> AsyncGenerator[bytes, None]:
     """A stream's events; a fault becomes an error event, after which nothing comes."""
+    return with_faults(_events(run, form, created, keepalive_s), context)
+
+
+async def _events(run: PictureRun, form: PictureForm, created: int, keepalive_s: float) -> AsyncGenerator[bytes, None]:
     shown: Counter[int] = Counter()
-    try:
-        while not run.done:
-            drawn = await run.receive(keepalive_s)
-            if drawn is None:
-                yield KEEP_ALIVE
-                continue
-            if drawn.chunk.preview is not None:
-                yield await _partial(drawn, drawn.chunk.preview, shown[drawn.index], form, created)
-                shown[drawn.index] += 1
-            if drawn.chunk.picture is not None:
-                yield await _completed(run, drawn, drawn.chunk.picture, form, created)
-    except EdgewiseError as error:
-        context.error = error.code
-        yield _failure(error)
-    except Exception as error:  # outermost frame of a stream; the client must hear of it
-        log.exception("stream_broke", request_id=context.id)
-        context.error = "internal_error"
-        yield _failure(internal_error(error))
+    while not run.done:
+        drawn = await run.receive(keepalive_s)
+        if drawn is None:
+            yield KEEP_ALIVE
+            continue
+        if drawn.chunk.preview is not None:
+            yield await _partial(drawn, drawn.chunk.preview, shown[drawn.index], form, created)
+            shown[drawn.index] += 1
+        if drawn.chunk.picture is not None:
+            yield await _completed(run, drawn, drawn.chunk.picture, form, created)
 
 
 async def _partial(drawn: Drawn, preview: bytes, number: int, form: PictureForm, created: int) -> bytes:
@@ -130,10 +122,6 @@ def _common(kind: str, form: PictureForm, created: int) -> dict[str, Any]:
         "output_format": form.output,
         "quality": "auto",
     }
-
-
-def _failure(error: EdgewiseError) -> bytes:
-    return sse({"type": "error", **error_body(error)}, event="error")
 
 
 async def _encoded(png: bytes, form: PictureForm) -> str:

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgewise.api.context import RequestContext
 from edgewise.api.deps import ApiDependencies
-from edgewise.api.errors import error_body, internal_error
+from edgewise.api.errors import error_body
+from edgewise.api.faults import with_faults
 from edgewise.api.generate import admit, caller, read_body, start_task
 from edgewise.api.images.routes import draw
 from edgewise.api.openapi import request_body
@@ -25,8 +26,6 @@ from edgewise.api.requests import RequestRecord
 from edgewise.api.responses import json_response
 from edgewise.api.schemas import MAX_TIMEOUT_S, validate
 from edgewise.api.sse import DONE, KEEP_ALIVE, EventStream, attended, sse
-from edgewise.core.errors import EdgewiseError
-from edgewise.core.log import get_logger
 from edgewise.pipeline.chains.chain import Chain
 from edgewise.pipeline.chains.diffuse import Diffuse
 from edgewise.pipeline.chains.explain import explain_pipeline
@@ -39,8 +38,6 @@ from edgewise.pipeline.plan import Plan
 from edgewise.pipeline.run import explain
 from edgewise.pipeline.seeds import draw_seed
 from edgewise.pipeline.task import Task
-
-log = get_logger(__name__)
 
 ROUTE = "/edgewise/v1/pipelines"
 PIPELINE = ROUTE + "/{name}"
@@ -182,24 +179,20 @@ def _told(chain: Chain) -> dict[str, Any]:
     }
 
 
-async def _events(chain: Chain, context: RequestContext, *, keepalive_s: float) -> AsyncGenerator[bytes, None]:
+def _events(chain: Chain, context: RequestContext, *, keepalive_s: float) -> AsyncGenerator[bytes, None]:
     """A stream's events; a fault becomes an error event, after which nothing comes."""
-    try:
-        while not chain.done:
-            news = await chain.receive(keepalive_s)
-            if news is not None:
-                yield sse(_chunk(chain, news))
-            elif not chain.done:
-                yield KEEP_ALIVE
-        yield sse({"id": chain.asked.id, "object": "edgewise.pipeline.done", **_told(chain)})
-        yield DONE
-    except EdgewiseError as error:
-        context.error = error.code
-        yield sse(error_body(error))
-    except Exception as error:  # outermost frame of a stream; the client must hear of it
-        log.exception("stream_broke", request_id=context.id)
-        context.error = "internal_error"
-        yield sse(error_body(internal_error(error)))
+    return with_faults(_told_events(chain, keepalive_s), context, lambda error: (sse(error_body(error)),))
+
+
+async def _told_events(chain: Chain, keepalive_s: float) -> AsyncGenerator[bytes, None]:
+    while not chain.done:
+        news = await chain.receive(keepalive_s)
+        if news is not None:
+            yield sse(_chunk(chain, news))
+        elif not chain.done:
+            yield KEEP_ALIVE
+    yield sse({"id": chain.asked.id, "object": "edgewise.pipeline.done", **_told(chain)})
+    yield DONE
 
 
 def _chunk(chain: Chain, news: ChainPiece) -> Mapping[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from edgewise.api.audio.event_writer import with_faults
 from edgewise.api.context import RequestContext
+from edgewise.api.faults import with_faults
 from edgewise.core.errors import EngineFault
 
 
