@@ -12,9 +12,9 @@ from starlette.formparsers import MultiPartParser
 from starlette.requests import Request
 from starlette.types import Message
 
-from edgewise.api.batches.upload import within
 from edgewise.api.errors import BodyTimeoutError
 from edgewise.api.form import Form, FormShape, read_form
+from edgewise.api.multipart import within
 from edgewise.core.errors import PayloadTooLarge, StorageError
 
 SHAPE = FormShape(

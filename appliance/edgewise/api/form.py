@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from edgewise.api.batches.upload import within
-from edgewise.api.errors import MissingField, NotJson, WrongType
+from edgewise.api.errors import MissingField, WrongType
+from edgewise.api.multipart import demand_multipart, parsed
 from edgewise.core.errors import InvalidRequest, PayloadTooLarge, UnsupportedField
-from edgewise.core.files import translate_os_errors
 
 _MAX_FIELDS: Final = 40
 _MAX_FIELD_BYTES: Final = 256 * 1024
@@ -67,27 +64,19 @@ async def read_form(
         InvalidRequest: A field is missing, twice there or of the wrong kind.
         StorageError: The disk for temporary files is full.
     """
-    media_type = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
-    if media_type != "multipart/form-data":
-        raise NotJson(
-            f"The content type is {media_type[:80] or 'missing'}: send {shape.what} as multipart/form-data.",
-            param=shape.main,
-        )
-    parts = within(request, max_bytes, silence_s, setting)
-    parser = MultiPartParser(
-        request.headers, parts, max_files=len(shape.files) + 1, max_fields=_MAX_FIELDS, max_part_size=_MAX_FIELD_BYTES
-    )
-    try:
-        with translate_os_errors("buffer a form in", Path("the folder for temporary files")):
-            form = await parser.parse()
-    except MultiPartException as error:
-        raise InvalidRequest(f"The form cannot be read: {error.message}", param=shape.main) from error
-    except KeyError as error:  # no boundary in the content type
-        raise InvalidRequest("The form's content type names no boundary.", param=shape.main) from error
-    try:
+    demand_multipart(request, shape.what, shape.main)
+    async with parsed(
+        request,
+        main=shape.main,
+        max_bytes=max_bytes,
+        silence_s=silence_s,
+        setting=setting,
+        buffered="a form",
+        max_files=len(shape.files) + 1,
+        max_fields=_MAX_FIELDS,
+        max_field_bytes=_MAX_FIELD_BYTES,
+    ) as form:
         found = await _read(form, shape, max_bytes, setting)
-    finally:
-        await form.close()
     if shape.main not in found.files:
         raise MissingField(f"The field '{shape.main}' is required.", param=shape.main)
     return found
