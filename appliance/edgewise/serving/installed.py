@@ -283,8 +283,7 @@ class InstalledModels(Models):
 
     async def _open(self, name: str, stamp: _Stamp) -> Served:
         self._pool.book.sharing = len(await self._manifests()) > 1
-        read = await asyncio.to_thread(_read, self._settings, self._store, name, self._room_for(name))
-        modality = modality_of_role((await asyncio.to_thread(self._store.manifest, name)).info.role)
+        read, modality = await asyncio.to_thread(_read, self._settings, self._store, name, self._room_for(name))
         digest = read.config.model.digest
         known = self._known.get(name)
         entry = None if known is None else self._pool.book.get(known.key)
@@ -408,9 +407,13 @@ class InstalledModels(Models):
         )
 
 
-def _read(settings: Settings, store: Store, name: str, machine: Machine) -> _Read:
-    """By what the model is for."""
+def _read(settings: Settings, store: Store, name: str, machine: Machine) -> tuple[_Read, Modality]:
+    """By what the model is for, and what it serves."""
     role = store.manifest(name).info.role
+    return _read_as(role, settings, store, name, machine), modality_of_role(role)
+
+
+def _read_as(role: Role, settings: Settings, store: Store, name: str, machine: Machine) -> _Read:
     if role in ENCODER_ROLES:
         return read_encoder(settings, store, name, machine)
     if role == "diffusion":
