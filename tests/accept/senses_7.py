@@ -15,8 +15,11 @@ from threading import Barrier
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
+from edgewise.models.encoders.ladder import cosines
+from edgewise.models.encoders.record import GATE
 from tests.accept.line import Line, NotRun, Verdict, main, progress
 from tests.e2e.service import new_home, running
 from tests.e2e.vision import invoice, photo, png
@@ -74,7 +77,15 @@ def speech(http: httpx.Client) -> Any:
 def vectors(http: httpx.Client) -> Any:
     body = {"model": "minilm", "input": ["a dry pump", "a wet cat"]}
     found = posted(http, "/v1/embeddings", json=body).json()["data"]
-    return [[round(value, 3) for value in one["embedding"]] for one in found]
+    return [one["embedding"] for one in found]
+
+
+def same(name: str, found: Any, alone: Any) -> bool:
+    """Vectors may come from another candidate of the encoder's ladder than before, which is swapped in when it has passed the
+    gate; so the gate is what they are held to. All else is equal or wrong."""
+    if name != "vectors" or isinstance(found, str):
+        return bool(found == alone)
+    return bool((cosines(np.asarray(found), np.asarray(alone)) >= GATE).all())
 
 
 def seen(what: str, data: bytes, wanted: Callable[[Any], Any]) -> Asking:
@@ -143,7 +154,7 @@ def measure(count: int) -> Verdict:
             for number in range(count):
                 for name, (found, took) in at_once(http, asked).items():
                     longest = max(longest, took)
-                    if found != alone[name]:
+                    if not same(name, found, alone[name]):
                         wrong.append(f"round {number}: {name} is {shown(found)} in company, {shown(alone[name])} alone")
                 progress(f"round {number + 1} of {count}: {len(wrong)} wrong, longest {longest:.1f} s")
     figure = (
