@@ -29,7 +29,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements.lock"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-INPUTS = ("requirements.lock", "pyproject.toml", "scripts/install.py")
+INPUTS = ("requirements.lock", "pyproject.toml", "scripts/install.py", "kernels/build_native.py")
+NATIVE_SOURCES = "kernels/edgewise/kernels/native/src"  # compiled by the editable install
 GIGABYTE = 10**9
 STAMP = "edgewise-install.stamp"
 
@@ -39,10 +40,11 @@ def say(text: str) -> None:
 
 
 def stamp_value(torch_index: str | None) -> str:
-    """Digest of what the environment is made from: the files in INPUTS, this Python, the place of the checkout."""
-    digest = hashlib.sha256(f"{sys.version}\n{ROOT}\n{torch_index}\n{has_nvidia_gpu()}".encode())
-    for name in INPUTS:
-        digest.update((ROOT / name).read_bytes())
+    """Digest of what the environment is made from: INPUTS, native sources, this Python, the place of the checkout."""
+    native = os.environ.get("EDGEWISE_NO_NATIVE", "")
+    digest = hashlib.sha256(f"{sys.version}\n{ROOT}\n{torch_index}\n{has_nvidia_gpu()}\n{native}".encode())
+    for path in [*(ROOT / name for name in INPUTS), *sorted((ROOT / NATIVE_SOURCES).iterdir())]:
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

@@ -26,6 +26,11 @@ fi
 command -v curl >/dev/null 2>&1 || missing+=(curl)
 [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || [ -n "${SSL_CERT_FILE:-}" ] ||
     missing+=(ca-certificates)
+# The native kernels are compiled at installation (kernels/build_native.py).
+case "${EDGEWISE_NO_NATIVE:-0}" in
+    0) command -v "${CXX:-c++}" >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || command -v clang++ >/dev/null 2>&1 ||
+        missing+=(g++) ;;
+esac
 
 [ ${#missing[@]} -eq 0 ] && exit 0
 

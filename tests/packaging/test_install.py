@@ -109,7 +109,9 @@ def test_nothing_is_done_when_the_stamp_fits(tmp_path: Path, monkeypatch: pytest
         install.install(tmp_path, "https://example.org/another")
 
 
-def system_packages(tmp_path: Path, programs: dict[str, str], *linked: str) -> subprocess.CompletedProcess[str]:
+def system_packages(
+    tmp_path: Path, programs: dict[str, str], *linked: str, native: str = "1"
+) -> subprocess.CompletedProcess[str]:
     """Run the check of system packages where only these programs exist."""
     for name, text in programs.items():
         (tmp_path / name).write_text(text)
@@ -117,7 +119,7 @@ def system_packages(tmp_path: Path, programs: dict[str, str], *linked: str) -> s
     for name in linked:
         (tmp_path / name).symlink_to(f"/usr/bin/{name}")
     command = ["/bin/bash", str(ROOT / "scripts" / "system_packages.sh"), "python3"]
-    environment = {"PATH": str(tmp_path), "SSL_CERT_FILE": "/dev/null"}
+    environment = {"PATH": str(tmp_path), "SSL_CERT_FILE": "/dev/null", "EDGEWISE_NO_NATIVE": native}
     return subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=60)
 
 
@@ -130,6 +132,13 @@ def test_without_root_it_names_exactly_what_is_missing(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "missing system packages: python3 python3-venv\n" in done.stderr
     assert "sudo apt-get install python3 python3-venv" in done.stderr
+
+
+def test_a_compiler_is_needed_unless_native_kernels_are_not_wanted(tmp_path: Path) -> None:
+    programs = {"id": ORDINARY_USER, "curl": "#!/bin/bash\n", "python3": "#!/bin/bash\n"}
+    assert "missing system packages: g++\n" in system_packages(tmp_path, programs, native="").stderr
+    assert system_packages(tmp_path, programs, native="1").returncode == 0
+    assert system_packages(tmp_path, {**programs, "clang++": "#!/bin/bash\n"}, native="").returncode == 0
 
 
 def test_a_python_without_venv_is_told_from_a_missing_one(tmp_path: Path) -> None:

@@ -32,12 +32,14 @@ struct Matrix {
 };
 
 // Rows of activations prepared for products with a format: floats are copied, the others rounded to int8 by groups of 32
-// (scale = max|x| / 127). Columns are padded to whole groups with zeros.
+// (scale = max|x| / 127). Columns are padded to whole groups with zeros. A group with a NaN or an infinity has the scale NaN, so
+// that every output of its row is NaN.
 struct Activations {
   float* values;   // [rows, padded] for kFloat32 and kBFloat16
   int8_t* codes;   // [rows, padded] for integer formats
   float* scales;   // [rows, padded / 32]
   float* sums;     // [rows, padded / 32]: scale * sum of codes
+  int32_t* totals; // [rows, padded / 32]: sum of codes
   int32_t padded;  // columns, a multiple of 32
 };
 

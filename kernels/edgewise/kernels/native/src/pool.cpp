@@ -1,0 +1,118 @@
+#include "pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <thread>
+#include <vector>
+
+namespace edgewise {
+namespace {
+
+// How long a waiting thread keeps its core before it sleeps. Steps and the operations in them follow one another within a few
+// microseconds; a thread that waits longer than this waits for one that lost its core, and the core is better given to that.
+constexpr int64_t kSpinNanoseconds = 30'000;
+constexpr int kPausesPerLook = 64;  // a pause lasts 15 to 50 ns; the clock is read after so many
+
+int64_t now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1'000'000'000LL + t.tv_nsec;
+}
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// A number that one thread advances while others wait. Sleepers are counted, so that nobody calls the kernel for none.
+struct alignas(128) Signal {
+  std::atomic<uint32_t> value{0};
+  std::atomic<uint32_t> sleepers{0};
+
+  // Both sides are sequentially consistent: either the waiter sees the new value, or the waker sees the sleeper.
+  void advance(uint32_t to) {
+    value.store(to, std::memory_order_seq_cst);
+    if (sleepers.load(std::memory_order_seq_cst) != 0) {
+      syscall(SYS_futex, &value, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+    }
+  }
+
+  // Returns when the value is not `old`.
+  void wait(uint32_t old) {
+    const int64_t give_up = now() + kSpinNanoseconds;
+    do {
+      for (int i = 0; i < kPausesPerLook; ++i) {
+        if (value.load(std::memory_order_acquire) != old) return;
+        pause();
+      }
+    } while (now() < give_up);
+    sleepers.fetch_add(1, std::memory_order_seq_cst);
+    while (value.load(std::memory_order_seq_cst) == old) {
+      syscall(SYS_futex, &value, FUTEX_WAIT_PRIVATE, old, nullptr, nullptr, 0);
+    }
+    sleepers.fetch_sub(1, std::memory_order_relaxed);
+  }
+};
+
+}  // namespace
+
+struct Pool::State {
+  Signal start;    // advanced by run and by the destructor
+  Signal release;  // advanced by the last thread to reach a barrier
+  alignas(128) std::atomic<int> arrived{0};
+  void (*work)(void*, int) = nullptr;  // null: the threads end
+  void* context = nullptr;
+  std::vector<std::thread> others;
+};
+
+Pool::Pool(int threads) : threads_(threads), state_(std::make_unique<State>()) {
+  for (int thread = 1; thread < threads; ++thread) {
+    state_->others.emplace_back([this, thread] {
+      pthread_setname_np(pthread_self(), "edgewise-pool");
+      State& state = *state_;
+      for (uint32_t turn = 0;; ++turn) {
+        state.start.wait(turn);
+        if (state.work == nullptr) return;
+        state.work(state.context, thread);
+        barrier();
+      }
+    });
+  }
+}
+
+Pool::~Pool() {
+  state_->work = nullptr;
+  state_->start.advance(state_->start.value.load(std::memory_order_relaxed) + 1);
+  for (std::thread& other : state_->others) other.join();
+}
+
+void Pool::run(void (*work)(void*, int), void* context) {
+  if (threads_ == 1) return work(context, 0);
+  State& state = *state_;
+  state.work = work;
+  state.context = context;
+  state.start.advance(state.start.value.load(std::memory_order_relaxed) + 1);
+  work(context, 0);
+  barrier();
+}
+
+void Pool::barrier() {
+  if (threads_ == 1) return;
+  State& state = *state_;
+  const uint32_t turn = state.release.value.load(std::memory_order_relaxed);
+  if (state.arrived.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
+    state.arrived.store(0, std::memory_order_relaxed);
+    state.release.advance(turn + 1);
+  } else {
+    state.release.wait(turn);
+  }
+}
+
+}  // namespace edgewise

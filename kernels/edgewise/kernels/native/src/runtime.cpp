@@ -1,0 +1,55 @@
+#include "runtime.h"
+
+#include <pthread.h>
+
+#include "abi.h"
+
+namespace edgewise {
+namespace {
+
+const Kernels* chosen = nullptr;
+Pool* team = nullptr;
+int threads = 1;
+
+// The child has none of the pool's threads; what the parent's pool holds is left to the parent.
+void forget_pool() { team = nullptr; }
+
+}  // namespace
+
+const Kernels& kernels() { return *chosen; }
+
+Pool& pool() {
+  if (team == nullptr) team = new Pool(threads);
+  return *team;
+}
+
+}  // namespace edgewise
+
+EDGEWISE_EXPORT int32_t edgewise_abi_version() { return edgewise::kAbiVersion; }
+
+// Chooses kernels, by name or the best if `isa` is empty. 0, or -1 if this processor has no such instructions. May be called again
+// while no operation runs.
+EDGEWISE_EXPORT int32_t edgewise_start(const char* isa) {
+  using namespace edgewise;
+  const Kernels* found = choose_kernels(isa[0] == '\0' ? nullptr : isa);
+  if (found == nullptr) return -1;
+  if (chosen == nullptr) pthread_atfork(nullptr, nullptr, forget_pool);
+  chosen = found;
+  return 0;
+}
+
+EDGEWISE_EXPORT const char* edgewise_isa() { return edgewise::kernels().name; }
+
+// The size of the pool from now on. Not while an operation runs. 0, or -1 if it is out of range.
+EDGEWISE_EXPORT int32_t edgewise_set_threads(int32_t count) {
+  using namespace edgewise;
+  if (count < 1 || count > kMaxThreads) return -1;
+  if (team != nullptr && team->threads() != count) {
+    delete team;
+    team = nullptr;
+  }
+  threads = count;
+  return 0;
+}
+
+EDGEWISE_EXPORT int32_t edgewise_threads() { return edgewise::threads; }
