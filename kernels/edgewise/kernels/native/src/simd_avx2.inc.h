@@ -60,6 +60,10 @@ EDGEWISE_INLINE Ints operator+(Ints x, Ints y) { return {_mm256_add_epi32(x.a, y
 EDGEWISE_INLINE Ints operator-(Ints x, Ints y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
 EDGEWISE_INLINE Ints max_int(Ints x, Ints y) { return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)}; }
 template <int kBits>
+EDGEWISE_INLINE Ints shift_left(Ints a) {
+  return {_mm256_slli_epi32(a.a, kBits), _mm256_slli_epi32(a.b, kBits)};
+}
+template <int kBits>
 EDGEWISE_INLINE Ints shift_right(Ints x) {  // keeps the sign
   return {_mm256_srai_epi32(x.a, kBits), _mm256_srai_epi32(x.b, kBits)};
 }

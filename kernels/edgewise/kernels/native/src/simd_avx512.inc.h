@@ -42,6 +42,10 @@ EDGEWISE_INLINE Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b
 EDGEWISE_INLINE Ints operator-(Ints a, Ints b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 EDGEWISE_INLINE Ints max_int(Ints a, Ints b) { return {_mm512_max_epi32(a.v, b.v)}; }
 template <int kBits>
+EDGEWISE_INLINE Ints shift_left(Ints a) {
+  return {_mm512_slli_epi32(a.v, kBits)};
+}
+template <int kBits>
 EDGEWISE_INLINE Ints shift_right(Ints a) {  // keeps the sign
   return {_mm512_srai_epi32(a.v, kBits)};
 }

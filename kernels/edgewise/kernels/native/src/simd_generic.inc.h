@@ -1,6 +1,8 @@
 // simd.inc.h in plain C++: what the others must equal.
 #pragma once
 
+#include "float16.h"
+
 namespace edgewise {
 namespace EDGEWISE_ISA_NAMESPACE {
 namespace {
@@ -83,6 +85,10 @@ EDGEWISE_INLINE Ints max_int(const Ints& a, const Ints& b) {
   return lanes<Ints>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
 }
 template <int kBits>
+EDGEWISE_INLINE Ints shift_left(const Ints& a) {
+  return lanes<Ints>([&](int i) { return static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) << kBits); });
+}
+template <int kBits>
 EDGEWISE_INLINE Ints shift_right(const Ints& a) {  // keeps the sign
   return lanes<Ints>([&](int i) { return a.v[i] >> kBits; });
 }
@@ -129,29 +135,11 @@ EDGEWISE_INLINE int32_t maximum_int(const Ints& a) {
   return halved(a.v, [](int32_t x, int32_t y) { return x > y ? x : y; });
 }
 
-EDGEWISE_INLINE float from_float16(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16, rest = half & 0x7fffu;
-  // the exponent's bias grows by 112: a multiplication, which also makes subnormal halves right
-  uint32_t bits = rest << 13;
-  float x, scale = 0x1p112f;
-  std::memcpy(&x, &bits, 4);
-  x *= scale;
-  std::memcpy(&bits, &x, 4);
-  if (rest >= 0x7c00u) bits = 0x7f800000u | (rest & 0x3ffu) << 13;
-  bits |= sign;
-  std::memcpy(&x, &bits, 4);
-  return x;
-}
 EDGEWISE_INLINE Floats load_float16(const uint16_t* p) {
   return lanes<Floats>([&](int i) { return from_float16(p[i]); });
 }
 EDGEWISE_INLINE Floats load_bfloat16(const uint16_t* p) {
-  return lanes<Floats>([&](int i) {
-    const uint32_t bits = static_cast<uint32_t>(p[i]) << 16;
-    float x;
-    std::memcpy(&x, &bits, 4);
-    return x;
-  });
+  return lanes<Floats>([&](int i) { return from_bfloat16(p[i]); });
 }
 EDGEWISE_INLINE Floats load_int8(const int8_t* p) {
   return lanes<Floats>([&](int i) { return static_cast<float>(p[i]); });

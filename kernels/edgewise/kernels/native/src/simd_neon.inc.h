@@ -88,6 +88,10 @@ EDGEWISE_INLINE Ints max_int(Ints a, Ints b) {
   return quarters<Ints>([&](int i) { return vmaxq_s32(a.v[i], b.v[i]); });
 }
 template <int kBits>
+EDGEWISE_INLINE Ints shift_left(Ints a) {
+  return quarters<Ints>([&](int i) { return vshlq_n_s32(a.v[i], kBits); });
+}
+template <int kBits>
 EDGEWISE_INLINE Ints shift_right(Ints a) {  // keeps the sign
   return quarters<Ints>([&](int i) { return vshrq_n_s32(a.v[i], kBits); });
 }

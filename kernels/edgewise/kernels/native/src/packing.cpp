@@ -1,0 +1,245 @@
+#include "packing.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "abi.h"
+#include "float16.h"
+
+namespace edgewise {
+namespace {
+
+constexpr float kLargestHalf = 65504.0f;
+
+enum class Block : int32_t { kQ4_0 = 2, kQ4_1 = 3, kQ8_0 = 8 };  // numbers of GGUF
+
+// One row as integers, before it goes into a panel.
+struct Codes {
+  explicit Codes(int64_t groups)
+      : values(static_cast<size_t>(groups) * kGroup), scales(static_cast<size_t>(groups)), minima(static_cast<size_t>(groups)) {}
+  std::vector<uint8_t> values;  // two's complement for kInt8, 0 to 15 otherwise
+  std::vector<uint16_t> scales, minima;
+};
+
+struct Place {
+  uint8_t* scales;
+  uint8_t* codes;
+  int row;  // in the panel
+};
+
+Place place(uint8_t* data, WeightFormat format, int64_t cols, int64_t row) {
+  uint8_t* panel = data + row / kPanelRows * panel_bytes(format, cols);
+  return {panel, panel + scale_bytes(format, groups_of(cols)), static_cast<int>(row % kPanelRows)};
+}
+
+int64_t code_offset(WeightFormat format, int64_t col, int row) {
+  const int64_t group = col / kGroup * group_bytes(format), c = col % kGroup;
+  return format == WeightFormat::kInt8 ? group + c / 4 * 64 + row * 4 + c % 4 : group + c / 8 * 64 + row * 4 + c % 4;
+}
+
+uint16_t& scale_at(uint8_t* scales, WeightFormat format, int64_t group, int row) {
+  return reinterpret_cast<uint16_t*>(scales)[group * (format == WeightFormat::kInt4 ? 32 : 16) + row];
+}
+
+uint16_t& minimum_at(uint8_t* scales, int64_t group, int row) { return reinterpret_cast<uint16_t*>(scales)[group * 32 + 16 + row]; }
+
+void put_codes(const Codes& from, WeightFormat format, int64_t cols, uint8_t* data, int64_t row) {
+  const Place to = place(data, format, cols, row);
+  const int64_t groups = groups_of(cols);
+  for (int64_t g = 0; g < groups; ++g) {
+    scale_at(to.scales, format, g, to.row) = from.scales[g];
+    if (format == WeightFormat::kInt4) minimum_at(to.scales, g, to.row) = from.minima[g];
+  }
+  for (int64_t c = 0; c < groups * kGroup; ++c) {
+    uint8_t& byte = to.codes[code_offset(format, c, to.row)];
+    const uint8_t code = from.values[c];
+    if (format == WeightFormat::kInt8) {
+      byte = code;
+    } else {
+      byte = c % 8 < 4 ? static_cast<uint8_t>((byte & 0xf0) | code) : static_cast<uint8_t>((byte & 0x0f) | code << 4);
+    }
+  }
+}
+
+void put_floats(const float* x, WeightFormat format, int64_t cols, uint8_t* data, int64_t row) {
+  const Place to = place(data, format, cols, row);
+  for (int64_t c = 0; c < groups_of(cols) * kGroup; ++c) {
+    const float value = c < cols ? x[c] : 0.0f;
+    if (format == WeightFormat::kFloat32) {
+      reinterpret_cast<float*>(to.codes)[c * kPanelRows + to.row] = value;
+    } else {
+      reinterpret_cast<uint16_t*>(to.codes)[c / 2 * 32 + to.row * 2 + c % 2] = to_bfloat16(value);
+    }
+  }
+}
+
+uint8_t rounded(float x, float low, float high) {
+  return static_cast<uint8_t>(static_cast<int32_t>(std::rint(std::fmin(std::fmax(x, low), high))));
+}
+
+// To the nearest codes of one scale for 32: 8 bits by max|x| / 127, 4 bits by the extreme value / -8 (as GGUF's Q4_0).
+// False if a value is not finite or too large for a float16 scale.
+bool round_even(const float* x, WeightFormat format, uint8_t* codes, uint16_t* scale) {
+  float extreme = 0.0f, finite = 0.0f;
+  for (int i = 0; i < kGroup; ++i) {
+    finite += x[i] * 0.0f;
+    if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
+  }
+  const bool wide = format == WeightFormat::kInt8;
+  const float exact = wide ? std::fabs(extreme) / 127.0f : extreme / -8.0f;
+  if (finite != 0.0f || std::fabs(exact) > kLargestHalf) return false;
+  *scale = to_float16(exact);
+  const float step = from_float16(*scale), inverse = step == 0.0f ? 0.0f : 1.0f / step;
+  for (int i = 0; i < kGroup; ++i) {
+    codes[i] = wide ? rounded(x[i] * inverse, -127.0f, 127.0f) : rounded(x[i] * inverse + 8.0f, 0.0f, 15.0f);
+  }
+  return true;
+}
+
+// To the nearest of 16 equal steps from the least to the largest value (as GGUF's Q4_1). False as round_even.
+bool round_between(const float* x, uint8_t* codes, uint16_t* scale, uint16_t* minimum) {
+  float low = x[0], high = x[0], finite = 0.0f;
+  for (int i = 0; i < kGroup; ++i) {
+    finite += x[i] * 0.0f;
+    low = std::fmin(low, x[i]);
+    high = std::fmax(high, x[i]);
+  }
+  if (finite != 0.0f || std::fabs(low) > kLargestHalf || (high - low) / 15.0f > kLargestHalf) return false;
+  *minimum = to_float16(low);
+  const float least = from_float16(*minimum);
+  *scale = to_float16((high - least) / 15.0f);
+  const float step = from_float16(*scale), inverse = step == 0.0f ? 0.0f : 1.0f / step;
+  for (int i = 0; i < kGroup; ++i) codes[i] = rounded((x[i] - least) * inverse, 0.0f, 15.0f);
+  return true;
+}
+
+bool round_row(const float* x, WeightFormat format, int64_t cols, Codes& to) {
+  for (int64_t g = 0; g < groups_of(cols); ++g) {
+    float group[kGroup] = {};
+    const int64_t left = cols - g * kGroup;
+    std::memcpy(group, x + g * kGroup, sizeof(float) * static_cast<size_t>(left < kGroup ? left : kGroup));
+    uint8_t* codes = to.values.data() + g * kGroup;
+    const bool done = format == WeightFormat::kInt4 ? round_between(group, codes, &to.scales[g], &to.minima[g])
+                                                    : round_even(group, format, codes, &to.scales[g]);
+    if (!done) return false;
+  }
+  return true;
+}
+
+// A row of GGUF blocks as codes of `format`, with no loss; false if the format cannot hold them.
+bool read_blocks(const uint8_t* raw, Block block, WeightFormat format, int64_t cols, Codes& to) {
+  const bool bytes = block == Block::kQ8_0, minimum = block == Block::kQ4_1;
+  const WeightFormat own = bytes ? WeightFormat::kInt8 : minimum ? WeightFormat::kInt4 : WeightFormat::kInt4Even;
+  if (format != own && block != Block::kQ4_0) return false;
+  for (int64_t g = 0; g < cols / kGroup; ++g) {
+    uint8_t* codes = to.values.data() + g * kGroup;
+    std::memcpy(&to.scales[g], raw, 2);
+    raw += 2;
+    if (minimum) {
+      std::memcpy(&to.minima[g], raw, 2);
+      raw += 2;
+    }
+    if (bytes) {
+      std::memcpy(codes, raw, kGroup);
+      raw += kGroup;
+      continue;
+    }
+    for (int i = 0; i < kGroup / 2; ++i) {
+      codes[i] = raw[i] & 15;
+      codes[i + kGroup / 2] = raw[i] >> 4;
+    }
+    raw += kGroup / 2;
+    if (format == own) continue;
+    if (format == WeightFormat::kInt8) {
+      for (int i = 0; i < kGroup; ++i) codes[i] = static_cast<uint8_t>(codes[i] - 8);
+    } else {
+      const float least = -8.0f * from_float16(to.scales[g]);
+      if (std::fabs(least) > kLargestHalf) return false;
+      to.minima[g] = to_float16(least);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+int32_t panel_rows() { return kPanelRows; }
+
+void unpack_row(const Matrix& m, int32_t row, float* out) {
+  const Place at = place(const_cast<uint8_t*>(m.data), m.format, m.cols, row);
+  for (int64_t c = 0; c < m.cols; ++c) {
+    if (m.format == WeightFormat::kFloat32) {
+      out[c] = reinterpret_cast<const float*>(at.codes)[c * kPanelRows + at.row];
+    } else if (m.format == WeightFormat::kBFloat16) {
+      out[c] = from_bfloat16(reinterpret_cast<const uint16_t*>(at.codes)[c / 2 * 32 + at.row * 2 + c % 2]);
+    } else {
+      const uint8_t byte = at.codes[code_offset(m.format, c, at.row)];
+      const float scale = from_float16(scale_at(at.scales, m.format, c / kGroup, at.row));
+      const int code = c % 8 < 4 ? byte & 15 : byte >> 4;
+      if (m.format == WeightFormat::kInt8) {
+        out[c] = scale * static_cast<float>(static_cast<int8_t>(byte));
+      } else if (m.format == WeightFormat::kInt4Even) {
+        out[c] = scale * static_cast<float>(code - 8);
+      } else {
+        out[c] = scale * static_cast<float>(code) + from_float16(minimum_at(at.scales, c / kGroup, at.row));
+      }
+    }
+  }
+}
+
+}  // namespace edgewise
+
+using namespace edgewise;
+
+EDGEWISE_EXPORT int64_t edgewise_packed_bytes(int64_t rows, int64_t cols, int32_t format) {
+  return (rows + kPanelRows - 1) / kPanelRows * panel_bytes(static_cast<WeightFormat>(format), cols);
+}
+
+// Floats [rows, cols] into rows [first, first + rows) of a matrix; -1, or the row with a value that the format cannot hold.
+EDGEWISE_EXPORT int64_t edgewise_pack_rows(const float* x, int64_t rows, int64_t cols, int32_t format, uint8_t* data, int64_t first) {
+  const auto to = static_cast<WeightFormat>(format);
+  Codes codes(groups_of(cols));
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* from = x + row * cols;
+    if (!is_integer(to)) {
+      put_floats(from, to, cols, data, first + row);
+    } else if (round_row(from, to, cols, codes)) {
+      put_codes(codes, to, cols, data, first + row);
+    } else {
+      return row;
+    }
+  }
+  return -1;
+}
+
+// Codes [rows, cols], a multiple of 32, with float16 scales and (kInt4) minima [rows, cols / 32], chosen elsewhere.
+EDGEWISE_EXPORT void edgewise_pack_codes(const uint8_t* values, const uint16_t* scales, const uint16_t* minima, int64_t rows,
+                                         int64_t cols, int32_t format, uint8_t* data, int64_t first) {
+  const int64_t groups = groups_of(cols);
+  Codes codes(groups);
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(codes.values.data(), values + row * cols, static_cast<size_t>(cols));
+    std::memcpy(codes.scales.data(), scales + row * groups, static_cast<size_t>(groups) * 2);
+    if (minima != nullptr) std::memcpy(codes.minima.data(), minima + row * groups, static_cast<size_t>(groups) * 2);
+    put_codes(codes, static_cast<WeightFormat>(format), cols, data, first + row);
+  }
+}
+
+// Rows of GGUF blocks (block: GGUF's number of the type); -1, or the row that the format cannot hold without loss.
+EDGEWISE_EXPORT int64_t edgewise_pack_blocks(const uint8_t* raw, int64_t row_bytes, int32_t block, int64_t rows, int64_t cols,
+                                             int32_t format, uint8_t* data, int64_t first) {
+  Codes codes(groups_of(cols));
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto to = static_cast<WeightFormat>(format);
+    if (!read_blocks(raw + row * row_bytes, static_cast<Block>(block), to, cols, codes)) return row;
+    put_codes(codes, to, cols, data, first + row);
+  }
+  return -1;
+}
+
+EDGEWISE_EXPORT void edgewise_unpack_rows(const uint8_t* data, int64_t rows, int64_t cols, int32_t format, int64_t first,
+                                          int64_t count, float* out) {
+  const Matrix m{data, nullptr, static_cast<int32_t>(rows), static_cast<int32_t>(cols), static_cast<WeightFormat>(format)};
+  for (int64_t i = 0; i < count; ++i) unpack_row(m, static_cast<int32_t>(first + i), out + i * cols);
+}
