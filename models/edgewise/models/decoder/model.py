@@ -62,7 +62,7 @@ class Decoder:
         self.parameters = parameters
         self.ropes = ropes
         self.rows = default_rows(self.dtype)
-        self._parallel = parallel
+        self.parallel = parallel
         self._activation = _ACTIVATIONS[config.activation]
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self.dtype).item()
         self._scratch = Scratch()
@@ -167,15 +167,15 @@ class Decoder:
             plan=step.plans[window],
         )
         mixed = mixed.flatten(1).to(self.dtype)
-        return self._parallel.sum(linear(mixed, layer.output, layer.output_bias, self.rows))
+        return self.parallel.sum(linear(mixed, layer.output, layer.output_bias, self.rows))
 
     def _feed_forward(self, x: torch.Tensor, index: int, layer: LayerParameters, step: _Step) -> torch.Tensor:
         normed = rms_norm(x, layer.ffn_norm, self.config.rms_eps, self.dtype)
         experts = self.config.experts_of(index)
         if experts is not None and layer.router is not None:
-            return self._parallel.sum(self._experts(normed, experts, layer.router, layer, step))
+            return self.parallel.sum(self._experts(normed, experts, layer.router, layer, step))
         active = self._activation(linear(normed, layer.gate_up, layer.gate_up_bias, self.rows))
-        return self._parallel.sum(linear(active, layer.down, layer.down_bias, self.rows))
+        return self.parallel.sum(linear(active, layer.down, layer.down_bias, self.rows))
 
     def _experts(
         self, normed: torch.Tensor, experts: Experts, router: torch.Tensor, layer: LayerParameters, step: _Step

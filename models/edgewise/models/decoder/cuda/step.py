@@ -1,0 +1,45 @@
+"""What a decoding loop asks of a device: one step of a batch, and the draw."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+
+class DecodeStep(Protocol):
+    """M rows, one token each; padding rows have position -1. On CUDA neither method waits for the device, so that both can be
+    captured as a graph: launches depend on shapes alone."""
+
+    def logits(
+        self, tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, table: torch.Tensor
+    ) -> torch.Tensor:
+        """Compute the rows' tokens and write their keys and values.
+
+        Args:
+            tokens: [M] int64, each in [0, vocab).
+            positions: [M] int64, in their sequences.
+            slots: [M] int64, page * PAGE_TOKENS + offset; -1 for padding.
+            table: [M, pages] int32, the pages of each row's sequence.
+
+        Returns:
+            [M, vocab] float32; undefined in padding rows. The next call may overwrite it.
+        """
+
+    def draw(
+        self,
+        logits: torch.Tensor,
+        temperature: torch.Tensor,
+        min_p: torch.Tensor,
+        seeds: torch.Tensor,
+        places: torch.Tensor,
+        out: torch.Tensor,
+    ) -> None:
+        """Draw a token for each row, as `kernels.sample` does by these controls.
+
+        Args:
+            logits: [M, vocab] float32.
+            temperature, min_p: [M] float32; temperature 0 takes the likeliest token.
+            seeds, places: [M] int64, of `philox.uniform`; seeds are unsigned.
+            out: [M] int64; -1 where no logit was finite.
+        """
