@@ -69,8 +69,7 @@ def test_a_hand_over_is_judged_by_what_is_read_after_it(tiny_model: ModelFiles) 
 def test_a_needle_that_a_format_loses_fails_it(tiny_model: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = Reader(tiny_model).over("float32", 400)
     prompt = tuple(TOKENS[:200])
-    (draw,) = runner.run([Work(quality._sequence(prompt), 0, len(prompt), sample=True)])
-    assert draw is not None
+    ((draw,),) = runner.run([Work(quality._sequence(prompt), 0, len(prompt), sample=True)])
     assert continues(runner, prompt, [draw.token])
     needles = [Needle(prompt, (draw.token,)), Needle(prompt, (draw.token + 1,))]
     result = measure_formats(tiny_model, TOKENS[:64], needles)

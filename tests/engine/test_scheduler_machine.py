@@ -1,5 +1,7 @@
 """The scheduler as a state machine: classes, keys, spilling, a lower tier, cancels and passing time, over a small cache.
 
+Sequences carry guesses at their next tokens, right ones and wrong ones; nothing may remain of the wrong ones.
+
 After every step: no page is lost or held twice, nobody writes to a shared page (the harness checks), the cache holds what each
 sequence has computed (likewise), promised host memory stays within its bound and covers what is there, and nobody is preempted
 by what is not more urgent. Prompts have pictures, whose rows must be there when they are computed; some must be whole. In
@@ -15,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from edgewise.engine.pages import MOVED
 from edgewise.engine.request import Priority
 from edgewise.engine.sequence import Sequence
-from tests.fakes.scheduling import FakeMover, Harness, answer, picture, request
+from tests.fakes.scheduling import PAGE, FakeGuesses, FakeMover, Harness, answer, picture, request
 
 PAGES = 14
 MAX_IDLE = 60  # steps in which the most urgent sequence may get nothing: the pacer's bursts are 24 apart
@@ -36,10 +38,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         tiered=st.booleans(),
         running=st.integers(1, 5),
         ageing=st.sampled_from([0.0, 5.0]),
+        guesses=st.none() | st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6),
     )
-    def build(self, *, spill: int, tiered: bool, running: int, ageing: float) -> None:
+    def build(
+        self, *, spill: int, tiered: bool, running: int, ageing: float, guesses: list[tuple[int, int]] | None
+    ) -> None:
         self.harness = Harness(
-            pages=PAGES, spill_pages=spill, tiered=tiered, max_running=running, ageing_s=ageing, step_tokens=16
+            pages=PAGES,
+            spill_pages=spill,
+            tiered=tiered,
+            max_running=running,
+            ageing_s=ageing,
+            step_tokens=16,
+            guesses=None if guesses is None else FakeGuesses(guesses),
         )
 
     @rule(
@@ -133,6 +144,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert pool.users(page) == held.count(page)
         assert pool.in_use == len(set(held))
         assert all(not s.pages for s in scheduler.waiting)
+        assert all(len(s.pages) <= -(-len(s.tokens) // PAGE) for s in scheduler.running)
 
     @invariant()
     def host_memory_is_bounded(self) -> None:

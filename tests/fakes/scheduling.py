@@ -143,6 +143,31 @@ class FakeTiers(NoTiers):
         self.kept[name] = dict(self.memory[page])
 
 
+class FakeGuesses:
+    """Guesses as many tokens as it is told, of which so many are right: each call takes the next pair of `script`, round and
+    round, and each sequence the one after."""
+
+    resting = False
+
+    def __init__(self, script: Seq[tuple[int, int]]) -> None:
+        self.script = list(script)
+        self.calls = 0
+
+    def propose(self, sequences: Seq[Sequence], rooms: Seq[int], most: int) -> list[tuple[int, ...]]:
+        guesses = []
+        for sequence, room in zip(sequences, rooms, strict=True):
+            count, right = self.script[self.calls % len(self.script)]
+            self.calls += 1
+            count = max(0, min(count, room, most))
+            most -= count
+            follow = answer(sequence.tokens, count)
+            guesses.append(tuple(token if place < right else -1 - token for place, token in enumerate(follow)))
+        return guesses
+
+    def passed(self) -> None:
+        self.calls += 1
+
+
 @dataclass
 class Harness:
     """A scheduler and a fake network whose next token is a pure function of the tokens before it."""
@@ -156,6 +181,8 @@ class Harness:
     spill_pages: int = 0
     ageing_s: float = 0.0
     rows_limit: int = 16
+    guesses: FakeGuesses | None = None
+    max_rows: int = 12
     clock: FakeClock = field(default_factory=FakeClock)
 
     def __post_init__(self) -> None:
@@ -179,6 +206,8 @@ class Harness:
             tiers=tiers,
             ageing_s=self.ageing_s,
             rows=self.rows,
+            speculator=self.guesses,
+            max_rows=self.max_rows,
         )
         self.done: dict[str, list[int]] = {}
 
@@ -189,25 +218,35 @@ class Harness:
         for work in plan.work:
             self._check_media(work, plan)
             sequence = work.sequence
-            for position in range(work.start, work.start + work.count):
+            assert work.count == len(work.tokens)
+            for position, token in zip(range(work.start, work.start + work.count), work.tokens, strict=True):
                 page = sequence.pages[position // PAGE]
                 assert self.pool.users(page) == 1, "a shared page is written"
                 if position % PAGE == 0:
                     self.memory[page] = {}
-                self.memory.setdefault(page, {})[position % PAGE] = content(sequence, position)
+                self.memory.setdefault(page, {})[position % PAGE] = content(sequence, position, token)
+        assert plan.proposed == 0 or plan.decoding + plan.proposed <= self.max_rows
         if plan.work:
             self.pacer.observe(decoding=plan.decoding, load=plan.load, seconds=0.001 + 0.0001 * plan.prefilling)
         self.pacer.encoded(plan.decoding, encoding_s)
         for work in plan.work:
-            self._check_cache(work.sequence, work.start + work.count)
-            self.scheduler.commit(work)
+            accepted = self._accepted(work)
+            self.scheduler.commit(work, accepted)
+            self._check_cache(work.sequence, work.start + work.count - len(work.proposed) + len(accepted))
             if work.sample:
                 self._draw(work.sequence)
         return plan
 
+    def _accepted(self, work: Work) -> list[int]:
+        """The guesses that the network would have drawn."""
+        right = answer(work.sequence.tokens, len(work.proposed))
+        count = next((i for i, one in enumerate(work.proposed) if one != right[i]), len(right))
+        return right[:count]
+
     def _check_cache(self, sequence: Sequence, upto: int) -> None:
         held = [self.memory[sequence.pages[p // PAGE]][p % PAGE] for p in range(upto)]
-        assert held == [content(sequence, position) for position in range(upto)]
+        assert held == [content(sequence, position, sequence.tokens[position]) for position in range(upto)]
+        assert sequence.computed == upto
 
     def _check_media(self, work: Work, plan: StepPlan) -> None:
         """Rows are there for every placeholder, and no medium that must be whole is cut."""
@@ -230,11 +269,11 @@ class Harness:
         raise AssertionError(f"not done after {limit} steps: {self.scheduler!r}")
 
 
-def content(sequence: Sequence, position: int) -> int:
-    """What the cache holds of a token: a placeholder is the row of its medium."""
+def content(sequence: Sequence, position: int, token: int) -> int:
+    """What the cache holds of `token`, which stands there: a placeholder is the row of its medium."""
     for medium in sequence.spans.within(position, position + 1):
         return 10_000 + 1000 * medium.digest[0] + position - medium.start
-    return sequence.tokens[position]
+    return token
 
 
 def answer(prompt: Seq[int], max_tokens: int) -> list[int]:

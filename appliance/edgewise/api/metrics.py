@@ -42,6 +42,8 @@ _COUNTERS = {
     "prompt_tokens": "Prompt tokens taken",
     "cached_tokens": "Prompt tokens found in the prefix cache",
     "generated_tokens": "Tokens generated",
+    "proposed_tokens": "Tokens guessed and computed",
+    "accepted_tokens": "Guessed tokens that were right",
     "preemptions": "Sequences preempted",
     "aborted": "Sequences aborted",
     "spilled_pages": "KV pages of preempted sequences moved to host memory",

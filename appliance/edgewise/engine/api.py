@@ -60,7 +60,8 @@ class EngineStats:
     refused because a file did not pass its checks (files), and not written (`dropped`). `disk_off` is 1 while the disk takes
     no writes. `spill_bytes` are promised to pages of preempted requests, of at most `spill_limit_bytes`; `spilled_pages` and
     `unspilled_pages` count what has moved out and back. `pages_unfilled` is the room behind the last token of running
-    sequences, in pages: others cannot use it, and at most the last page of each sequence has any. Those of the encoder cache
+    sequences, in pages: others cannot use it, and at most the last page of each sequence has any. `proposed_tokens` were guessed
+    and computed (`engine.speculation`), and `accepted_tokens` of them were right. Those of the encoder cache
     count media whose rows are kept, media that prompts came to whose rows were there (hits) or had to be made, and that had to
     go for others (evictions).
     """
@@ -75,6 +76,8 @@ class EngineStats:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    proposed_tokens: int = 0
+    accepted_tokens: int = 0
     preemptions: int = 0
     aborted: int = 0
     spill_bytes: int = 0

@@ -127,6 +127,8 @@ def _relabel(entry: Entry, chunk: TokenChunk, now: float) -> TokenChunk:
             speech=stats.speech,
             cached_tokens=stats.cached_tokens,
             restored_tokens=stats.restored_tokens,
+            proposed_tokens=stats.proposed_tokens,
+            accepted_tokens=stats.accepted_tokens,
             queued_s=stats.queued_s,
             preemptions=stats.preemptions,
         )  # fmt: skip

@@ -39,6 +39,7 @@ from edgewise.engine.pages import PagePool
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Scheduler
 from edgewise.engine.senses import Senses
+from edgewise.engine.speculation.speculator import Speculator
 from edgewise.engine.spill import SpillSpace
 from edgewise.engine.tiering import PageMover, PageTiers
 from edgewise.engine.tiers.folder import key_of
@@ -47,9 +48,11 @@ from edgewise.engine.tiers.make import make_tiers, wanted_bytes
 from edgewise.engine.tiers.mover import KVPageMover
 from edgewise.engine.tiers.pressure import PressureWatch
 from edgewise.kernels.compiled import origin
+from edgewise.kernels.limits import PRODUCT_ROW_MULTIPLE, round_up
 from edgewise.kernels.linear import tiles_invariant
 from edgewise.kernels.paging import PAGE_TOKENS
 from edgewise.models.decoder.kv_formats import NetworkConfig
+from edgewise.models.multimodal.config import MultimodalConfig
 from edgewise.models.multimodal.protocol import MultimodalNetwork
 
 log = get_logger(__name__)
@@ -133,7 +136,8 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         notify=notices.put,
     )
     senses = _senses(config, network, decoder, ledger, device, dtype)
-    scheduler = _scheduler(config, report, pacer, tiers, _spill(config, report, host_ledger, mover), senses)
+    speculator = _speculator(config, network, info)
+    scheduler = _scheduler(config, report, pacer, tiers, _spill(config, report, host_ledger, mover), senses, speculator)
     runner = Runner(decoder, kv, device, Constraints(config.vocabulary))
     engine = Engine(
         replace(
@@ -152,6 +156,7 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         notices=notices,
         hand_over=HandOver(scheduler.pages, tiers, mover, rounder),
         senses=senses,
+        speculator=speculator,
         recording_tokens=recording_tokens(network),
     )
     return Built(engine, runner, network, decoder, numerics, device, ledger)
@@ -236,6 +241,7 @@ def _scheduler(
     tiers: PageTiers | None,
     spill: SpillSpace,
     senses: Senses | None,
+    speculator: Speculator | None,
 ) -> Scheduler:
     return Scheduler(
         PagePool(report.num_pages, keep_cached=config.prefix_cache, tiers=tiers, spill=spill),
@@ -248,7 +254,26 @@ def _scheduler(
         ageing_s=config.ageing_s,
         tiers=tiers,
         rows=senses,
+        speculator=speculator,
+        # What the workspace has room for: logits of so many rows, activations of so many tokens.
+        max_rows=min(round_up(config.max_running, PRODUCT_ROW_MULTIPLE), config.max_step_tokens + config.max_running),
     )
+
+
+def _speculator(config: EngineConfig, network: NetworkConfig, info: EngineInfo) -> Speculator | None:
+    """None where it is off, or cannot be: speech is made of all tokens that a step computes, and where a token's bits depend on
+    what is computed beside it, so would the answer."""
+    if config.speculation == "off":
+        return None
+    reason = ""
+    if isinstance(network, MultimodalConfig) and network.speaks:
+        reason = "the model speaks"
+    elif not info.batch_invariant:
+        reason = "on this machine a token's bits depend on what is computed beside it"
+    if reason:
+        log.info("speculation_off", reason=reason)
+        return None
+    return Speculator(always=config.speculation == "lookup")
 
 
 def _info(

@@ -10,6 +10,7 @@ from edgewise.models.files import ModelFiles
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 KVDtypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
+SpeculationName = Literal["auto", "off", "lookup"]
 QuantizeName = Literal["auto", "none"]
 
 
@@ -40,6 +41,7 @@ class EngineConfig:
         encoder_cache_bytes: Memory of the device for the rows of media, where the model takes media.
         media_bytes: Bytes of decoded media that the requests in work may hold in all.
         vocabulary: Spelling of every token, for answers that follow a grammar; None refuses them.
+        speculation: Guesses at next tokens: "auto" where they are measured to pay, "lookup" always, "off" never.
         turns: File in which engine processes take turns on one device (`engine.turns`); None runs without regard to others.
     """
 
@@ -69,4 +71,5 @@ class EngineConfig:
     encoder_cache_bytes: int = 128 << 20
     media_bytes: int = 256 << 20
     vocabulary: Vocabulary | None = field(default=None, repr=False)
+    speculation: SpeculationName = "auto"
     turns: str | None = None

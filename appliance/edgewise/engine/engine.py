@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import asdict, replace
 
 from edgewise.core.errors import ConstraintFailed, EdgewiseError, InvalidRequest, UnsupportedField
 from edgewise.core.log import get_logger
+from edgewise.engine.ahead import AheadRunner, Flight
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.chunking import key_of
 from edgewise.engine.handover import HandOver
@@ -23,6 +25,8 @@ from edgewise.engine.scheduler import Scheduler, StepPlan, Work
 from edgewise.engine.senses import Senses
 from edgewise.engine.sequence import Sequence
 from edgewise.engine.spans import check_media
+from edgewise.engine.speculation.speculator import Speculator
+from edgewise.engine.step_cost import PromptLoad
 from edgewise.engine.tiering import NoTiers, PageTiers
 from edgewise.engine.tiers.pages import TieredPages
 from edgewise.kernels.sample import Draw
@@ -42,6 +46,7 @@ class Engine:
         notices: What the parts want operators to know.
         hand_over: Gives named pages away and takes some; None does neither.
         senses: Encodes media; None where the model takes none.
+        speculator: Guesses at next tokens; the same that the scheduler has.
         recording_tokens: Placeholders of the one recording that every prompt begins with; 0 where prompts may do without.
         now, wait: Monotonic seconds, and how to let some pass.
     """
@@ -58,6 +63,7 @@ class Engine:
         notices: Notices | None = None,
         hand_over: HandOver | None = None,
         senses: Senses | None = None,
+        speculator: Speculator | None = None,
         recording_tokens: int = 0,
         now: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
@@ -72,11 +78,13 @@ class Engine:
         self._notices = notices or Notices()
         self._hand_over = hand_over
         self._senses = senses
+        self._speculator = speculator
         self._recording_tokens = recording_tokens
         self._writing_behind = False
         self._now = now
         self._wait = wait
         self._live: dict[str, Sequence] = {}
+        self._flight: Flight | None = None
         self._outbox: list[TokenChunk] = []
         self._totals: Counter[str] = Counter()  # fields of `EngineStats` that only grow
 
@@ -155,29 +163,75 @@ class Engine:
 
     def step(self) -> list[TokenChunk]:
         """Schedule, run, deliver. Returns the chunks of this step; an empty list when there is nothing to do."""
-        plan = self._scheduler.schedule()
         chunks, self._outbox = self._outbox, []
-        chunks += [self._expire(sequence) for sequence in plan.expired]
-        if plan.work or plan.media.encode is not None:
+        if self._flight is None:
+            chunks += self._begin()
+        if self._flight is not None:
+            chunks += self._land(self._flight)
+        self._writing_behind = self._tiers.tick()
+        return chunks
+
+    def _begin(self) -> list[TokenChunk]:
+        """Schedule a step and do it, or have the device begin it (`engine.ahead`)."""
+        plan = self._scheduler.schedule()
+        chunks = [self._expire(sequence) for sequence in plan.expired]
+        if plan.media.encode is None and isinstance(self._runner, AheadRunner) and self._runner.queues(plan.work):
+            self._flight = Flight(plan.work, self._runner.launch(plan.work), self._now())
+            self._commit(plan.work)
+        elif plan.work or plan.media.encode is not None:
             draws = self._run(plan)
             chunks += self._encode(plan)
             chunks += [self._advance(work, draw) for work, draw in zip(plan.work, draws, strict=True) if draw]
         elif not chunks and self._live:
             self._wait(_HELD_BACK_S)  # every request waits for a lower cache tier or for its grammar
-        self._writing_behind = self._tiers.tick()
         return chunks
 
-    def _run(self, plan: StepPlan) -> list[Draw | None]:
+    def _land(self, flight: Flight) -> list[TokenChunk]:
+        """Begin the step after `flight`, if that needs none of its tokens, and deliver those."""
+        assert isinstance(self._runner, AheadRunner)
+        work = self._scheduler.repeat(flight.work)
+        following = None if work is None else (work, self._runner.follow(work))
+        tokens, now = flight.landing.tokens(), self._now()
+        self._pacer.observe(decoding=len(flight.work), load=PromptLoad(), seconds=now - flight.began)
+        chunks = [
+            self._advance(item, [Draw(token, broken=token < 0)])
+            for item, token in zip(flight.work, tokens, strict=True)
+            if self._live.get(item.sequence.id) is item.sequence
+        ]
+        self._flight = None
+        if following is not None:
+            self._flight = Flight(*following, now)
+            self._commit(following[0])
+        return chunks
+
+    def _commit(self, work: Seq[Work]) -> None:
+        """Record what the device has begun to compute: whatever comes after it there finds it done."""
+        for item in work:
+            if self._live.get(item.sequence.id) is item.sequence:
+                self._scheduler.commit(item)
+        self._count(steps=1)
+
+    def _run(self, plan: StepPlan) -> list[list[Draw]]:
         if not plan.work:
             return []
         media = None if self._senses is None else self._senses.rows(plan.work)
         began = self._now()
         draws = self._runner.run(plan.work, media)
-        self._pacer.observe(decoding=plan.decoding, load=plan.load, seconds=self._now() - began)
-        for work in plan.work:
-            self._scheduler.commit(work)
+        self._observe(plan, self._now() - began)
+        for work, drawn in zip(plan.work, draws, strict=True):
+            self._scheduler.commit(work, [one.token for one in drawn[:-1]])
         self._count(steps=1, prompt_tokens=plan.prefilling)
         return draws
+
+    def _observe(self, plan: StepPlan, seconds: float) -> None:
+        """What a step costs is learned from steps without guesses, and what guesses cost beside that."""
+        proposed = plan.proposed
+        if proposed:
+            self._pacer.speculated()
+        else:
+            self._pacer.observe(decoding=plan.decoding, load=plan.load, seconds=seconds)
+        if self._speculator is not None and not plan.prefilling:
+            self._speculator.observe(plan.decoding, proposed, seconds)
 
     def _encode(self, plan: StepPlan) -> list[TokenChunk]:
         """Work on a medium that a prompt has come to. Whoever needs one that its encoder refuses ends here."""
@@ -191,31 +245,50 @@ class Engine:
             return [self._fail(one, error.code, error.message) for one in lost]
         return []
 
-    def _advance(self, work: Work, draw: Draw) -> TokenChunk:
-        """Append a drawn token to its sequence and say so."""
-        sequence = work.sequence
-        if draw.broken:
-            return self._fail(sequence, "engine_error", "The model produced no finite logits for this request.")
-        if draw.stuck:
-            return self._fail(sequence, ConstraintFailed.code, self._stuck(sequence))
+    def _advance(self, work: Work, draws: list[Draw]) -> TokenChunk:
+        """Append a drawn token to its sequence and say so; those drawn before it were guessed and are there already."""
+        sequence, last = work.sequence, draws[-1]
+        if work.proposed:
+            self._learn(work, len(draws) - 1)
+        offset = sequence.generated - len(draws) + 1
+        if last.broken or last.stuck:
+            return self._broken(sequence, draws, offset)
         first = sequence.first_token_at is None
         if first:
             sequence.first_token_at = self._now()
             self._count(cached_tokens=sequence.cached_tokens or 0)
-        offset = sequence.generated
-        sequence.tokens.append(draw.token)
-        self._count(generated_tokens=1)
+        sequence.tokens.append(last.token)
+        self._count(generated_tokens=len(draws))
         chunk = TokenChunk(
             request_id=sequence.id,
             offset=offset,
-            tokens=(draw.token,),
-            logprobs=_logprobs(draw),
+            tokens=tuple(one.token for one in draws),
+            logprobs=_logprobs(draws),
             stats=self._stats_of(sequence) if first else None,
         )
-        finish = _finish_reason(sequence, draw.token)
+        finish = _finish_reason(sequence, last.token)
         if finish is None:
             return chunk
         return replace(chunk, finish=finish, stats=self._finish(sequence, finish).stats)
+
+    def _learn(self, work: Work, accepted: int) -> None:
+        """What became of a sequence's guesses. Those behind a token that ends the answer count as wrong."""
+        proposed = len(work.proposed)
+        work.sequence.proposed_tokens += proposed
+        work.sequence.accepted_tokens += accepted
+        self._count(proposed_tokens=proposed, accepted_tokens=accepted)
+        if self._speculator is not None:
+            self._speculator.learn(work.sequence, proposed, accepted)
+
+    def _broken(self, sequence: Sequence, draws: list[Draw], offset: int) -> TokenChunk:
+        """The end of an answer of which no further token can be drawn."""
+        if draws[-1].broken:
+            end = self._fail(sequence, "engine_error", "The model produced no finite logits for this request.")
+        else:
+            end = self._fail(sequence, ConstraintFailed.code, self._stuck(sequence))
+        right = draws[:-1]
+        self._count(generated_tokens=len(right))
+        return replace(end, offset=offset, tokens=tuple(one.token for one in right), logprobs=_logprobs(right))
 
     # --- endings ----------------------------------------------------------------------------------------------------------
 
@@ -262,6 +335,8 @@ class Engine:
             decode_s=now - first,
             preemptions=sequence.preemptions,
             restored_tokens=sequence.restored_tokens,
+            proposed_tokens=sequence.proposed_tokens,
+            accepted_tokens=sequence.accepted_tokens,
         )
 
     # --- observation ------------------------------------------------------------------------------------------------------
@@ -328,7 +403,9 @@ def _finish_reason(sequence: Sequence, token: int) -> FinishReason | None:
     return "length" if sequence.generated >= sequence.request.sampling.max_tokens else None
 
 
-def _logprobs(draw: Draw) -> tuple[TokenLogprobs, ...] | None:
-    if draw.logprob is None:
+def _logprobs(draws: list[Draw]) -> tuple[TokenLogprobs, ...] | None:
+    if not draws or draws[0].logprob is None:
         return None
-    return (TokenLogprobs(token=draw.token, logprob=draw.logprob, top=draw.top),)
+    return tuple(
+        TokenLogprobs(token=one.token, logprob=one.logprob, top=one.top) for one in draws if one.logprob is not None
+    )

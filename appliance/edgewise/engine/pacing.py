@@ -129,6 +129,10 @@ class Pacer:
         if decoding == 0 or base:
             self.cost.observe(load, max(seconds - base, 1e-7), max(seconds, 1e-7), alone=decoding == 0)
 
+    def speculated(self) -> None:
+        """A step of streams alone computed guesses as well: it made nobody wait for a prompt, but is no measure of such steps."""
+        self.clear_steps += 1
+
     def _idle(self, start: int, room: int, *, alone: bool) -> int:
         if self.cost.samples == 0:
             return min(room, _FIRST_CHUNK)

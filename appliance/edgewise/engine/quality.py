@@ -174,8 +174,8 @@ def continues(
     if before is not None:
         before(len(prompt) - 1)
     for token in expected:
-        (draw,) = runner.run([Work(sequence, len(sequence.tokens) - 1, 1, sample=True)])
-        if draw is None or draw.token != token:
+        ((draw,),) = runner.run([Work(sequence, len(sequence.tokens) - 1, 1, sample=True)])
+        if draw.token != token:
             return False
         sequence.tokens.append(token)
     return True

@@ -189,7 +189,8 @@ class RequestStats:
 
     `restored_tokens` are those of `cached_tokens` that came back from a lower cache tier (host memory, disk), or
     from another appliance: `handed_tokens`, whose pages were `handed_bytes` on their way. `handed_form` is "int4" where the
-    answer was computed over pages that had been rounded for it, also by an earlier request. `segments` are set where more than
+    answer was computed over pages that had been rounded for it, also by an earlier request. `accepted_tokens` are those of
+    `proposed_tokens`, guessed and checked (`engine.speculation`), that were right. `segments` are set where more than
     one engine made the answer, or one elsewhere; `link` where something was sent there. `warnings` are sentences for the receipt
     about what the engine could not do as asked. `speech` is set where the answer was spoken.
     """
@@ -203,6 +204,8 @@ class RequestStats:
     preemptions: int = 0
     restarts: int = 0
     restored_tokens: int = 0
+    proposed_tokens: int = 0
+    accepted_tokens: int = 0
     handed_tokens: int = 0
     handed_bytes: int = 0
     handed_form: str = ""

@@ -38,16 +38,27 @@ class Residency:
         sequence.blocked_at = None if placed else self.pages.returned
         return placed
 
-    def grow(self, sequence: Sequence) -> bool:
-        """A page for the next token of a running sequence if it needs one; False if there is none."""
-        missing = self._pages_for(len(sequence.tokens)) - len(sequence.pages)
-        if missing <= 0:
+    def grow(self, sequence: Sequence, ahead: int = 0) -> bool:
+        """Pages for the next token of a running sequence and `ahead` more, if it needs any; False if there are none."""
+        missing = self.missing(sequence, ahead)
+        if missing == 0:
             return True
         pages = self.pages.allocate(missing)
         if pages is None:
             return False
         sequence.pages += pages
         return True
+
+    def missing(self, sequence: Sequence, ahead: int = 0) -> int:
+        """Pages that `grow` would take."""
+        return max(0, self._pages_for(len(sequence.tokens) + ahead) - len(sequence.pages))
+
+    def trim(self, sequence: Sequence) -> None:
+        """Give back the pages of a running sequence that hold none of its tokens."""
+        held = self._pages_for(len(sequence.tokens))
+        if held < len(sequence.pages):
+            self.pages.release(sequence.pages[held:])
+            del sequence.pages[held:]
 
     def settle(self, sequence: Sequence, computed: int) -> None:
         """Record that the first `computed` tokens are in the cache, and name the pages that are full."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Protocol, cast
 
 import numpy as np
 import torch
 
 from edgewise.engine.constraint import Constraints, Permitted
+from edgewise.engine.drawing import draw
 from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
-from edgewise.kernels.philox import uniform
-from edgewise.kernels.sample import Draw, RowControls, sample
+from edgewise.kernels.sample import Draw
 from edgewise.models.multimodal.protocol import MultimodalNetwork, StepMedia
 
 
@@ -53,23 +51,27 @@ class Runner:
         self._device = device
 
     @torch.inference_mode()
-    def run(self, work: Seq[Work], media: StepMedia | None = None) -> list[Draw | None]:
-        """Compute all work in one forward pass; one draw per item that samples, None for the others.
+    def run(self, work: Seq[Work], media: StepMedia | None = None) -> list[list[Draw]]:
+        """Compute all work in one forward pass; the draws of each item (`engine.drawing.draw`), none where it does not sample.
 
         Args:
             media: The rows of placeholders in `work`; the network then takes media.
         """
-        sampled = [item.sequence for item in work if item.sample]
-        masks = [self._mask(one) for one in sampled]
+        sampled = [item for item in work if item.sample]
+        masks = [self._mask(item.sequence) for item in sampled]
         hidden = self._forward(work, media)
         ends = np.cumsum([item.count for item in work]) - 1
-        rows = [int(end) for end, item in zip(ends, work, strict=True) if item.sample]
+        rows = [
+            int(row)
+            for end, item in zip(ends, work, strict=True)
+            if item.sample
+            for row in range(end - len(item.proposed), end + 1)
+        ]
         if not rows:
-            return [None] * len(work)
+            return [[] for _ in work]
         logits = self._network.logits(hidden[torch.tensor(rows, device=self._device)])
-        controls = [_held_to(row_controls(one), mask) for one, mask in zip(sampled, masks, strict=True)]
-        draws = iter(sample(logits, controls))
-        return [next(draws) if item.sample else None for item in work]
+        draws = iter(draw(logits, sampled, masks, self._mask))
+        return [next(draws) if item.sample else [] for item in work]
 
     @torch.inference_mode()
     def all_logits(self, work: Seq[Work], media: StepMedia | None = None) -> torch.Tensor:
@@ -86,13 +88,13 @@ class Runner:
             self.observer(work, tokens, hidden)
         return hidden
 
-    def _mask(self, sequence: Sequence) -> Future[Permitted] | None:
+    def _mask(self, sequence: Sequence, drawn: Seq[int] = ()) -> Future[Permitted] | None:
         if sequence.request.constraint is None:
             return None
-        return self.constraints.begin(sequence.id, sequence.tokens[len(sequence.request.prompt) :])
+        return self.constraints.begin(sequence.id, [*sequence.tokens[len(sequence.request.prompt) :], *drawn])
 
     def _tokens(self, work: Seq[Work]) -> torch.Tensor:
-        tokens = [token for item in work for token in item.sequence.tokens[item.start : item.start + item.count]]
+        tokens = [token for item in work for token in item.tokens]
         return torch.tensor(tokens, dtype=torch.int64, device=self._device)
 
     def _meta(self, work: Seq[Work]) -> AttentionMeta:
@@ -123,34 +125,3 @@ class Runner:
             return None
         positions = [item.sequence.spans.rope(item.start, item.count) for item in work]
         return torch.from_numpy(np.concatenate(positions, axis=1)).to(self._device)
-
-
-def _held_to(controls: RowControls, mask: Future[Permitted] | None) -> RowControls:
-    """The same draw within a grammar; the mask has been computed beside the forward pass."""
-    if mask is None:
-        return controls
-    permitted = mask.result()
-    return replace(controls, allowed=permitted.bits, group_from=permitted.group_from)
-
-
-def row_controls(sequence: Sequence) -> RowControls:
-    """How the next token of a sequence is drawn. A pure function of its tokens and its request."""
-    sampling = sequence.request.sampling
-    position = sequence.generated
-    penalized = sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0
-    output = sequence.tokens[len(sequence.request.prompt) :] if penalized else ()
-    return RowControls(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        uniform=uniform(sampling.seed, position) if sampling.temperature > 0.0 else 0.0,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        seen=sequence.tokens if sampling.repetition_penalty != 1.0 else (),
-        counts=Counter(output),
-        bias=sampling.logit_bias,
-        banned=sampling.stop_token_ids if position < sampling.min_tokens else (),
-        top_logprobs=sampling.top_logprobs,
-    )

@@ -8,7 +8,9 @@ One step, in this order:
   4. prompts get what the pacer's budget allows: those under way and those that wait, in order of class, of what their key has
      had (`engine.fairness`), and of arrival. A waiting one is admitted if there is a place in the batch and pages for its
      *whole* prompt (reserve before admit: an admitted prompt can always be finished). A realtime prompt shares its step with
-     realtime prompts only.
+     realtime prompts only;
+  5. where no prompt is waiting for its turn, decoding sequences may carry guesses at their next tokens (`engine.speculation`).
+     Pages for them are taken from what nobody holds.
 
 Preemption. A sequence that needs a page when none is left takes it from the least urgent, latest one. A waiting request that
 finds no place takes one from sequences of a less urgent class, and only if that is certain to be enough; never from its own
@@ -21,7 +23,8 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field, replace
 
 from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from edgewise.core.priority import Priority
@@ -32,6 +35,7 @@ from edgewise.engine.pages import PagePool
 from edgewise.engine.request import GenerateRequest
 from edgewise.engine.residency import Residency
 from edgewise.engine.sequence import Sequence
+from edgewise.engine.speculation.speculator import Speculates
 from edgewise.engine.step_cost import PromptLoad
 from edgewise.engine.tiering import NoTiers, PageTiers
 
@@ -41,12 +45,23 @@ _AGEING_LOOKS = 16  # how often in `ageing_s` the queue is looked through
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Compute tokens [start, start + count) of a sequence; draw the next token afterwards if `sample`."""
+    """Compute tokens [start, start + count) of a sequence; draw the next token afterwards if `sample`.
+
+    `proposed` are the last of those tokens where they are guesses, which the sequence does not have yet: a token is drawn after
+    each, for as long as the draws agree with the guesses.
+    """
 
     sequence: Sequence
     start: int
     count: int
     sample: bool
+    proposed: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> list[int]:
+        """Those that are computed."""
+        known = self.sequence.tokens[self.start : self.start + self.count - len(self.proposed)]
+        return [*known, *self.proposed]
 
 
 @dataclass(slots=True)
@@ -64,6 +79,11 @@ class StepPlan:
     def prefilling(self) -> int:
         return self.load.tokens
 
+    @property
+    def proposed(self) -> int:
+        """Guessed tokens."""
+        return sum(len(work.proposed) for work in self.work)
+
     def decode(self, sequence: Sequence) -> None:
         self.work.append(Work(sequence, sequence.computed, 1, sample=True))
         self.decoding += 1
@@ -72,6 +92,11 @@ class StepPlan:
         """Add tokens of a sequence's prompt."""
         self.work.append(Work(sequence, sequence.computed, count, sample=count == sequence.remaining))
         self.load = self.load.plus(sequence.computed, count)
+
+    def propose(self, place: int, proposed: tuple[int, ...]) -> None:
+        """Have the decode at `place` of `work` carry guesses."""
+        decode = self.work[place]
+        self.work[place] = replace(decode, count=1 + len(proposed), proposed=proposed)
 
     def drop(self, victim: Sequence) -> None:
         """Take a preempted sequence out again, if it is in. Only decodes are planned when somebody can be preempted for them."""
@@ -94,6 +119,8 @@ class Scheduler:
         ageing_s: Seconds in the queue for which a request is promoted by one class, at most to interactive; 0 for never.
         tiers: Where pages may be that the device has no more; the same that `pages` has.
         rows: Media that are encoded already.
+        speculator: Guesses at next tokens; None for none.
+        max_rows: Tokens that decoding sequences may have in one step, guesses included.
     """
 
     def __init__(
@@ -109,8 +136,11 @@ class Scheduler:
         ageing_s: float = 0.0,
         tiers: PageTiers | None = None,
         rows: MediaRows | None = None,
+        speculator: Speculates | None = None,
+        max_rows: int = 0,
     ) -> None:
         self.pages = pages
+        self.speculator = speculator
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         self.preemptions = 0
@@ -119,6 +149,7 @@ class Scheduler:
         self._max_running = max_running
         self._limit = max_running
         self._max_waiting = max_waiting
+        self._max_rows = max_rows
         self._pacer = pacer
         self._rows: MediaRows = rows or NoMedia()
         self._chunks = Chunks(self._rows, pacer.max_step_tokens)
@@ -184,13 +215,38 @@ class Scheduler:
         self._admit_realtime(now, plan)
         self._schedule_decodes(plan)
         self._schedule_prompts(now, plan)
+        self._schedule_guesses(plan)
         return plan
 
-    def commit(self, work: Work) -> None:
-        """Record that `work` has been computed: its tokens are in the cache, full pages get their names."""
-        self._residency.settle(work.sequence, work.start + work.count)
+    def repeat(self, work: Seq[Work]) -> list[Work] | None:
+        """The step after `work`, decodes that have been committed and whose tokens are not known yet; its pages are reserved.
+
+        None unless `schedule` would, whatever those tokens are, decode these sequences and nothing else; those that turn out
+        to have ended apart. Nothing has changed then.
+        """
+        sequences = [item.sequence for item in work]
+        if sequences != self.running or self._changes(self._now()):
+            return None
+        if any(s.generated + 1 >= s.request.sampling.max_tokens for s in sequences):
+            return None
+        if sum(self._residency.missing(s, ahead=1) for s in sequences) > self.pages.available:
+            return None
+        for sequence in sequences:
+            self._residency.grow(sequence, ahead=1)
+        return [Work(s, s.computed, 1, sample=True) for s in sequences]
+
+    def commit(self, work: Work, accepted: Seq[int] = ()) -> None:
+        """Record that `work` has been computed: its tokens are in the cache, full pages get their names.
+
+        `accepted` are those of its guesses that were right, which become tokens of the sequence; nothing is left of the others.
+        """
+        sequence = work.sequence
+        sequence.tokens += accepted
+        self._residency.settle(sequence, work.start + work.count - len(work.proposed) + len(accepted))
+        if work.proposed:
+            self._residency.trim(sequence)
         if work.sample:
-            self.waiting.charge(work.sequence, output=1)
+            self.waiting.charge(sequence, output=1 + len(accepted))
 
     # --- parts -----------------------------------------------------------------------------------------------------------
 
@@ -218,6 +274,18 @@ class Scheduler:
         for sequence in late:
             self.remove(sequence)
         return late
+
+    def _changes(self, now: float) -> bool:
+        """Whether a step that begins now might do anything else than go on with those that run."""
+        if any(s.deadline_at is not None and s.deadline_at <= now for s in (*self.running, *self.waiting)):
+            return True
+        if self.speculator is not None and not self.speculator.resting:
+            return True
+        if not self.waiting:
+            return False
+        first = self.waiting.first(set())
+        more_urgent = first is not None and first.rank < self.running[-1].rank
+        return len(self.running) < self._limit or more_urgent or now >= self._next_ageing
 
     def _age(self, now: float) -> None:
         """Promote what has waited for `ageing_s` since it came or was promoted; a promotion lasts."""
@@ -269,6 +337,21 @@ class Scheduler:
                 candidate = None  # nobody overtakes who waits for room
         if plan.prefilling:  # an encoder and the prompts beside it share the time
             plan.media.seconds = min(plan.media.seconds, self._pacer.idle_step_s)
+
+    def _schedule_guesses(self, plan: StepPlan) -> None:
+        """Only in steps that decode alone, and while nobody is between two chunks of a prompt or about to be admitted."""
+        if self.speculator is None or not plan.decoding:
+            return
+        prompts = plan.prefilling or plan.media.encode is not None or plan.decoding < len(self.running)
+        if prompts or (self.waiting and len(self.running) < self._limit):
+            self.speculator.passed()
+            return
+        sequences = [work.sequence for work in plan.work]
+        rooms = [one.request.sampling.max_tokens - one.generated - 1 for one in sequences]
+        guesses = self.speculator.propose(sequences, rooms, max(0, self._max_rows - len(sequences)))
+        for place, proposed in enumerate(guesses):
+            if proposed and self._residency.grow(sequences[place], ahead=len(proposed)):
+                plan.propose(place, proposed)
 
     def _next_waiting(self, held: set[Sequence], now: float) -> Sequence | None:
         """Whose turn it is, but for those that could not run yet (`_held_back`); they are added to `held`."""

@@ -10,6 +10,7 @@ from edgewise.engine.pages import Parked
 from edgewise.engine.prefix import PageHash, chain_start
 from edgewise.engine.request import GenerateRequest
 from edgewise.engine.spans import NO_SPANS, Spans
+from edgewise.engine.speculation.guesser import Guesser
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +33,8 @@ class Sequence:
         restored_tokens: Those of them that came back from a lower cache tier.
         spans: Its media.
         grammar: Done when the grammar that it follows is compiled; None if it follows none.
+        guesser: What is remembered of guesses at its tokens; None before the first.
+        proposed_tokens, accepted_tokens: Guessed tokens that were computed, and those of them that were right.
         hold_until: Engine clock until which it may wait for a lower tier to bring its pages; None before it was asked.
     """
 
@@ -58,6 +61,9 @@ class Sequence:
     admitted_at: float | None = None
     first_token_at: float | None = None
     preemptions: int = 0
+    guesser: Guesser | None = None
+    proposed_tokens: int = 0
+    accepted_tokens: int = 0
 
     @classmethod
     def of(cls, request: GenerateRequest, *, arrival: int, now: float) -> Sequence:

@@ -19,6 +19,7 @@ from edgewise.engine.omni.stages import SpeechStages
 from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
 from edgewise.engine.scheduler import Work
 from edgewise.engine.speech import Speech
+from edgewise.kernels.sample import Draw
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.families import read_layout
 from edgewise.models.multimodal.layout import place
@@ -318,9 +319,9 @@ def test_who_speaks_does_not_wait_for_long_prompts(
     running.sequence.computed = 8
     taken: list[tuple[str, int]] = []
 
-    def recorded(work: Sequence[Work], media: Any) -> list[None]:
+    def recorded(work: Sequence[Work], media: Any) -> list[list[Draw]]:
         taken.extend((item.sequence.id, item.count) for item in work)
-        return [None] * len(work)
+        return [[] for _ in work]
 
     monkeypatch.setattr(stages._runner, "run", recorded)
     assert stages.turn() == (True, None)

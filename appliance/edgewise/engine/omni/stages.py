@@ -267,12 +267,13 @@ class SpeechStages:
         every = torch.arange(len(values), device=values.device)
         draws = self._runner.run(work, StepMedia(every, values))
         now = self._now()
-        for answer, item, draw in zip(answers, work, draws, strict=True):
+        for answer, item, drawn in zip(answers, work, draws, strict=True):
             answer.sequence.computed += item.count
-            if draw is not None and (draw.broken or draw.stuck):
-                answer.broken = True
-            elif draw is not None:
-                answer.say(draw.token, now)
+            for draw in drawn:
+                if draw.broken or draw.stuck:
+                    answer.broken = True
+                else:
+                    answer.say(draw.token, now)
         if all(item.count == 1 for item in work):
             self._chunking.rates.token((now - began) * self._load)
 
