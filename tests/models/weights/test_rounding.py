@@ -8,6 +8,7 @@ from gguf.quants import dequantize, quantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgewise.models.weights import ggml_rounding
 from edgewise.models.weights.rounding import round_int4, round_int8
 
 
@@ -60,3 +61,9 @@ def test_odd_shapes_zeros_and_constants() -> None:
             assert error(done.values(), weight) <= 0.01 * float(weight.square().sum())
     with pytest.raises(ValueError, match="multiple of 32"):
         round_int8(torch.zeros(2, 40)).blocks()
+
+
+def test_peers_round_as_ggml_does() -> None:
+    weight = matrix(5)
+    assert torch.equal(ggml_rounding.q8_0(weight), ggml(weight, Kind.Q8_0))
+    assert torch.equal(ggml_rounding.q4_0(weight), ggml(weight, Kind.Q4_0))

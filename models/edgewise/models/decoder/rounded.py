@@ -1,0 +1,137 @@
+"""A decoder computed in float32 with what weights and activations are in 8 or 4 bits: how a format is judged on any machine.
+
+Integer products of rounded numbers are exact, so what this computes differs from native kernels by the order of float additions alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from edgewise.kernels.paging import AttentionMeta, KVLayer
+from edgewise.models.decoder.layout import Target, targets
+from edgewise.models.decoder.model import Decoder
+from edgewise.models.decoder.names import names_of
+from edgewise.models.decoder.parallel import ALONE
+from edgewise.models.files import ModelFiles
+from edgewise.models.weights import ggml_rounding
+from edgewise.models.weights.open import open_weights
+from edgewise.models.weights.rounding import GROUP, round_int4, round_int8
+
+RoundedFormat = Literal["int8", "int4", "Q8_0", "Q4_0"]
+"""Ours, and llama.cpp's two. Embedding and head have 8 bits in all of them, as in llama.cpp's files of Q4_0."""
+
+BITS: Final = {"int8": 8.5, "int4": 5.0, "Q8_0": 8.5, "Q4_0": 4.5}
+"""Of a weight, scales counted."""
+
+_KEPT: Final = {"int8": ("Q8_0",), "int4": ("Q4_0", "Q4_1"), "Q8_0": ("Q8_0",), "Q4_0": ("Q4_0",)}
+"""Encodings of a file that a format takes over without loss."""
+
+_Rounding = Callable[[torch.Tensor], torch.Tensor]
+
+
+class RoundedDecoder:
+    """A decoder whose matrices are rounded in place, and whose products round what they multiply them with.
+
+    Attributes:
+        config: The decoder's.
+        bits: Of a weight, the mean over all matrices.
+    """
+
+    def __init__(self, decoder: Decoder, files: ModelFiles, form: RoundedFormat) -> None:
+        self._decoder = decoder
+        self.config = decoder.config
+        ours = form in ("int8", "int4")
+        self._mode = _RoundedInputs(_activations if ours else ggml_rounding.q8_0)
+        self.bits = _round_matrices(decoder, files, form)
+
+    def __repr__(self) -> str:
+        return f"RoundedDecoder({self._decoder!r}, {self.bits:.2f} bits)"
+
+    def forward(
+        self, tokens: torch.Tensor, kv: Sequence[KVLayer], meta: AttentionMeta, media: None = None
+    ) -> torch.Tensor:
+        """As `Decoder.forward`."""
+        with self._mode:
+            return self._decoder.forward(tokens, kv, meta, media)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """As `Decoder.logits`."""
+        with self._mode:
+            return self._decoder.logits(hidden)
+
+    def prove_rows(self) -> bool:
+        """As `Decoder.prove_rows`."""
+        return self._decoder.prove_rows()
+
+
+class _RoundedInputs(TorchFunctionMode):
+    """Rounds the activations of every weight product."""
+
+    def __init__(self, rounding: _Rounding) -> None:
+        super().__init__()
+        self._rounding = rounding
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.linear:
+            x, *rest = args
+            args = (self._rounding(x), *rest)
+        return func(*args, **(kwargs or {}))
+
+
+def _activations(x: torch.Tensor) -> torch.Tensor:
+    """8 bits in groups of 32, scale max |x| / 127 in float32."""
+    padded = torch.nn.functional.pad(x, (0, -x.shape[-1] % GROUP))
+    groups = padded.reshape(-1, GROUP)
+    scale = (groups.abs().amax(-1, keepdim=True) / 127.0).clamp_min(1e-30)
+    return (torch.round(groups / scale) * scale).reshape(padded.shape)[..., : x.shape[-1]]
+
+
+@dataclass(slots=True)
+class _Tally:
+    bits: float = 0.0
+    elements: int = 0
+
+
+def _round_matrices(decoder: Decoder, files: ModelFiles, form: RoundedFormat) -> float:
+    config, tally = decoder.config, _Tally()
+    with closing(open_weights(files)) as reader:
+        names = names_of(config, files.format, list(reader.tensors))
+        ends = (names.parts["embedding"], names.head)
+        for target in targets(config, decoder.parameters, names, ALONE):
+            if target.out.dim() < 2:
+                continue
+            own: RoundedFormat = form
+            if target.name in ends and form in ("int4", "Q4_0"):
+                own = "int8" if form == "int4" else "Q8_0"
+            if reader.tensors[target.name].type not in _KEPT[own]:
+                _round(target, own)
+            tally.bits += BITS[own] * target.out.numel()
+            tally.elements += target.out.numel()
+    return tally.bits / tally.elements
+
+
+def _round(target: Target, form: RoundedFormat) -> None:
+    matrices = target.out.reshape(-1, target.out.shape[-1])
+    target.out.copy_(_ROUNDINGS[form](matrices).reshape(target.out.shape))
+
+
+def _int8(weight: torch.Tensor) -> torch.Tensor:
+    return round_int8(weight).values()
+
+
+def _int4(weight: torch.Tensor) -> torch.Tensor:
+    return round_int4(weight).values()
+
+
+_ROUNDINGS: Final[dict[RoundedFormat, _Rounding]] = {
+    "int8": _int8,
+    "int4": _int4,
+    "Q8_0": ggml_rounding.q8_0,
+    "Q4_0": ggml_rounding.q4_0,
+}
