@@ -1,0 +1,160 @@
+// A whole forward pass of a decoder over a ragged batch, computed by a pool of threads.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "kernels.h"
+#include "plan.h"
+
+namespace edgewise {
+
+// Angles of one kind of rotation, [positions, half]. `axes` [half]: the row of rope_positions by which an angle turns, or null.
+struct RopeTable {
+  const float* cos;
+  const float* sin;
+  const int64_t* axes;
+  int32_t positions, half;
+};
+
+// Norm weights are null where the layer has no such norm.
+struct LayerWeights {
+  const float* attention_norm;
+  const float* attention_post_norm;
+  const float* ffn_norm;
+  const float* ffn_post_norm;
+  const float* qk_norm;  // [heads + kv_heads, head_dim]
+  Matrix qkv[3];         // one after the other they give queries, keys and values; those without rows are left out
+  Matrix output, gate_up, down;
+  int32_t rope;          // which table; -1: the layer does not rotate
+  int32_t window;        // 0: sees everything before
+};
+
+struct ModelShape {
+  int32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, ropes;
+  float eps, attention_scale, attention_softcap, logit_softcap, embedding_scale;  // softcaps 0: none
+  int32_t gelu;  // the gate's activation: 0 silu, 1 gelu by tanh
+};
+
+// What can be wrong with a batch; numbers are part of the ABI.
+enum class Fault : int32_t { kNone = 0, kToken = 1, kPosition = 2, kLengths = 3, kMedia = 4 };
+
+// Memory that grows to what is asked for and is kept; contents are lost when it grows.
+class Buffer {
+ public:
+  Buffer() = default;
+  ~Buffer() { std::free(data_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  template <class T>
+  T* take(int64_t count) {
+    const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    if (bytes > bytes_) grow(bytes);
+    return static_cast<T*>(data_);
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  void grow(int64_t bytes);
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+struct ActivationBuffers {
+  Buffer values, codes, scales, sums, totals;
+};
+
+class Decoder {
+ public:
+  // `layers` [shape.layers] and `ropes` [shape.ropes] are copied; what they point to is not, and must stay.
+  Decoder(const ModelShape&, const LayerWeights* layers, const RopeTable* ropes, const Matrix& embedding, const Matrix& head,
+          const float* norm);
+
+  // Writes the batch's keys and values into kv [layers], and the states after the final norm to hidden [tokens, hidden].
+  Fault forward(const Batch&, const KVPages* kv, float* hidden);
+  // hidden [rows, hidden] -> logits [rows, vocab]
+  void logits(const float* hidden, int32_t rows, float* logits);
+  // the first largest of each row of logits [rows, vocab]; -1 where it is not finite
+  void argmax(const float* logits, int32_t rows, int32_t* best);
+  int64_t workspace_bytes() const;
+
+ private:
+  // What a thread has for itself, and where it is in the step's sequence of shared phases.
+  struct alignas(64) Worker {
+    int index = 0;
+    int32_t phase = 0;
+    ActivationBuffers buffers;
+    Activations own{};  // for small batches, which every thread prepares for itself
+    Buffer query, scratch, partial, mixed;
+  };
+  struct alignas(64) Counter {
+    std::atomic<int32_t> next{0};
+  };
+
+  Fault check(const Batch&) const;
+  void begin(int32_t rows, int32_t phases);
+  void begin_attention();
+  Activations activations(ActivationBuffers*, int32_t rows) const;
+  template <class Work>
+  void run(Work work);
+
+  void compute(Worker&);
+  void embed(int32_t token);
+  void layer(Worker&, int32_t index);
+  void attention(Worker&, int32_t index);
+  void feed_forward(Worker&, const LayerWeights&);
+  void finish_logits(Worker&, const float* hidden, float* logits);
+
+  void turn(const LayerWeights&, int32_t token, int32_t head, float* values) const;
+  void turn_and_write(const LayerWeights&, const KVPages&, int32_t token);
+  void write_head(const LayerWeights&, const KVPages&, const Group&);
+  const float* query(Worker&, const LayerWeights&, const Group&, int64_t* stride);
+  void attend_item(Worker&, const LayerWeights&, const KVPages&, const Plan&, const Item&);
+  void attend_tile(Worker&, const LayerWeights&, const KVPages&, const Group&, int32_t tile, const float* q, int64_t stride,
+                   const Partial&) const;
+  void merge_group(const Group&, const Partial&, float* mixed) const;
+  Partial shared_partial(const Group&) const;
+  void angles(int32_t table, int32_t token, const float** cos, const float** sin) const;
+
+  template <class Work>
+  void share(Worker&, int32_t items, Work work);
+  template <class Work>
+  void split_rows(const Worker&, int32_t rows, Work work) const;
+  template <class Prepare>
+  const Activations& prepared(Worker&, int32_t rows, Prepare one);
+  void multiply(Worker&, const Matrix&, const Activations&, int32_t rows, Epilogue, float* out, int64_t stride);
+  void add_branch(Worker&, const Matrix&, const Activations&, const float* post_norm);
+
+  ModelShape shape_;
+  std::vector<LayerWeights> layers_;
+  std::vector<RopeTable> ropes_;
+  Matrix embedding_, head_;
+  const float* norm_;
+  int32_t group_, qkv_width_, mixed_width_, inner_width_, widest_;
+  bool floats_ = false, integers_ = false;  // what products take
+  std::vector<int32_t> windows_;            // the different ones of all layers
+  std::vector<int32_t> plan_of_;            // by layer
+  std::vector<Plan> plans_;                 // by window
+  std::unique_ptr<Worker[]> workers_;
+  std::unique_ptr<Counter[]> counters_;
+
+  // of the step in work
+  Batch batch_{};
+  const Kernels* kernels_ = nullptr;
+  const KVPages* kv_ = nullptr;
+  float* hidden_ = nullptr;
+  int threads_ = 1;
+  bool small_ = false;   // few rows: threads prepare activations for themselves rather than wait for each other
+  bool single_ = false;  // one token of each sequence, which sees no other of the batch
+  std::vector<int32_t> sequence_of_, media_of_;
+  ActivationBuffers shared_buffers_;
+  Activations shared_{};
+  Buffer residual_buffer_, branch_buffer_, qkv_buffer_, mixed_buffer_, inner_buffer_, angles_buffer_, partial_buffer_;
+  float *x_ = nullptr, *branch_ = nullptr, *qkv_ = nullptr, *mixed_ = nullptr, *inner_ = nullptr, *angles_ = nullptr,
+        *partial_ = nullptr;
+};
+
+}  // namespace edgewise
