@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from edgewise.core.errors import BadModelFile
@@ -45,6 +45,7 @@ class DecoderConfig:
         post_norms: Whether the results of attention and feed-forward are normalised before they are added.
         embedding_scale: Multiplies embeddings.
         experts: The layers whose feed-forward block consists of experts; None if there are none.
+        encodings: Of the tensors of the GGUF file that the decoder was read from, by name ("Q4_0"); empty for other files.
     """
 
     architecture: str
@@ -74,6 +75,7 @@ class DecoderConfig:
     post_norms: bool = False
     embedding_scale: float = 1.0
     experts: Experts | None = None
+    encodings: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -175,7 +177,8 @@ def read_config(files: ModelFiles, header: GGUFHeader | None = None) -> DecoderC
     if files.format == "gguf":
         header = header or header_of(files)
         shapes = {tensor.name: tensor.shape for tensor in header.tensors.values()}
-        return DecoderConfig.from_gguf(_plain(header), tensors=shapes, name=header.name)
+        config = DecoderConfig.from_gguf(_plain(header), tensors=shapes, name=header.name)
+        return replace(config, encodings={tensor.name: tensor.type for tensor in header.tensors.values()})
     return DecoderConfig.from_hf(_read_json(files), name=CONFIG_NAME)
 
 

@@ -73,21 +73,20 @@ def fill_decoder(
     stored = [name for name in reader.tensors if other is None or not other.fullmatch(name)]
     names = names_of(config, files.format, stored, nested=other is not None)
     own = config.shard(parallel.size)
-    _check_names_and_shapes(own, stored, reader, files, names, parallel)
+    check_tensors(own, stored, reader, files, names, parallel)
     parameters = allocate(own, dtype, device, adds_output_biases=parallel.rank == 0)
     wanted = list(targets(own, parameters, names, parallel))
     total, done = sum(target.out.nbytes for target in wanted), 0
     for target in wanted:
-        for nbytes in _fill(target, reader):
+        for nbytes in fill_target(target, reader):
             done += nbytes
             if progress is not None:
                 progress(done / total)
-    if own.tied_embeddings:
-        _check_tied(own, parameters.embedding, reader, files, names)
-    return Decoder(own, parameters, _rope_tables(own, reader, device), parallel)
+    check_tied(own, reader, files, names, dtype)
+    return Decoder(own, parameters, load_rope_tables(own, reader, device), parallel)
 
 
-def _check_names_and_shapes(
+def check_tensors(
     config: DecoderConfig,
     own: Sequence[str],
     reader: WeightReader,
@@ -110,7 +109,7 @@ def _check_names_and_shapes(
         raise BadModelFile(f"{files.name}: the tensor '{left_over[0]}'{others} has no place in this configuration.")
 
 
-def _fill(target: Target, reader: WeightReader) -> Iterator[int]:
+def fill_target(target: Target, reader: WeightReader) -> Iterator[int]:
     """Read a tensor in chunks of rows; yields the bytes of each."""
     rows = target.out.shape[0]
     row_bytes = max(1, math.prod(target.shape[1:]) * target.out.itemsize)
@@ -119,7 +118,7 @@ def _fill(target: Target, reader: WeightReader) -> Iterator[int]:
         step = max(1, step // target.pairs.head) * target.pairs.head
     for first in range(0, rows, step):
         part = target.out[first : first + step]
-        _read(target, part, first, reader)
+        read_rows(target, part, first, reader)
         if target.offset:
             part.add_(target.offset)
         yield part.nbytes
@@ -127,7 +126,8 @@ def _fill(target: Target, reader: WeightReader) -> Iterator[int]:
         copy.copy_(target.out)
 
 
-def _read(target: Target, part: torch.Tensor, first: int, reader: WeightReader) -> None:
+def read_rows(target: Target, part: torch.Tensor, first: int, reader: WeightReader) -> None:
+    """Read the rows of a target from its own `first` on into `part`; whole heads, where they lie in pairs."""
     first += target.start[0]
     if target.pairs is None and part.device.type == "cpu" and part.shape[1:] == target.shape[1:]:
         reader.read_into(target.name, part, first_row=first)
@@ -139,10 +139,10 @@ def _read(target: Target, part: torch.Tensor, first: int, reader: WeightReader) 
     if target.pairs is None:
         part.copy_(staged)
     else:
-        _copy_halves(staged, part, target.pairs)
+        copy_halves(staged, part, target.pairs)
 
 
-def _copy_halves(staged: torch.Tensor, part: torch.Tensor, pairs: Pairs) -> None:
+def copy_halves(staged: torch.Tensor, part: torch.Tensor, pairs: Pairs) -> None:
     """[head, pair, half] -> [head, half, pair] in each head's rotating rows."""
     rest = part.shape[1:]
     source, out = staged.reshape(-1, pairs.head, *rest), part.view(-1, pairs.head, *rest)
@@ -151,26 +151,29 @@ def _copy_halves(staged: torch.Tensor, part: torch.Tensor, pairs: Pairs) -> None
     out[:, pairs.rotary :].copy_(source[:, pairs.rotary :])
 
 
-def _check_tied(
-    config: DecoderConfig, embedding: torch.Tensor, reader: WeightReader, files: ModelFiles, names: Names
+def check_tied(
+    config: DecoderConfig, reader: WeightReader, files: ModelFiles, names: Names, dtype: torch.dtype
 ) -> None:
-    """A checkpoint may repeat the tied head; it must then be the embedding."""
-    name = names.head
+    """A checkpoint may repeat the tied head; it must then be the embedding, as far as `dtype` tells."""
+    name, embedding = names.head, names.parts["embedding"]
     info = reader.tensors.get(name)
-    if info is None:
+    if info is None or not config.tied_embeddings:
         return
-    if info.shape != tuple(embedding.shape):
-        raise BadModelFile(f"{files.name}: the tied '{name}' is {info.shape}, the embedding {tuple(embedding.shape)}.")
-    step = max(1, CHUNK_BYTES // (config.hidden_size * embedding.itemsize))
+    shape = (config.vocab_size, config.hidden_size)
+    if info.shape != shape:
+        raise BadModelFile(f"{files.name}: the tied '{name}' is {info.shape}, the embedding {shape}.")
+    step = max(1, CHUNK_BYTES // (config.hidden_size * dtype.itemsize))
     for first in range(0, config.vocab_size, step):
-        part = embedding[first : first + step]
-        staged = torch.empty(part.shape, dtype=part.dtype)
-        reader.read_into(name, staged, first_row=first)
-        if not torch.equal(staged, part.cpu()):
+        both = torch.empty((2, min(step, config.vocab_size - first), config.hidden_size), dtype=dtype)
+        for part, own in zip(both, (name, embedding), strict=True):
+            reader.read_into(own, part, first_row=first)
+        if not torch.equal(both[0], both[1]):
             raise BadModelFile(f"{files.name}: 'tie_word_embeddings' is true, but '{name}' differs from the embedding.")
 
 
-def _rope_tables(config: DecoderConfig, reader: WeightReader, device: torch.device) -> dict[RopeParameters, RopeTable]:
+def load_rope_tables(
+    config: DecoderConfig, reader: WeightReader, device: torch.device
+) -> dict[RopeParameters, RopeTable]:
     """The tables of all layers that rotate."""
     used = {config.rope_of(layer) for layer in range(config.num_layers)}
     tables: dict[RopeParameters, RopeTable] = {}

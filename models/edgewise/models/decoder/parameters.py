@@ -62,18 +62,24 @@ class DecoderParameters:
 
 
 def allocate(
-    config: DecoderConfig, dtype: torch.dtype, device: torch.device, *, adds_output_biases: bool = True
+    config: DecoderConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    adds_output_biases: bool = True,
+    matrices_on: torch.device | None = None,
 ) -> DecoderParameters:
     """Tensors of the right shapes with undefined contents.
 
     Args:
         adds_output_biases: False on all but one of several devices, since biases of summed products are added once.
+        matrices_on: Where matrices lie, if elsewhere: "meta" takes no memory for them.
     """
     hidden, ffn = config.hidden_size, config.ffn_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
 
     def empty(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
+        return torch.empty(shape, dtype=dtype, device=device if len(shape) == 1 else matrices_on or device)
 
     def norm(*shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=torch.float32, device=device)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.models.files import ModelFiles
@@ -39,6 +41,13 @@ class GGUFReader:
 
     def read_into(self, name: str, out: torch.Tensor, *, first_row: int = 0) -> None:
         decode_rows(self._file, self._tensors[name], self._offsets[name], out, first_row)
+
+    def read_raw(self, name: str, first_row: int, rows: int) -> NDArray[np.uint8]:
+        info = self._tensors[name]
+        row_bytes = info.nbytes // info.shape[0]
+        raw = np.empty((rows, row_bytes), np.uint8)
+        self._file.read_into(self._offsets[name] + first_row * row_bytes, raw.reshape(-1).data)
+        return raw
 
     def close(self) -> None:
         self._file.close()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +38,15 @@ class WeightReader(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class RawReader(Protocol):
+    """A reader whose matrices are stored row by row in the blocks that `TensorInfo.type` names."""
+
+    def read_raw(self, name: str, first_row: int, rows: int) -> NDArray[np.uint8]:
+        """[rows, bytes of a row] as the file stores them, of a tensor with at least one dimension.
+
+        Raises:
+            BadModelFile: The file is shorter than it was.
+        """
