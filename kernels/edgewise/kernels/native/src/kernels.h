@@ -83,6 +83,14 @@ struct Partial {
   float* values;  // [rows, head_dim]
 };
 
+// Query rows that `attend` works on at a time: whole tokens, whose `group` heads share keys.
+static constexpr int32_t attend_rows(int32_t group) { return group > 48 ? group : 48 / group * group; }
+// Floats of scratch that `attend` needs, for any number of tokens.
+static constexpr int64_t attend_scratch(int32_t group, int32_t head_dim) {
+  const int64_t rows = attend_rows(group), padded = (head_dim + 63) / 64 * 64;
+  return rows * (2 * padded + 3 * kTileTokens / 2 + 3) + kTileTokens + padded * (2 * kPageTokens + kTileTokens / 4);
+}
+
 struct Kernels {
   const char* name;  // "avx2", "avx512-vnni", "neon-dotprod", "generic", ...
 

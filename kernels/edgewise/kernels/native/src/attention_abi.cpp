@@ -1,0 +1,133 @@
+// Single operations for Python: attention over a ragged batch, storing keys and values, norms, rotation, soft cap, argmax. The
+// whole forward pass of a decoder is step.cpp's. Pointers are to contiguous memory unless a stride is given.
+#include <atomic>
+#include <vector>
+
+#include "abi.h"
+#include "runtime.h"
+
+namespace edgewise {
+namespace {
+
+constexpr int32_t kBlockTokens = 32;  // query tokens of one piece of work
+
+// kernels/native/attention.py has the same fields.
+struct AttentionCall {
+  KVPages pages;
+  const float* q;  // [tokens, heads, head_dim]
+  float* out;      // like q
+  const int64_t* positions;
+  const int64_t* visible;
+  const int32_t* block_tables;  // [sequences, table_width]
+  const int32_t* query_lens;
+  int32_t sequences, table_width, heads, window;
+  float scale, softcap;
+};
+
+struct Piece {
+  int32_t sequence, token, tokens, kv_head;
+};
+
+struct Work {
+  const AttentionCall& call;
+  std::vector<Piece> pieces;
+  std::atomic<size_t> next{0};
+
+  int32_t group() const { return call.heads / call.pages.kv_heads; }
+};
+
+std::vector<Piece> pieces_of(const AttentionCall& call) {
+  std::vector<Piece> pieces;
+  int32_t first = 0;
+  for (int32_t sequence = 0; sequence < call.sequences; ++sequence) {
+    const int32_t count = call.query_lens[sequence];
+    for (int32_t at = 0; at < count; at += kBlockTokens) {
+      const int32_t tokens = count - at < kBlockTokens ? count - at : kBlockTokens;
+      for (int32_t head = 0; head < call.pages.kv_heads; ++head) pieces.push_back({sequence, first + at, tokens, head});
+    }
+    first += count;
+  }
+  return pieces;
+}
+
+// All tiles of a piece, in order, then their sum.
+void attend_piece(const Work& work, const Piece& piece, std::vector<float>& memory) {
+  const AttentionCall& call = work.call;
+  const int64_t group = work.group(), head_dim = call.pages.head_dim, stride = call.heads * head_dim;
+  const int64_t* positions = call.positions + piece.token;
+  const int64_t* visible = call.visible + piece.token;
+  int64_t first = positions[0], last = 0;
+  for (int32_t i = 0; i < piece.tokens; ++i) {
+    first = positions[i] < first ? positions[i] : first;
+    last = visible[i] > last ? visible[i] : last;
+  }
+  first = call.window > 0 && first >= call.window ? (first - call.window + 1) / kTileTokens * kTileTokens : 0;
+  const int64_t tiles = (last + kTileTokens - first) / kTileTokens, rows = piece.tokens * group;
+  const int64_t scratch = (attend_scratch(static_cast<int32_t>(group), call.pages.head_dim) + 15) / 16 * 16;
+  const size_t need = static_cast<size_t>(scratch + tiles * rows * (head_dim + 2));
+  if (memory.size() < need) memory.resize(need);
+  const Partial all = {memory.data() + scratch, memory.data() + scratch + tiles * rows, memory.data() + scratch + 2 * tiles * rows};
+  AttentionTile tile = {};
+  tile.q = call.q + piece.token * stride + piece.kv_head * group * head_dim;
+  tile.token_stride = stride;
+  tile.tokens = piece.tokens;
+  tile.group = static_cast<int32_t>(group);
+  tile.positions = positions;
+  tile.visible = visible;
+  tile.window = call.window;
+  tile.pages = call.block_tables + static_cast<int64_t>(piece.sequence) * call.table_width;
+  tile.kv_head = piece.kv_head;
+  tile.scale = call.scale;
+  tile.softcap = call.softcap;
+  for (int64_t i = 0; i < tiles; ++i) {
+    tile.first = static_cast<int32_t>(first + i * kTileTokens);
+    tile.end = static_cast<int32_t>(last + 1 < tile.first + kTileTokens ? last + 1 : tile.first + kTileTokens);
+    kernels().attend(call.pages, tile, memory.data(),
+                     {all.maxima + i * rows, all.sums + i * rows, all.values + i * rows * head_dim});
+  }
+  kernels().merge(all, static_cast<int32_t>(tiles), piece.tokens, tile.group, call.pages.head_dim,
+                  call.out + piece.token * stride + piece.kv_head * group * head_dim, stride);
+}
+
+void attend_pieces(void* context, int) {
+  Work& work = *static_cast<Work*>(context);
+  std::vector<float> memory;
+  for (size_t i = work.next++; i < work.pieces.size(); i = work.next++) attend_piece(work, work.pieces[i], memory);
+}
+
+}  // namespace
+}  // namespace edgewise
+
+EDGEWISE_EXPORT void edgewise_attention(const edgewise::AttentionCall* call) {
+  edgewise::Work work = {*call, edgewise::pieces_of(*call)};
+  edgewise::pool().run(edgewise::attend_pieces, &work);
+}
+
+// k, v [tokens, kv_heads, head_dim] by token strides (in floats) into slots [tokens].
+EDGEWISE_EXPORT void edgewise_kv_write(const edgewise::KVPages* pages, const float* k, int64_t k_stride, const float* v,
+                                       int64_t v_stride, const int64_t* slots, int64_t tokens) {
+  for (int64_t i = 0; i < tokens; ++i) edgewise::kernels().kv_write(*pages, k + i * k_stride, v + i * v_stride, slots[i]);
+}
+
+// x, out [rows, cols]; row r has weight r % weights of weight [weights, cols].
+EDGEWISE_EXPORT void edgewise_rms_norm(const float* x, const float* weight, int64_t weights, float eps, int64_t rows, int32_t cols,
+                                       float* out) {
+  for (int64_t i = 0; i < rows; ++i) edgewise::kernels().rms_norm(x + i * cols, weight + i % weights * cols, eps, cols, out + i * cols);
+}
+
+// heads [tokens, heads, head_dim], changed; cos, sin [tokens, half] by a stride.
+EDGEWISE_EXPORT void edgewise_rope(float* heads, const float* cos, const float* sin, int64_t stride, int64_t tokens, int32_t count,
+                                   int32_t head_dim, int32_t half) {
+  for (int64_t token = 0; token < tokens; ++token) {
+    for (int32_t head = 0; head < count; ++head, heads += head_dim) {
+      edgewise::kernels().rope(heads, cos + token * stride, sin + token * stride, half);
+    }
+  }
+}
+
+EDGEWISE_EXPORT void edgewise_softcap(float* x, int64_t count, float cap) { edgewise::kernels().softcap(x, count, cap); }
+
+// logits [rows, count] -> out [rows]
+EDGEWISE_EXPORT void edgewise_argmax(const float* logits, int64_t rows, int32_t count, int32_t* out) {
+  for (int64_t i = 0; i < rows; ++i) out[i] = edgewise::kernels().argmax(logits + i * count, count);
+}
