@@ -1,16 +1,239 @@
-// Placeholder: compiles and traps.
+// Activations rounded to integers by groups, and products of their rows with panels of packed weights.
+//
+// A row's result is a sum over groups in order: of integer formats acc = fma(dot, weight scale * activation scale, acc), where dot
+// is the exact integer product of 32 columns, and for kInt4 then acc = fma(minimum, activation scale * sum of codes, acc); of float
+// formats acc = fma(weight, activation, acc), column by column. So neither the tile of rows, nor the split over threads, nor the
+// instruction set changes a bit.
 #pragma once
+
+#include "packing.h"
+#if defined(EDGEWISE_ISA_AVX512)
+#include "linear_avx512.inc.h"
+#elif defined(EDGEWISE_ISA_AVX2)
+#include "linear_avx2.inc.h"
+#elif defined(EDGEWISE_ISA_NEON)
+#include "linear_neon.inc.h"
+#else
+#include "linear_generic.inc.h"
+#endif
 
 namespace edgewise {
 namespace EDGEWISE_ISA_NAMESPACE {
 namespace {
 
-void prepare(const float*, int64_t, int32_t, int32_t, WeightFormat, const Activations&, int32_t) { __builtin_trap(); }
-void norm_prepare(const float*, int64_t, int32_t, int32_t, const float*, float, WeightFormat, const Activations&, int32_t) {
-  __builtin_trap();
+// Below this the reciprocal of a scale overflows; such groups become zeros.
+constexpr float kLeastMagnitude = 0x1p-119f;
+constexpr int32_t kInfinityBits = 0x7f800000;
+// Activations that stay in a core's second-level cache while panels pass.
+constexpr int64_t kRowBlockBytes = 192 << 10;
+
+// 32 floats to codes of one group. The largest magnitude is found among bit patterns, where NaN is above infinity.
+EDGEWISE_INLINE void round_group(Floats low, Floats high, int8_t* codes, float* scale, float* sum, int32_t* total) {
+  const int32_t top = maximum_int(max_int(bits(abs(low)), bits(abs(high))));
+  if (top >= kInfinityBits) {
+    std::memset(codes, 0, kGroup);
+    *scale = *sum = NAN;
+    *total = 0;
+    return;
+  }
+  float largest;
+  std::memcpy(&largest, &top, sizeof(largest));
+  const bool any = largest >= kLeastMagnitude;
+  const Floats inverse = splat(any ? 127.0f / largest : 0.0f);
+  const Ints a = round(low * inverse), b = round(high * inverse);
+  store_int8(codes, a);
+  store_int8(codes + kLanes, b);
+  *scale = any ? largest / 127.0f : 0.0f;
+  *total = sum_ints(a + b);
+  *sum = *scale * static_cast<float>(*total);
 }
-void linear(const Matrix&, const Activations&, int32_t, int32_t, int32_t, int32_t, Epilogue, float*, int64_t) {
-  __builtin_trap();
+
+EDGEWISE_INLINE int part_of(int64_t left) { return left >= kLanes ? kLanes : left > 0 ? static_cast<int>(left) : 0; }
+
+// value(col, count) gives `count` <= 16 columns of the row from `col`, zeros after them.
+template <typename Value>
+EDGEWISE_INLINE void prepare_row(int32_t cols, WeightFormat format, const Activations& to, int64_t row, Value&& value) {
+  const int64_t groups = to.padded / kGroup;
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t col = g * kGroup;
+    const Floats low = value(col, part_of(cols - col)), high = value(col + kLanes, part_of(cols - col - kLanes));
+    if (is_integer(format)) {
+      const int64_t at = row * groups + g;
+      round_group(low, high, to.codes + row * to.padded + col, to.scales + at, to.sums + at, to.totals + at);
+    } else {
+      store(to.values + row * to.padded + col, low);
+      store(to.values + row * to.padded + col + kLanes, high);
+    }
+  }
+}
+
+void prepare(const float* x, int64_t stride, int32_t rows, int32_t cols, WeightFormat format, const Activations& to, int32_t row) {
+  for (int32_t i = 0; i < rows; ++i) {
+    const float* from = x + i * stride;
+    prepare_row(cols, format, to, row + i, [&](int64_t col, int count) { return load_part(from + col, count); });
+  }
+}
+
+void norm_prepare(const float* x, int64_t stride, int32_t rows, int32_t cols, const float* weight, float eps, WeightFormat format,
+                  const Activations& to, int32_t row) {
+  for (int32_t i = 0; i < rows; ++i) {
+    const float* from = x + i * stride;
+    const Floats scale = splat(rms_scale(from, cols, eps));
+    prepare_row(cols, format, to, row + i, [&](int64_t col, int count) {
+      return load_part(from + col, count) * scale * load_part(weight + col, count);
+    });
+  }
+}
+
+// One panel's stream.
+struct Panel {
+  const uint16_t* scales;
+  const uint8_t* codes;
+};
+
+template <WeightFormat kFormat>
+EDGEWISE_INLINE Panel panel_of(const Matrix& m, int64_t index) {
+  const uint8_t* at = m.data + index * panel_bytes(kFormat, m.cols);
+  return {reinterpret_cast<const uint16_t*>(at), at + scale_bytes(kFormat, groups_of(m.cols))};
+}
+
+// kRows rows from `row` times a panel of integers.
+template <WeightFormat kFormat, int kRows>
+EDGEWISE_INLINE void integer_tile(const Panel& panel, const Activations& a, int64_t row, Floats* acc) {
+  const int64_t groups = a.padded / kGroup, first = row * groups;
+  const int8_t* x = a.codes + row * a.padded;
+  const uint8_t* w = panel.codes;
+  const uint16_t* scales = panel.scales;
+  for (int i = 0; i < kRows; ++i) acc[i] = splat(0.0f);
+  for (int64_t g = 0; g < groups; ++g, w += group_bytes(kFormat), x += kGroup) {
+    Ints dots[kRows];
+    if constexpr (kRows <= kStreamRows) prefetch(w + kPrefetchBytes, group_bytes(kFormat));
+    const int32_t* totals = a.totals + first + g;
+    if constexpr (kFormat == WeightFormat::kInt8) {
+      dot_int8<kRows>(w, x, a.padded, totals, groups, dots);
+    } else {
+      dot_int4<kRows>(w, x, a.padded, dots);
+    }
+    const Floats scale = load_float16(scales);
+    const Floats minimum = kFormat == WeightFormat::kInt4 ? load_float16(scales + kPanelRows) : splat(0.0f);
+    scales += kFormat == WeightFormat::kInt4 ? 2 * kPanelRows : kPanelRows;
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t at = first + i * groups + g;
+      if constexpr (kFormat == WeightFormat::kInt4Even) dots[i] = dots[i] - shift_left<3>(splat_int(totals[i * groups]));
+      acc[i] = fma(to_floats(dots[i]), scale * splat(a.scales[at]), acc[i]);
+      if constexpr (kFormat == WeightFormat::kInt4) acc[i] = fma(minimum, splat(a.sums[at]), acc[i]);
+    }
+  }
+}
+
+// kRows rows from `row` times a panel of floats, two columns at a time.
+template <WeightFormat kFormat, int kRows>
+EDGEWISE_INLINE void float_tile(const Panel& panel, const Activations& a, int64_t row, Floats* acc) {
+  const float* x = a.values + row * a.padded;
+  const uint8_t* w = panel.codes;
+  constexpr int64_t kPair = group_bytes(kFormat) / (kGroup / 2);
+  for (int i = 0; i < kRows; ++i) acc[i] = splat(0.0f);
+  for (int32_t c = 0; c < a.padded; c += 2, w += kPair) {
+    if constexpr (kRows <= kStreamRows) prefetch(w + kPrefetchBytes, kPair);
+    Floats even, odd;
+    if constexpr (kFormat == WeightFormat::kFloat32) {
+      even = load(reinterpret_cast<const float*>(w));
+      odd = load(reinterpret_cast<const float*>(w) + kLanes);
+    } else {
+      load_bfloat16_pairs(reinterpret_cast<const uint16_t*>(w), even, odd);
+    }
+    for (int i = 0; i < kRows; ++i) {
+      acc[i] = fma(even, splat(x[i * a.padded + c]), acc[i]);
+      acc[i] = fma(odd, splat(x[i * a.padded + c + 1]), acc[i]);
+    }
+  }
+}
+
+template <WeightFormat kFormat, int kRows>
+EDGEWISE_INLINE void tile(const Matrix& m, int64_t panel, const Activations& a, int64_t row, Floats* acc) {
+  if constexpr (is_integer(kFormat)) {
+    integer_tile<kFormat, kRows>(panel_of<kFormat>(m, panel), a, row, acc);
+  } else {
+    float_tile<kFormat, kRows>(panel_of<kFormat>(m, panel), a, row, acc);
+  }
+  if (m.bias == nullptr) return;
+  const int64_t col = panel * kPanelRows;
+  const Floats bias = load_part(m.bias + col, part_of(m.rows - col));
+  for (int i = 0; i < kRows; ++i) acc[i] = acc[i] + bias;
+}
+
+EDGEWISE_INLINE Floats gated(Epilogue epilogue, Floats gate, Floats up) {
+  if (epilogue == Epilogue::kSiluMul) return gate * sigmoid(gate) * up;
+  // gelu by tanh (Hendrycks and Gimpel 2016): 0.5 x (1 + tanh(u)) = x * sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+  const Floats cubic = fma(gate * gate * gate, splat(0.044715f), gate);
+  return gate * sigmoid(cubic * splat(1.5957691216f)) * up;
+}
+
+struct Output {
+  Epilogue epilogue;
+  float* data;
+  int64_t stride;
+};
+
+// A tile and what follows it: one panel, or a gate panel and the up panel after it.
+template <WeightFormat kFormat, int kRows>
+void product(const Matrix& m, int64_t panel, const Activations& a, int64_t row, const Output& out) {
+  Floats acc[kRows];
+  tile<kFormat, kRows>(m, panel, a, row, acc);
+  if (out.epilogue == Epilogue::kSiluMul || out.epilogue == Epilogue::kGeluMul) {
+    Floats up[kRows];
+    tile<kFormat, kRows>(m, panel + 1, a, row, up);
+    const int64_t col = panel / 2 * kPanelRows;
+    for (int i = 0; i < kRows; ++i) store(out.data + (row + i) * out.stride + col, gated(out.epilogue, acc[i], up[i]));
+    return;
+  }
+  const int64_t col = panel * kPanelRows;
+  const int count = part_of(m.rows - col);
+  for (int i = 0; i < kRows; ++i) {
+    float* to = out.data + (row + i) * out.stride + col;
+    store_part(to, out.epilogue == Epilogue::kAdd ? load_part(to, count) + acc[i] : acc[i], count);
+  }
+}
+
+using Product = void (*)(const Matrix&, int64_t, const Activations&, int64_t, const Output&);
+
+// product<kFormat, rows> for 1 <= rows <= kTileRows
+template <WeightFormat kFormat, int kRows = kTileRows>
+EDGEWISE_INLINE Product product_of(int32_t rows) {
+  if constexpr (kRows == 1) {
+    return product<kFormat, 1>;
+  } else {
+    return rows == kRows ? product<kFormat, kRows> : product_of<kFormat, kRows - 1>(rows);
+  }
+}
+
+template <WeightFormat kFormat>
+void multiply(const Matrix& m, const Activations& a, int32_t row, int32_t rows, int32_t panel, int32_t panels, const Output& out) {
+  const int step = out.epilogue == Epilogue::kSiluMul || out.epilogue == Epilogue::kGeluMul ? 2 : 1;
+  const int64_t row_bytes = a.padded * (is_integer(kFormat) ? 1 : 4);
+  const int64_t block = kRowBlockBytes / row_bytes / kTileRows * kTileRows, end = row + rows;
+  for (int64_t from = row; from < end;) {
+    const int64_t to = block > 0 && end - from > block ? from + block : block > 0 ? end : from + kTileRows < end ? from + kTileRows : end;
+    for (int32_t p = panel; p < panel + panels; p += step) {
+      for (int64_t r = from; r < to; r += kTileRows) {
+        const int64_t left = to - r;
+        product_of<kFormat>(left < kTileRows ? static_cast<int32_t>(left) : kTileRows)(m, p, a, r, out);
+      }
+    }
+    from = to;
+  }
+}
+
+void linear(const Matrix& m, const Activations& a, int32_t row, int32_t rows, int32_t panel, int32_t panels, Epilogue epilogue,
+            float* out, int64_t stride) {
+  const Output to{epilogue, out, stride};
+  switch (m.format) {
+    case WeightFormat::kFloat32: return multiply<WeightFormat::kFloat32>(m, a, row, rows, panel, panels, to);
+    case WeightFormat::kBFloat16: return multiply<WeightFormat::kBFloat16>(m, a, row, rows, panel, panels, to);
+    case WeightFormat::kInt8: return multiply<WeightFormat::kInt8>(m, a, row, rows, panel, panels, to);
+    case WeightFormat::kInt4: return multiply<WeightFormat::kInt4>(m, a, row, rows, panel, panels, to);
+    case WeightFormat::kInt4Even: return multiply<WeightFormat::kInt4Even>(m, a, row, rows, panel, panels, to);
+  }
 }
 
 }  // namespace

@@ -213,8 +213,8 @@ EDGEWISE_EXPORT int64_t edgewise_pack_rows(const float* x, int64_t rows, int64_t
   return -1;
 }
 
-// Codes [rows, cols], a multiple of 32, with float16 scales and (kInt4) minima [rows, cols / 32], chosen elsewhere.
-EDGEWISE_EXPORT void edgewise_pack_codes(const uint8_t* values, const uint16_t* scales, const uint16_t* minima, int64_t rows,
+// Codes [rows, cols], a multiple of 32, with float16 scales and (kInt4) minima [rows, cols / 32], chosen elsewhere; -1.
+EDGEWISE_EXPORT int64_t edgewise_pack_codes(const uint8_t* values, const uint16_t* scales, const uint16_t* minima, int64_t rows,
                                          int64_t cols, int32_t format, uint8_t* data, int64_t first) {
   const int64_t groups = groups_of(cols);
   Codes codes(groups);
@@ -224,6 +224,7 @@ EDGEWISE_EXPORT void edgewise_pack_codes(const uint8_t* values, const uint16_t* 
     if (minima != nullptr) std::memcpy(codes.minima.data(), minima + row * groups, static_cast<size_t>(groups) * 2);
     put_codes(codes, static_cast<WeightFormat>(format), cols, data, first + row);
   }
+  return -1;
 }
 
 // Rows of GGUF blocks (block: GGUF's number of the type); -1, or the row that the format cannot hold without loss.
@@ -238,8 +239,10 @@ EDGEWISE_EXPORT int64_t edgewise_pack_blocks(const uint8_t* raw, int64_t row_byt
   return -1;
 }
 
-EDGEWISE_EXPORT void edgewise_unpack_rows(const uint8_t* data, int64_t rows, int64_t cols, int32_t format, int64_t first,
+// Rows [first, first + count) as floats; -1.
+EDGEWISE_EXPORT int64_t edgewise_unpack_rows(const uint8_t* data, int64_t rows, int64_t cols, int32_t format, int64_t first,
                                           int64_t count, float* out) {
   const Matrix m{data, nullptr, static_cast<int32_t>(rows), static_cast<int32_t>(cols), static_cast<WeightFormat>(format)};
   for (int64_t i = 0; i < count; ++i) unpack_row(m, static_cast<int32_t>(first + i), out + i * cols);
+  return -1;
 }
