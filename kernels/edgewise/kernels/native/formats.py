@@ -19,6 +19,11 @@ class WeightFormat(IntEnum):
     INT4 = 3  # codes 0 to 15, a float16 scale and a float16 minimum for 32 columns
     INT4_EVEN = 4  # codes -8 to 7 and a float16 scale for 32 columns
 
+    @property
+    def is_float(self) -> bool:
+        """Whether products with it take float rows, not rows rounded to int8."""
+        return self in (WeightFormat.FLOAT32, WeightFormat.BFLOAT16)
+
 
 # Bytes of a group of 32 columns in a panel of 16 rows: codes, scales and minima.
 _CODES = {

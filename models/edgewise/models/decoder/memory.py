@@ -5,6 +5,8 @@ from __future__ import annotations
 from edgewise.kernels.limits import GATHER_BYTES, PRODUCT_CACHE_BYTES, SCORE_BYTES, max_row_multiple, round_up
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.kv_formats import NetworkConfig, kv_formats, kv_token_bytes
+from edgewise.models.decoder.native.formats import Quantize
+from edgewise.models.decoder.native.memory import native_weight_bytes, native_workspace_bytes
 from edgewise.models.longtail.config import LongTailConfig
 from edgewise.models.multimodal.config import MultimodalConfig
 
@@ -12,12 +14,18 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 _FLOAT_BYTES = 4
 
 
-def weight_bytes(config: NetworkConfig, dtype: str) -> int:
-    """Resident bytes of a loaded model: matrices and biases in `dtype`, norms and rope tables in float32."""
+def weight_bytes(config: NetworkConfig, dtype: str, native: Quantize | None = None) -> int:
+    """Resident bytes of a loaded model: matrices and biases in `dtype`, norms and rope tables in float32.
+
+    Args:
+        native: How a decoder is packed for the native kernels; None for the reference kernels.
+    """
     if isinstance(config, LongTailConfig):
         return config.weight_bytes(dtype)
     if isinstance(config, MultimodalConfig):
-        return weight_bytes(config.text, dtype) + encoder_bytes(config, dtype)
+        return weight_bytes(config.text, dtype, native) + encoder_bytes(config, dtype)
+    if native is not None:
+        return native_weight_bytes(config, dtype, native)
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     hidden = config.hidden_size
     attention = (queries + 2 * keys) * hidden + hidden * queries
@@ -54,13 +62,24 @@ def kv_bytes_per_token(config: NetworkConfig, kv_dtype: str, dtype: str = "bfloa
     return kv_token_bytes(config, kv_formats(config, kv_dtype, dtype))
 
 
-def workspace_bytes(config: NetworkConfig, max_step_tokens: int, max_running: int, device: str = "cpu") -> int:
+def workspace_bytes(
+    config: NetworkConfig,
+    max_step_tokens: int,
+    max_running: int,
+    device: str = "cpu",
+    *,
+    native: Quantize | None = None,
+) -> int:
     """Upper bound of what one step allocates: activations, attention scratch, the logits of `max_running` rows,
-    and what math libraries keep for the shapes they meet."""
+    and what math libraries keep for the shapes they meet. `native` as in `weight_bytes`."""
     if isinstance(config, LongTailConfig):
         return config.workspace_bytes(max_step_tokens, max_running)
     if isinstance(config, MultimodalConfig):
-        return workspace_bytes(config.text, max_step_tokens, max_running, device) + config.tower_workspace
+        return (
+            workspace_bytes(config.text, max_step_tokens, max_running, device, native=native) + config.tower_workspace
+        )
+    if native is not None:
+        return native_workspace_bytes(config, max_step_tokens, max_running)
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     multiple = max_row_multiple(device)
     rows = round_up(max_step_tokens + max_running, multiple)

@@ -14,6 +14,9 @@ from edgewise.models.decoder.config import CONFIG_NAME, MAX_CONFIG_BYTES
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.decoder.loading import fill_decoder
 from edgewise.models.decoder.model import Decoder
+from edgewise.models.decoder.native.formats import Quantize
+from edgewise.models.decoder.native.loading import fill_native
+from edgewise.models.decoder.native.model import NativeDecoder
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.config import MultimodalConfig
 from edgewise.models.multimodal.protocol import MediaEncoder
@@ -48,16 +51,15 @@ class EncoderLoader(Protocol):
 class MultimodalDecoder:
     """A `MultimodalNetwork`, and what the engine asks of a loaded network besides."""
 
-    def __init__(self, decoder: Decoder, encoder: MediaEncoder) -> None:
+    def __init__(self, decoder: Decoder | NativeDecoder, encoder: MediaEncoder) -> None:
         self.encoder = encoder
-        self.embedding = decoder.parameters.embedding
+        self.decoder = decoder
         self.forward = decoder.forward
         self.logits = decoder.logits
         self.prove_rows = decoder.prove_rows
-        self._decoder = decoder
 
     def __repr__(self) -> str:
-        return f"MultimodalDecoder({self._decoder!r}, {type(self.encoder).__name__})"
+        return f"MultimodalDecoder({self.decoder!r}, {type(self.encoder).__name__})"
 
 
 def load_multimodal(
@@ -67,8 +69,10 @@ def load_multimodal(
     device: torch.device,
     dtype: torch.dtype,
     progress: Callable[[float], None] | None = None,
+    native: Quantize | None = None,
 ) -> MultimodalDecoder:
-    """As `load_decoder`. What is loaded beside the decoder is not counted by `progress`.
+    """As `load_decoder`, or with `native` as `load_native` packed so. What is loaded beside the decoder is not counted by
+    `progress`.
 
     Raises:
         UnsupportedModel, BadModelFile, StorageError: As `load_decoder`.
@@ -78,13 +82,11 @@ def load_multimodal(
     load = cast("EncoderLoader", getattr(importlib.import_module(module), name))
     with closing(open_weights(files)) as reader:
         encoder = load(config, files, reader, width=network.text.hidden_size, device=device, dtype=dtype)
-        decoder = fill_decoder(
-            network.text,
-            reader,
-            files,
-            device=device,
-            dtype=dtype,
-            progress=progress,
-            other=re.compile(network.other),
-        )
+        text, other = network.text, re.compile(network.other)
+        decoder: Decoder | NativeDecoder
+        if native is None:
+            decoder = fill_decoder(text, reader, files, device=device, dtype=dtype, progress=progress, other=other)
+        else:
+            name = str(dtype).removeprefix("torch.")
+            decoder = fill_native(text, reader, files, dtype=name, quantize=native, progress=progress, other=other)
     return MultimodalDecoder(decoder, encoder)

@@ -80,16 +80,18 @@ void Decoder::split_rows(const Worker& me, int32_t rows, Work work) const {
   for (int32_t row = static_cast<int32_t>(int64_t{rows} * me.index / threads_); row < last; ++row) work(row);
 }
 
-// Activations of all rows, made by one(activations, row) for each.
+// Activations of all rows of `cols` columns, made by one(activations, row) for each.
 template <class Prepare>
-const Activations& Decoder::prepared(Worker& me, int32_t rows, Prepare one) {
+Activations Decoder::prepared(const Worker& me, int32_t rows, int32_t cols, Prepare one) const {
+  Activations out = small_ ? me.own : shared_;
+  out.padded = round_up(cols, kGroup);
   if (small_) {
-    for (int32_t row = 0; row < rows; ++row) one(me.own, row);
-    return me.own;
+    for (int32_t row = 0; row < rows; ++row) one(out, row);
+  } else {
+    split_rows(me, rows, [&](int32_t row) { one(out, row); });
+    pool().barrier();
   }
-  split_rows(me, rows, [&](int32_t row) { one(shared_, row); });
-  pool().barrier();
-  return shared_;
+  return out;
 }
 
 void Decoder::multiply(Worker& me, const Matrix& matrix, const Activations& x, int32_t rows, Epilogue epilogue, float* out,
@@ -275,7 +277,7 @@ void Decoder::angles(int32_t table, int32_t token, const float** cos, const floa
 void Decoder::layer(Worker& me, int32_t index) {
   const LayerWeights& weights = layers_[index];
   const int32_t rows = batch_.tokens, hidden = shape_.hidden;
-  const Activations& normed = prepared(me, rows, [&](const Activations& out, int32_t row) {
+  const Activations normed = prepared(me, rows, hidden, [&](const Activations& out, int32_t row) {
     kernels_->norm_prepare(x_ + int64_t{row} * hidden, hidden, 1, hidden, weights.attention_norm, shape_.eps,
                            weights.qkv[0].format, out, row);
   });
@@ -292,13 +294,13 @@ void Decoder::layer(Worker& me, int32_t index) {
 
 void Decoder::feed_forward(Worker& me, const LayerWeights& weights) {
   const int32_t rows = batch_.tokens, hidden = shape_.hidden;
-  const Activations& normed = prepared(me, rows, [&](const Activations& out, int32_t row) {
+  const Activations normed = prepared(me, rows, hidden, [&](const Activations& out, int32_t row) {
     kernels_->norm_prepare(x_ + int64_t{row} * hidden, hidden, 1, hidden, weights.ffn_norm, shape_.eps, weights.gate_up.format,
                            out, row);
   });
   multiply(me, weights.gate_up, normed, rows, shape_.gelu ? Epilogue::kGeluMul : Epilogue::kSiluMul, inner_, inner_width_);
   pool().barrier();
-  const Activations& active = prepared(me, rows, [&](const Activations& out, int32_t row) {
+  const Activations active = prepared(me, rows, shape_.ffn, [&](const Activations& out, int32_t row) {
     kernels_->prepare(inner_ + int64_t{row} * inner_width_, inner_width_, 1, shape_.ffn, weights.down.format, out, row);
   });
   add_branch(me, weights.down, active, weights.ffn_post_norm);
@@ -327,7 +329,7 @@ void Decoder::attention(Worker& me, int32_t index) {
           [&](int32_t group) { merge_group(plan.groups[group], shared_partial(plan.groups[group]), mixed); });
     pool().barrier();
   }
-  const Activations& activations = prepared(me, rows, [&](const Activations& out, int32_t row) {
+  const Activations activations = prepared(me, rows, mixed_width_, [&](const Activations& out, int32_t row) {
     kernels_->prepare(mixed + int64_t{row} * mixed_width_, mixed_width_, 1, mixed_width_, weights.output.format, out, row);
   });
   add_branch(me, weights.output, activations, weights.attention_post_norm);
@@ -437,7 +439,7 @@ void Decoder::logits(const float* hidden, int32_t rows, float* logits) {
 
 void Decoder::finish_logits(Worker& me, const float* hidden, float* logits) {
   const int32_t rows = batch_.tokens, width = shape_.hidden, vocab = shape_.vocab;
-  const Activations& activations = prepared(me, rows, [&](const Activations& out, int32_t row) {
+  const Activations activations = prepared(me, rows, width, [&](const Activations& out, int32_t row) {
     kernels_->prepare(hidden + int64_t{row} * width, width, 1, width, head_.format, out, row);
   });
   multiply(me, head_, activations, rows, Epilogue::kStore, logits, vocab);

@@ -124,7 +124,7 @@ class Decoder {
   template <class Work>
   void split_rows(const Worker&, int32_t rows, Work work) const;
   template <class Prepare>
-  const Activations& prepared(Worker&, int32_t rows, Prepare one);
+  Activations prepared(const Worker&, int32_t rows, int32_t cols, Prepare one) const;
   void multiply(Worker&, const Matrix&, const Activations&, int32_t rows, Epilogue, float* out, int64_t stride);
   void add_branch(Worker&, const Matrix&, const Activations&, const float* post_norm);
 

@@ -1,0 +1,324 @@
+"""A whole forward pass of a decoder in one call of the library (src/step.h), so that Python is not between the layers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from edgewise.kernels.native.library import library
+from edgewise.kernels.native.packed import PackedMatrix
+from edgewise.kernels.paging import AttentionMeta, KVLayer
+from edgewise.kernels.rope import RopeTable
+
+_Pointer = ctypes.c_void_p
+_Int = ctypes.c_int32
+_Float = ctypes.c_float
+_KV_FORMATS = {
+    torch.float32: 0,
+    torch.bfloat16: 1,
+    torch.float16: 2,
+    torch.int8: 3,
+    torch.float8_e4m3fn: 4,
+}
+_FAULTS = {
+    -1: "there is no memory for the step's activations",
+    1: "a token lies outside the vocabulary",
+    2: "a position lies outside the block table or the rope table",
+    3: "query lengths and tokens do not agree",
+    4: "a media row is no token of the batch",
+}
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = (("data", _Pointer), ("bias", _Pointer), ("rows", _Int), ("cols", _Int), ("format", _Int))
+
+
+class _Rope(ctypes.Structure):
+    _fields_ = (("cos", _Pointer), ("sin", _Pointer), ("axes", _Pointer), ("positions", _Int), ("half", _Int))
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *(
+            (name, _Pointer)
+            for name in ("attention_norm", "attention_post_norm", "ffn_norm", "ffn_post_norm", "qk_norm")
+        ),
+        ("qkv", _Matrix * 3),
+        *((name, _Matrix) for name in ("output", "gate_up", "down")),
+        ("rope", _Int),
+        ("window", _Int),
+    )
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (
+        *((name, _Int) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "ropes")),
+        *(
+            (name, _Float)
+            for name in ("eps", "attention_scale", "attention_softcap", "logit_softcap", "embedding_scale")
+        ),
+        ("gelu", _Int),
+    )
+
+
+class _Pages(ctypes.Structure):
+    _fields_ = (
+        *((name, _Pointer) for name in ("k", "v", "k_scale", "v_scale")),
+        *((name, _Int) for name in ("kv_heads", "head_dim", "format")),
+    )
+
+
+class _Batch(ctypes.Structure):
+    _fields_ = (
+        ("tokens", _Int),
+        ("sequences", _Int),
+        *((name, _Pointer) for name in ("ids", "positions", "rope_positions", "visible", "slots")),
+        *((name, _Pointer) for name in ("block_tables", "query_lens", "media", "media_rows")),
+        ("table_width", _Int),
+        ("media_count", _Int),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepShape:
+    """Sizes and numbers of a decoder; as `models.decoder.config.DecoderConfig`, None for no soft cap."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    eps: float
+    attention_scale: float
+    attention_softcap: float | None
+    logit_softcap: float | None
+    embedding_scale: float
+    gelu: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLayer:
+    """One layer. Norm weights and biases are float32 tensors on the CPU.
+
+    Attributes:
+        attention_norm, attention_post_norm, ffn_norm, ffn_post_norm: [hidden]; None where there is no such norm.
+        qk_norm: [heads + kv_heads, head_dim] or None.
+        qkv: One matrix [(heads + 2 * kv_heads) * head_dim, hidden], or three: queries, keys, values. They, as all matrices
+            that take the same rows, are either all floats or all integers.
+        qkv_bias: One per matrix of `qkv`; empty if there are none.
+        gate_up: Panels of gate and up in turn (`Epilogue` in kernels.h), its bias likewise.
+        rope: Number of the rope table; None if the layer does not rotate.
+        window: Positions that a token sees, itself included; None for all.
+    """
+
+    attention_norm: torch.Tensor
+    attention_post_norm: torch.Tensor | None
+    ffn_norm: torch.Tensor
+    ffn_post_norm: torch.Tensor | None
+    qk_norm: torch.Tensor | None
+    qkv: tuple[PackedMatrix, ...]
+    qkv_bias: tuple[torch.Tensor, ...]
+    output: PackedMatrix
+    output_bias: torch.Tensor | None
+    gate_up: PackedMatrix
+    gate_up_bias: torch.Tensor | None
+    down: PackedMatrix
+    down_bias: torch.Tensor | None
+    rope: int | None
+    window: int | None
+
+
+class DecoderStep:
+    """A decoder whose forward pass is one call. Not for two threads at once, and no other native kernel beside it."""
+
+    def __init__(
+        self,
+        shape: StepShape,
+        layers: Sequence[StepLayer],
+        ropes: Sequence[RopeTable],
+        *,
+        embedding: PackedMatrix,
+        head: PackedMatrix,
+        norm: torch.Tensor,
+    ) -> None:
+        """Raises `NativeUnavailable` without the library, ValueError if shapes or formats do not agree."""
+        for layer in layers:
+            _check(shape, layer)
+        self._library = _declared(library())
+        self._kept: list[Any] = [*layers, *ropes, embedding, head, norm]
+        self._shape = shape
+        self._num_layers = len(layers)
+        self._pages: tuple[Sequence[KVLayer], Any] | None = None
+        native_ropes = (_Rope * max(1, len(ropes)))(*map(_rope, ropes))
+        native_layers = (_Layer * len(layers))(*map(_layer, layers))
+        native_shape = _Shape(
+            len(layers), shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.ffn, shape.vocab, len(ropes),
+            shape.eps, shape.attention_scale, shape.attention_softcap or 0.0, shape.logit_softcap or 0.0,
+            shape.embedding_scale, int(shape.gelu),
+        )  # fmt: skip
+        self._decoder = self._library.edgewise_decoder_new(
+            ctypes.byref(native_shape),
+            native_layers,
+            native_ropes,
+            ctypes.byref(_matrix(embedding, None)),
+            ctypes.byref(_matrix(head, None)),
+            norm.data_ptr(),
+        )
+        if not self._decoder:
+            raise MemoryError("there is no memory for a decoder's buffers")
+
+    def __del__(self) -> None:
+        if getattr(self, "_decoder", None):
+            self._library.edgewise_decoder_free(self._decoder)
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        kv: Sequence[KVLayer],
+        meta: AttentionMeta,
+        media: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """Compute T tokens and write their keys and values.
+
+        Args:
+            tokens: [T] int64, contiguous, on the CPU like all that follows.
+            kv: One per layer; changed at `meta.slots`.
+            meta: Layout of the batch.
+            media: Rows [n] int64 of tokens, and values [n, hidden] float32 in place of their embeddings.
+
+        Returns:
+            [T, hidden] float32: states after the final norm.
+
+        Raises:
+            ValueError: The batch contradicts itself, or lies outside vocabulary or pages.
+        """
+        if len(kv) != self._num_layers:
+            raise ValueError(f"{self._num_layers} layers of pages expected, got {len(kv)}")
+        lengths = np.array(meta.query_lens, dtype=np.int32)
+        rows, values = media if media is not None else (None, None)
+        tables = meta.block_tables
+        hidden = torch.empty((tokens.shape[0], self._shape.hidden))
+        batch = _Batch(
+            tokens.shape[0], len(lengths),
+            tokens.data_ptr(), meta.positions.data_ptr(), _pointer(meta.rope_positions), _pointer(meta.visible),
+            meta.slots.data_ptr(), tables.data_ptr(), lengths.ctypes.data, _pointer(values), _pointer(rows),
+            tables.shape[1], 0 if rows is None else rows.shape[0],
+        )  # fmt: skip
+        fault = self._library.edgewise_decoder_forward(
+            self._decoder, ctypes.byref(batch), self._pages_of(kv), hidden.data_ptr()
+        )
+        _raise(fault)
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[R, hidden] float32, contiguous -> [R, vocab] float32, soft-capped where the model does."""
+        logits = torch.empty((hidden.shape[0], self._shape.vocab))
+        if hidden.shape[0]:
+            _raise(
+                self._library.edgewise_decoder_logits(
+                    self._decoder, hidden.data_ptr(), hidden.shape[0], logits.data_ptr()
+                )
+            )
+        return logits
+
+    def argmax(self, logits: torch.Tensor) -> list[int]:
+        """The first largest of each row of [R, vocab] float32; -1 where it is not finite."""
+        best = np.empty(logits.shape[0], dtype=np.int32)
+        self._library.edgewise_decoder_argmax(self._decoder, logits.data_ptr(), logits.shape[0], best.ctypes.data)
+        found: list[int] = best.tolist()
+        return found
+
+    def workspace_bytes(self) -> int:
+        """Memory that steps have taken so far, and keep."""
+        return int(self._library.edgewise_decoder_workspace(self._decoder))
+
+    def _pages_of(self, kv: Sequence[KVLayer]) -> Any:
+        """Built once for a cache: its tensors do not move."""
+        if self._pages is None or self._pages[0] is not kv:
+            self._pages = (kv, (_Pages * len(kv))(*map(_kv_pages, kv)))
+        return self._pages[1]
+
+
+def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    loaded.edgewise_decoder_new.restype = _Pointer
+    loaded.edgewise_decoder_new.argtypes = [_Pointer] * 6
+    loaded.edgewise_decoder_free.argtypes = [_Pointer]
+    loaded.edgewise_decoder_free.restype = None
+    loaded.edgewise_decoder_forward.argtypes = [_Pointer] * 4
+    loaded.edgewise_decoder_logits.argtypes = [_Pointer, _Pointer, _Int, _Pointer]
+    loaded.edgewise_decoder_argmax.argtypes = [_Pointer, _Pointer, _Int, _Pointer]
+    loaded.edgewise_decoder_argmax.restype = None
+    loaded.edgewise_decoder_workspace.argtypes = [_Pointer]
+    loaded.edgewise_decoder_workspace.restype = ctypes.c_int64
+    return loaded
+
+
+def _pointer(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _matrix(matrix: PackedMatrix, bias: torch.Tensor | None) -> _Matrix:
+    return _Matrix(matrix.data.data_ptr(), _pointer(bias), matrix.rows, matrix.cols, int(matrix.format))
+
+
+def _rope(table: RopeTable) -> _Rope:
+    return _Rope(table.cos.data_ptr(), table.sin.data_ptr(), _pointer(table.axes), *table.cos.shape)
+
+
+def _layer(layer: StepLayer) -> _Layer:
+    biases = layer.qkv_bias or (None,) * len(layer.qkv)
+    parts = [_matrix(matrix, bias) for matrix, bias in zip(layer.qkv, biases, strict=True)]
+    return _Layer(
+        layer.attention_norm.data_ptr(),
+        _pointer(layer.attention_post_norm),
+        layer.ffn_norm.data_ptr(),
+        _pointer(layer.ffn_post_norm),
+        _pointer(layer.qk_norm),
+        (_Matrix * 3)(*parts),
+        _matrix(layer.output, layer.output_bias),
+        _matrix(layer.gate_up, layer.gate_up_bias),
+        _matrix(layer.down, layer.down_bias),
+        -1 if layer.rope is None else layer.rope,
+        layer.window or 0,
+    )
+
+
+def _kv_pages(layer: KVLayer) -> _Pages:
+    return _Pages(
+        layer.k.data_ptr(),
+        layer.v.data_ptr(),
+        _pointer(layer.k_scale),
+        _pointer(layer.v_scale),
+        layer.k.shape[1],
+        layer.k.shape[3],
+        _KV_FORMATS[layer.k.dtype],
+    )
+
+
+def _check(shape: StepShape, layer: StepLayer) -> None:
+    width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    if sum(matrix.rows for matrix in layer.qkv) != width or len(layer.qkv) not in (1, 3):
+        raise ValueError(f"qkv must have {width} rows in one matrix or three, got {[one.rows for one in layer.qkv]}")
+    if len({matrix.format.is_float for matrix in layer.qkv}) > 1:
+        raise ValueError("queries, keys and values must be all floats or all integers: they share their input")
+    for name, matrix, cols in (
+        *(("qkv", one, shape.hidden) for one in layer.qkv),
+        ("output", layer.output, shape.heads * shape.head_dim),
+        ("gate_up", layer.gate_up, shape.hidden),
+        ("down", layer.down, shape.ffn),
+    ):
+        if matrix.cols != cols:
+            raise ValueError(f"{name} must have {cols} columns, got {matrix.cols}")
+
+
+def _raise(fault: int) -> None:
+    if fault == -1:
+        raise MemoryError(_FAULTS[fault])
+    if fault:
+        raise ValueError(_FAULTS[fault])

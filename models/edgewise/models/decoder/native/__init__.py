@@ -1,0 +1,1 @@
+"""Decoders whose forward pass is one call of the native kernels."""

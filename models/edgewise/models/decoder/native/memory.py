@@ -1,0 +1,50 @@
+"""Bytes that a decoder on the native kernels needs, from its configuration alone. Torch-free."""
+
+from __future__ import annotations
+
+import os
+
+from edgewise.kernels.limits import TILE_TOKENS, round_up
+from edgewise.kernels.native.formats import GROUP, PANEL_ROWS
+from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.native.formats import Quantize, layer_plans, table_plans
+
+_FLOAT_BYTES = 4
+_GROUP_FLOATS = 1 << 18  # kGroupFloats in src/plan.cpp
+_GROUPS_PER_THREAD = 4  # kGroupsPerThread there
+_SCRATCH_BYTES = 1 << 20  # attend_scratch in src/kernels.h, of heads up to 256 wide, and a thread's other buffers
+
+
+def native_weight_bytes(config: DecoderConfig, dtype: str, quantize: Quantize) -> int:
+    """Resident bytes of the loaded decoder: packed matrices; norms, biases and rope tables in float32.
+
+    Args:
+        dtype: float32 or bfloat16, of matrices that are not quantized.
+    """
+    matrices = sum(plan.nbytes for plan in layer_plans(config, dtype, quantize))
+    matrices += sum(plan.nbytes for plan in table_plans(config, dtype, quantize))
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    hidden = config.hidden_size
+    per_layer = (4 if config.post_norms else 2) * hidden + (queries + keys) * config.qk_norm
+    per_layer += (queries + 2 * keys) * config.qkv_bias + hidden * config.output_bias
+    per_layer += (2 * round_up(config.ffn_size, PANEL_ROWS) + hidden) * config.mlp_bias
+    ropes = {config.rope_of(layer) for layer in range(config.num_layers)} - {None}
+    rope = len(ropes) * config.max_position * config.rotary_dim
+    return matrices + (config.num_layers * per_layer + hidden + rope) * _FLOAT_BYTES
+
+
+def native_workspace_bytes(config: DecoderConfig, max_step_tokens: int, max_running: int) -> int:
+    """Upper bound of what a step and the draws after it allocate, on all of this process's processors."""
+    rows = max_step_tokens + max_running
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    inner = round_up(config.ffn_size, PANEL_ROWS)
+    widest = round_up(max(config.hidden_size, queries, inner), GROUP)
+    # residual, states and perhaps a branch; projections; attention's result; gate and up; a product's input; angles
+    states = 2 + config.post_norms
+    a_row = states * config.hidden_size + 2 * queries + 2 * keys + inner + 2 * widest + 2 * config.head_dim
+    group = config.num_heads // config.num_kv_heads
+    a_token = -(-config.max_position // TILE_TOKENS) * group * (config.head_dim + 2)
+    partials = (1 + _GROUPS_PER_THREAD) * max(_GROUP_FLOATS, a_token)
+    threads = len(os.sched_getaffinity(0))
+    logits = 2 * max_running * config.vocab_size + 6 * config.vocab_size
+    return (rows * a_row + threads * partials + logits) * _FLOAT_BYTES + threads * _SCRATCH_BYTES
