@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
     from edgewise.engine.fit import FitReport
 
 
-def report(name: str, config: Path | None, dtype: str | None, kv_dtype: str | None, context: int | None) -> FitReport:
-    """The engine's own sum for a model in the store, on the CPU's memory as it is now."""
+def report(name: str, config: Path | None, overrides: Mapping[str, object]) -> FitReport:
+    """The engine's own sum for a model in the store, on the CPU's memory as it is now.
+
+    Args:
+        overrides: Settings by their dotted names; None leaves one as it is.
+    """
     # Here: the layouts of models that see bring numpy along, which no other command needs.
     from edgewise.engine.fit import fit
     from edgewise.engine.ledger import available_memory
@@ -28,7 +33,6 @@ def report(name: str, config: Path | None, dtype: str | None, kv_dtype: str | No
     from edgewise.models.gate_record import read_record
     from edgewise.models.longtail.estimate import read_network
 
-    overrides = {"dtype": dtype, "kv_dtype": kv_dtype, "engine.max_context": context}
     settings = load_settings(config, overrides).settings
     store = Store(settings.home / "models")
     files = store.resolve(name)
@@ -40,6 +44,8 @@ def report(name: str, config: Path | None, dtype: str | None, kv_dtype: str | No
         quantize=settings.quantize,
         cuda=False,
         measured_kv=None if gate is None else gate.passed("kv"),
+        kernels=settings.engine.kernels,
+        network=network,
     )
     return fit(
         network,
@@ -60,12 +66,21 @@ def fit_command(
     explain: Annotated[bool, typer.Option("--explain", help="Show the whole sum, line by line.")] = False,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16, int8 or fp8.")] = None,
+    quantize: Annotated[str | None, typer.Option(help="auto, none, int8 or int4.")] = None,
+    kernels: Annotated[str | None, typer.Option(help="auto, reference or native.")] = None,
     context: Annotated[int | None, typer.Option(help="Largest prompt + answer wanted.", min=1)] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether a model fits in memory, and why. Exit code 1 if it does not."""
-    result = report(name, config, dtype, kv_dtype, context)
+    overrides = {
+        "dtype": dtype,
+        "kv_dtype": kv_dtype,
+        "quantize": quantize,
+        "engine.kernels": kernels,
+        "engine.max_context": context,
+    }
+    result = report(name, config, overrides)
     if as_json:
         print_json(asdict(result))
     else:

@@ -16,11 +16,20 @@ def serve(
     model: Annotated[str | None, typer.Option(help="Model to serve, by its name in the store.")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16, int8 or fp8.")] = None,
-    quantize: Annotated[str | None, typer.Option(help="auto or none.")] = None,
+    quantize: Annotated[str | None, typer.Option(help="auto, none, int8 or int4.")] = None,
+    kernels: Annotated[str | None, typer.Option(help="auto, reference or native.")] = None,
     config: ConfigFile = None,
 ) -> None:
     """Serve the API until Ctrl-C or SIGTERM; running requests are finished first."""
     from edgewise.edge.app import serve as run
 
-    flags = {"host": host, "port": port, "model": model, "dtype": dtype, "kv_dtype": kv_dtype, "quantize": quantize}
+    flags = {
+        "host": host,
+        "port": port,
+        "model": model,
+        "dtype": dtype,
+        "kv_dtype": kv_dtype,
+        "quantize": quantize,
+        "engine.kernels": kernels,
+    }
     raise typer.Exit(run(load_settings(config, flags)))

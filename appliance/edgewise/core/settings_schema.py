@@ -36,6 +36,10 @@ class EngineSettings(Section):
     device: str = Field(
         default="auto", min_length=1, description='"auto" takes CUDA if it is usable, else the CPU; or "cpu", "cuda".'
     )
+    kernels: Literal["auto", "reference", "native"] = Field(
+        default="auto",
+        description='Who computes: "native" is C++ for the CPU, "reference" is PyTorch; "auto" takes native where it can.',
+    )
     max_context: PositiveInt | None = Field(
         default=None, description="Largest prompt plus answer in tokens; unset takes the model's own."
     )
@@ -91,6 +95,11 @@ class EngineSettings(Section):
         default=256 << 20,
         description="Bytes of decoded pictures, film and sound that the requests in work on one model may hold in all; one more "
         "is answered 429.",
+    )
+    speculation: Literal["auto", "off", "lookup"] = Field(
+        default="auto",
+        description='Guess next tokens from what stood before and check several at once: "auto" where it is measured to pay, '
+        '"lookup" always, "off" never. Answers stay the same.',
     )
     threads: PositiveInt | None = Field(default=None, description="CPU threads for kernels; unset takes all cores.")
     prefix_cache: bool = Field(default=True, description="Reuse the KV pages of equal beginnings of prompts.")
@@ -323,9 +332,10 @@ class Settings(Section):
         description='Format of the KV cache; "auto" takes what `edgewise models gate` found good for the model, else fp8 on '
         "CUDA devices that compute with it and int8 elsewhere.",
     )
-    quantize: Literal["auto", "none"] = Field(
+    quantize: Literal["auto", "none", "int8", "int4"] = Field(
         default="auto",
-        description="How weights are held in memory; so far both choices unpack 4- and 8-bit files at load.",
+        description='How weights are held and multiplied; "auto" as the file stores them, as far as the kernels have products '
+        "for that (the reference kernels unpack all weights).",
     )
     drain_s: float = Field(
         default=20.0,

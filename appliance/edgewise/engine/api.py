@@ -28,6 +28,8 @@ class EngineInfo:
         media: Kinds of media that prompts may hold.
         model_context: Positions that the model was made for; `max_context` may be less.
         voices: In which it can speak its answers.
+        kernels: Which kernels compute the model: "reference" or "native".
+        kernels_lacking: What keeps "auto" from the native kernels; empty if nothing.
     """
 
     model: str
@@ -50,6 +52,8 @@ class EngineInfo:
     media: tuple[MediaKind, ...] = ()
     model_context: int = 0
     voices: tuple[str, ...] = ()
+    kernels: str = "reference"
+    kernels_lacking: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,8 +50,10 @@ from edgewise.engine.tiers.pressure import PressureWatch
 from edgewise.kernels.compiled import origin
 from edgewise.kernels.limits import PRODUCT_ROW_MULTIPLE, round_up
 from edgewise.kernels.linear import tiles_invariant
+from edgewise.kernels.native import library
 from edgewise.kernels.paging import PAGE_TOKENS
 from edgewise.models.decoder.kv_formats import NetworkConfig
+from edgewise.models.decoder.native.formats import Quantize
 from edgewise.models.multimodal.config import MultimodalConfig
 from edgewise.models.multimodal.protocol import MultimodalNetwork
 
@@ -89,7 +91,6 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
     """
     began = time.monotonic()
     threads = config.threads or len(os.sched_getaffinity(0))
-    torch.set_num_threads(threads)
     network = describe(config.model, max_context=config.max_context)
     numerics = resolve(
         device=config.device,
@@ -99,14 +100,22 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         cuda=torch.cuda.is_available(),
         capability=torch.cuda.get_device_capability() if torch.cuda.is_available() else None,
         measured_kv=config.measured_kv,
+        kernels=config.kernels,
+        network=network,
     )
+    native = _set_threads(threads, numerics)
     device = torch.device(numerics.device)
     progress("fit", 0.0)
     report = _fit(config, network, numerics, device)
     ledger = _book(report, device)
     dtype: torch.dtype = getattr(torch, numerics.dtype)
     decoder = load_network(
-        config.model, network, device=device, dtype=dtype, progress=lambda done: progress("weights", done)
+        config.model,
+        network,
+        device=device,
+        dtype=dtype,
+        progress=lambda done: progress("weights", done),
+        native=native,
     )
     kv = allocate(network, num_pages=report.num_pages, kv_dtype=numerics.kv_dtype, dtype=numerics.dtype, device=device)
     pacer = Pacer(max_step_tokens=config.max_step_tokens, idle_step_s=config.prefill_step_s)
@@ -118,11 +127,10 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         vocab_size=network.vocab_size,
         variant=cache_variant(network),
         threads=threads,
-        invariant=decoder.prove_rows() and tiles_invariant(device),
+        invariant=decoder.prove_rows() and (native is not None or tiles_invariant(device)),
         began=began,
     )
-    for choice in numerics.why:
-        log.info("numerics_chosen", choice=choice)
+    _log_choices(numerics, threads)
     notices = Notices()
     mover, rounder = KVPageMover(kv), Int4Pages(kv)
     host_ledger = _host_ledger(config, device, ledger)
@@ -160,6 +168,28 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         recording_tokens=recording_tokens(network),
     )
     return Built(engine, runner, network, decoder, numerics, device, ledger)
+
+
+def _set_threads(threads: int, numerics: Numerics) -> Quantize | None:
+    """The threads that compute: torch's, or the native pool, beside which torch's own would only take its cores away.
+
+    Returns:
+        How weights are packed for the native kernels; None for the reference kernels.
+    """
+    if numerics.kernels != "native":
+        torch.set_num_threads(threads)
+        return None
+    torch.set_num_threads(1)
+    library.set_threads(min(threads, library.MAX_THREADS))
+    return numerics.quantize
+
+
+def _log_choices(numerics: Numerics, threads: int) -> None:
+    isa = library.isa() if numerics.kernels == "native" else None
+    say = log.warning if numerics.lacking and numerics.device == "cpu" else log.info
+    say("kernels_chosen", kernels=numerics.kernels, isa=isa, threads=threads, lacking=numerics.lacking or None)
+    for choice in numerics.why:
+        log.info("numerics_chosen", choice=choice)
 
 
 def _fit(config: EngineConfig, network: NetworkConfig, numerics: Numerics, device: torch.device) -> FitReport:
@@ -303,7 +333,10 @@ def _info(
             device_family=_device_family(device),
             threads=threads,
             kv_format="-".join(filter(None, (report.kv_format, variant))),
+            native_isa=library.isa() if numerics.kernels == "native" else "",
         ),
+        kernels=numerics.kernels,
+        kernels_lacking=numerics.lacking,
         batch_invariant=invariant,
         num_pages=report.num_pages,
         page_tokens=PAGE_TOKENS,

@@ -11,7 +11,8 @@ from edgewise.models.files import ModelFiles
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 KVDtypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
 SpeculationName = Literal["auto", "off", "lookup"]
-QuantizeName = Literal["auto", "none"]
+QuantizeName = Literal["auto", "none", "int8", "int4"]
+KernelsName = Literal["auto", "reference", "native"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class EngineConfig:
     Attributes:
         model: Files of the model, resolved by the store.
         device: "auto" takes CUDA if it is usable, else the CPU.
-        dtype, kv_dtype, quantize: "auto" is resolved by the engine and reported in `EngineInfo`.
+        dtype, kv_dtype, quantize, kernels: "auto" is resolved by the engine and reported in `EngineInfo`.
         max_context: Upper bound on prompt + answer; None takes the model's own.
         kv_memory_bytes: Size of the KV cache; None lets the ledger choose from what is available.
         memory_fraction: Share of available memory that the ledger may book in total.
@@ -50,6 +51,7 @@ class EngineConfig:
     dtype: DtypeName = "auto"
     kv_dtype: KVDtypeName = "auto"
     quantize: QuantizeName = "auto"
+    kernels: KernelsName = "auto"
     max_context: int | None = None
     kv_memory_bytes: int | None = None
     memory_fraction: float = 0.8

@@ -52,8 +52,8 @@ class FitReport:
         lines = [
             f"available now     {mib(self.available):>14}",
             f"budget            {mib(self.budget):>14}   ({self.budget / max(1, self.available):.0%} of it)",
-            f"weights           {mib(self.weights):>14}   ({self.numerics.dtype}, quantize {self.numerics.quantize}"
-            f"{self._of_encoder()})",
+            f"weights           {mib(self.weights):>14}   ({self.numerics.dtype}, quantize {self.numerics.quantize}, "
+            f"kernels {self.numerics.kernels}{self._of_encoder()})",
             f"workspace         {mib(self.workspace):>14}   (activations and logits of the largest step)",
             *self._of_media(),
             f"KV cache          {mib(self.kv):>14}   ({self.kv_format}, {self.kv_per_token:,} bytes a token, "
@@ -94,8 +94,9 @@ def fit(
     A model that takes media keeps `encoder_cache_bytes` for what it has encoded.
     """
     budget = int(available * memory_fraction) if memory_budget_bytes is None else min(memory_budget_bytes, available)
-    weights = weight_bytes(config, numerics.dtype)
-    workspace = workspace_bytes(config, max_step_tokens, max_running, numerics.device)
+    native = numerics.quantize if numerics.kernels == "native" else None
+    weights = weight_bytes(config, numerics.dtype, native)
+    workspace = workspace_bytes(config, max_step_tokens, max_running, numerics.device, native=native)
     per_token = kv_bytes_per_token(config, numerics.kv_dtype, numerics.dtype)
     context = min(max_context or config.max_position, config.max_position)
     media = encoder_cache_bytes if isinstance(config, MultimodalConfig | WhisperSizes) else 0

@@ -17,6 +17,8 @@ from edgewise.engine.runner import Network
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.loading import load_decoder
+from edgewise.models.decoder.native.formats import Quantize
+from edgewise.models.decoder.native.loading import load_native
 from edgewise.models.files import ModelFiles
 from edgewise.models.longtail.config import LongTailConfig
 from edgewise.models.longtail.estimate import read_network
@@ -83,16 +85,24 @@ def load_network(
     device: torch.device,
     dtype: torch.dtype,
     progress: Callable[[float], None],
+    native: Quantize | None = None,
 ) -> LoadedNetwork:
     """Load a model of which `network` is the description.
+
+    Args:
+        native: How weights are packed for the native kernels; None for the reference kernels.
 
     Raises:
         UnsupportedModel, BadModelFile, StorageError: As `load_decoder`.
     """
     if isinstance(network, DecoderConfig):
+        if native is not None:
+            return load_native(
+                files, dtype=str(dtype).removeprefix("torch."), quantize=native, progress=progress, config=network
+            )
         return load_decoder(files, device=device, dtype=dtype, progress=progress, config=network)
     if isinstance(network, MultimodalConfig):
-        return load_multimodal(files, network, device=device, dtype=dtype, progress=progress)
+        return load_multimodal(files, network, device=device, dtype=dtype, progress=progress, native=native)
     if isinstance(network, WhisperSizes):
         return load_whisper(files, device=device, dtype=dtype, progress=progress)
     loaded: LoadedNetwork = _long_tail(network.architecture).load_network(

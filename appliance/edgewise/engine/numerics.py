@@ -1,4 +1,4 @@
-"""What "auto" means on this machine: weight dtype, KV format, device, and the numeric class they make. Imports no torch."""
+"""What "auto" means on this machine: kernels, weights, KV format, device, and the numeric class they make. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from typing import get_args
 
 from edgewise.core.errors import ConfigError
 from edgewise.engine.config import DtypeName, KVDtypeName
+from edgewise.engine.weight_choice import KERNELS, QUANTIZE, choose_weights
+from edgewise.models.decoder.kv_formats import NetworkConfig
+from edgewise.models.decoder.native.formats import Quantize
 
 # Processors with native bfloat16 arithmetic, by the flag the kernel lists: x86 AVX512-BF16 and AMX, Arm BF16.
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _ISA_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve2", "sve", "bf16", "asimd")
 
 _FP8_CAPABILITY = (8, 9)  # Ada and Hopper; earlier ones have no instructions for e4m3
+
+# Changes when a native kernel's results do: pages on disk and streams of engines before and after must not be mixed.
+NATIVE_NUMERICS = 1
 
 _WIDE_FORMATS = ("bfloat16", "float16")
 
@@ -25,13 +31,15 @@ KV_DTYPES = tuple(name for name in get_args(KVDtypeName) if name != "auto")
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """Resolved choices; `why` says for each "auto" what decided it."""
+    """Resolved choices; `why` says for each "auto" what decided it, `lacking` what keeps "auto" from faster kernels."""
 
     device: str
     dtype: str
     kv_dtype: str
-    quantize: str
+    quantize: Quantize
     why: tuple[str, ...]
+    kernels: str = "reference"
+    lacking: str = ""
 
 
 def resolve(
@@ -43,6 +51,8 @@ def resolve(
     cuda: bool,
     capability: tuple[int, int] | None = None,
     measured_kv: Collection[str] | None = None,
+    kernels: str = "auto",
+    network: NetworkConfig | None = None,
 ) -> Numerics:
     """Turn configured names into definite ones.
 
@@ -51,9 +61,12 @@ def resolve(
         cuda: Whether a CUDA device is usable (the caller asks torch).
         capability: The CUDA device's compute capability; None on the CPU or where it does not matter.
         measured_kv: KV formats that passed the model's own gate (`models.gate_record`); None if it has none.
+        kernels: "auto", "reference" or "native".
+        network: The model; None for one that only the reference kernels compute.
 
     Raises:
-        ConfigError: An unknown name, or CUDA is asked for and there is none.
+        ConfigError: An unknown name, CUDA is asked for and there is none, or kernels or weights are asked for that the model
+            or this machine does not have.
     """
     why: list[str] = []
     if device == "auto":
@@ -63,19 +76,21 @@ def resolve(
         raise ConfigError(f"'engine.device' is {device!r}: use auto, cpu or cuda.", param="engine.device")
     if device == "cuda" and not cuda:
         raise ConfigError("'engine.device' is cuda, but torch finds no usable CUDA device.", param="engine.device")
-    if dtype == "auto":
+    _require("dtype", dtype, ("auto", *WEIGHT_DTYPES))
+    _require("quantize", quantize, QUANTIZE)
+    _require("engine.kernels", kernels, KERNELS)
+    weights = choose_weights(kernels=kernels, quantize=quantize, dtype=dtype, device=device, network=network)
+    why += weights.why
+    if weights.dtype is not None:
+        dtype = weights.dtype
+    elif dtype == "auto":
         dtype, reason = _auto_dtype(device)
         why.append(f"dtype {dtype}: {reason}")
     if kv_dtype == "auto":
         kv_dtype, reason = _auto_kv_dtype(device, capability, measured_kv)
         why.append(f"kv_dtype {kv_dtype}: {reason}")
-    if quantize == "auto":
-        quantize = "none"
-        why.append("quantize none: this version computes with unquantized weights")
-    _require("dtype", dtype, WEIGHT_DTYPES)
     _require("kv_dtype", kv_dtype, KV_DTYPES)
-    _require("quantize", quantize, ("none",))
-    return Numerics(device, dtype, kv_dtype, quantize, tuple(why))
+    return Numerics(device, dtype, kv_dtype, weights.quantize, tuple(why), weights.kernels, weights.lacking)
 
 
 def picture_numerics(device: str, dtype: str, *, cuda: bool) -> Numerics:
@@ -85,13 +100,24 @@ def picture_numerics(device: str, dtype: str, *, cuda: bool) -> Numerics:
 
 
 def numeric_class(
-    numerics: Numerics, *, torch_version: str, device_family: str, threads: int, kv_format: str | None = None
+    numerics: Numerics,
+    *,
+    torch_version: str,
+    device_family: str,
+    threads: int,
+    kv_format: str | None = None,
+    native_isa: str = "",
 ) -> str:
-    """The string inside which a continuation is byte-equal. Threads count: they fix how torch splits reductions.
+    """The string inside which a continuation is byte-equal.
+
+    Threads count for the reference kernels on a CPU: they fix how torch splits reductions. For the native ones they do not,
+    but the instruction set `native_isa` does. torch draws the tokens in either case.
 
     `kv_format` says more than `numerics.kv_dtype` where layers differ (`kv_label`).
     """
     where = f"{numerics.device}-{device_family}" + (f"-t{threads}" if numerics.device == "cpu" else "")
+    if numerics.kernels == "native":
+        where = f"{numerics.device}-native{NATIVE_NUMERICS}-{native_isa}"
     return f"torch-{torch_version}/{where}/w-{numerics.dtype}-{numerics.quantize}/kv-{kv_format or numerics.kv_dtype}".replace(
         " ", "_"
     )

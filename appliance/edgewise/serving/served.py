@@ -78,6 +78,7 @@ def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
         dtype=settings.dtype,
         kv_dtype=settings.kv_dtype,
         quantize=settings.quantize,
+        kernels=engine.kernels,
         max_context=engine.max_context,
         kv_memory_bytes=engine.kv_memory_bytes,
         memory_fraction=engine.memory_fraction,
@@ -88,6 +89,7 @@ def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
         prefix_cache=engine.prefix_cache,
         prefill_step_s=engine.prefill_step_s,
         ageing_s=engine.ageing_s,
+        speculation=engine.speculation,
         spill_bytes=engine.spill_bytes,
         encoder_cache_bytes=engine.encoder_cache_bytes,
         media_bytes=engine.media_bytes,
@@ -157,6 +159,8 @@ def model_needs(config: EngineConfig, network: NetworkConfig, machine: Machine) 
         cuda=machine.cuda,
         capability=machine.capability,
         measured_kv=config.measured_kv,
+        kernels=config.kernels,
+        network=network,
     )
     report = fit(
         network,

@@ -17,6 +17,7 @@ from edgewise.engine.omni.engine import OmniEngine
 from edgewise.engine.omni.stages import MOST_CODES, SpeechStages
 from edgewise.kernels.paging import PAGE_TOKENS
 from edgewise.models.decoder.memory import kv_bytes_per_token
+from edgewise.models.decoder.model import Decoder
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.config import MultimodalConfig
 from edgewise.models.multimodal.loading import MultimodalDecoder
@@ -65,6 +66,7 @@ def give_voice(files: ModelFiles, built: Built) -> OmniEngine:
         dtype=name,
         device=device,
     )
-    stages = SpeechStages(config, talker, code2wav, voices, cast("MultimodalDecoder", built.loaded).embedding, kv)
+    thinker = cast("Decoder", cast("MultimodalDecoder", built.loaded).decoder)
+    stages = SpeechStages(config, talker, code2wav, voices, thinker.parameters.embedding, kv)
     built.runner.observer = stages.hear
     return OmniEngine(built.engine, stages)

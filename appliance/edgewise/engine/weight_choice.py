@@ -1,0 +1,108 @@
+"""Which kernels compute a model, and how its weights are held for them. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from edgewise.core.errors import ConfigError
+from edgewise.engine.config import KernelsName, QuantizeName
+from edgewise.kernels.native.library import why_not as why_no_library
+from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.kv_formats import NetworkConfig
+from edgewise.models.decoder.native.formats import FLOAT_FORMATS, Quantize, stored_bits, why_not
+from edgewise.models.multimodal.config import MultimodalConfig
+
+KERNELS = get_args(KernelsName)
+QUANTIZE = get_args(QuantizeName)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightChoice:
+    """Attributes:
+    kernels, quantize: Definite names.
+    dtype: Of states between the products, where the kernels decide it; None leaves it to the settings.
+    why: What decided each "auto".
+    lacking: What keeps "auto" from the native kernels; empty if nothing, or if they were not asked for.
+    """
+
+    kernels: str
+    quantize: Quantize
+    dtype: str | None
+    why: tuple[str, ...]
+    lacking: str = ""
+
+
+def choose_weights(
+    *, kernels: str, quantize: str, dtype: str, device: str, network: NetworkConfig | None
+) -> WeightChoice:
+    """Args:
+        kernels, quantize, dtype: As set; "auto" or a name.
+        device: "cpu" or "cuda".
+        network: The model; None for one that only the reference kernels compute.
+
+    Raises:
+        ConfigError: What was asked for by name cannot be had here or for this model.
+    """
+    lacking = None if kernels == "reference" else _lacking(dtype, quantize, device, network)
+    if kernels == "native" and lacking is not None:
+        raise ConfigError(f"'engine.kernels' is native, but {lacking}. Use auto or reference.", param="engine.kernels")
+    if kernels == "reference" or lacking is not None:
+        return _reference(quantize, lacking)
+    assert network is not None
+    return _native(kernels, quantize, dtype, network)
+
+
+def decoder_of(network: NetworkConfig | None) -> DecoderConfig | None:
+    """The decoder that the native kernels would compute; None for models that run otherwise."""
+    if isinstance(network, MultimodalConfig):
+        return network.text
+    return network if isinstance(network, DecoderConfig) else None
+
+
+def _lacking(dtype: str, quantize: str, device: str, network: NetworkConfig | None) -> str | None:
+    """Why the native kernels cannot compute this, as part of a sentence."""
+    decoder = decoder_of(network)
+    if device != "cpu":
+        return "the native kernels compute on a CPU"
+    if decoder is None or (isinstance(network, MultimodalConfig) and network.speaks):
+        return "this kind of model runs on the reference kernels"
+    lacks = why_not(decoder) or why_no_library()
+    if lacks is not None:
+        return lacks
+    integers = quantize in ("int8", "int4") or (quantize == "auto" and stored_bits(decoder)[0] != "none")
+    if dtype != "auto" and dtype not in (("float32",) if integers else FLOAT_FORMATS):
+        held = "beside integer weights states are float32" if integers else "float weights are float32 or bfloat16"
+        return f"'dtype' is {dtype}, and in the native kernels {held}"
+    return None
+
+
+def _reference(quantize: str, lacking: str | None) -> WeightChoice:
+    because = "" if lacking is None else f", and native ones cannot be had: {lacking}"
+    if quantize not in ("auto", "none"):
+        raise ConfigError(
+            f"'quantize' is {quantize}, but the reference kernels compute with unquantized weights{because}.",
+            param="quantize",
+        )
+    why = () if lacking is None else (f"kernels reference: {lacking}",)
+    if quantize == "auto":
+        why = (*why, "quantize none: the reference kernels compute with unquantized weights")
+    return WeightChoice("reference", "none", None, why, lacking or "")
+
+
+def _native(kernels: str, quantize: str, dtype: str, network: NetworkConfig) -> WeightChoice:
+    decoder = decoder_of(network)
+    assert decoder is not None
+    why: list[str] = []
+    if kernels == "auto":
+        why.append("kernels native: the fastest on a CPU")
+    chosen, reason = stored_bits(decoder)
+    if quantize == "auto":
+        why.append(f"quantize {chosen}: {reason}")
+    else:
+        chosen = {"none": "none", "int8": "int8", "int4": "int4"}[quantize]  # type: ignore[assignment]
+    if chosen == "none":
+        return WeightChoice("native", chosen, None, tuple(why))
+    if dtype == "auto":
+        why.append("dtype float32: states between products of integer weights")
+    return WeightChoice("native", chosen, "float32", tuple(why))
