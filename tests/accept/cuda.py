@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from edgewise.engine.engine import Engine
 from edgewise.engine.request import GenerateRequest, RequestStats, SamplingParams
 from edgewise.engine.tiers.mover import KVPageMover
 from edgewise.kernels.paging import KVLayer
+from edgewise.models.decoder.loading import load_decoder
+from edgewise.models.decoder.model import Decoder
 from edgewise.models.files import ModelFiles
 
 PAGE = 16
@@ -80,6 +82,19 @@ def float32_is_the_cpus(files: ModelFiles, _folder: Path) -> None:
         found.append(alone(core, [(index, 5 + 40 * index) for index in range(4)]))
         core.close()
     assert found[0] == found[1], found
+
+
+def weights_arrive_as_they_are_stored(files: ModelFiles, _folder: Path) -> None:
+    """Streamed to the card by several threads, every tensor is the one that the CPU reads."""
+    card, host = (load_decoder(files, device=torch.device(where), dtype=torch.bfloat16) for where in ("cuda", "cpu"))
+    for own, other in zip(_tensors(card), _tensors(host), strict=True):
+        assert torch.equal(own.cpu(), other)
+
+
+def _tensors(decoder: Decoder) -> list[torch.Tensor]:
+    parts = [decoder.parameters, *decoder.parameters.layers]
+    values = [getattr(part, field.name) for part in parts for field in fields(part)]
+    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def pages_move_bit_for_bit(_files: ModelFiles, _folder: Path) -> None:
@@ -164,7 +179,11 @@ def tiers_bring_pages_back(files: ModelFiles, kv_dtype: str, folder: Path) -> No
     second.close()
 
 
-ONCE: Sequence[Callable[[ModelFiles, Path], None]] = (float32_is_the_cpus, pages_move_bit_for_bit)
+ONCE: Sequence[Callable[[ModelFiles, Path], None]] = (
+    float32_is_the_cpus,
+    weights_arrive_as_they_are_stored,
+    pages_move_bit_for_bit,
+)
 BY_FORMAT: Sequence[Callable[[ModelFiles, str, Path], None]] = (
     whole_and_repeatable,
     the_same_in_a_crowd,

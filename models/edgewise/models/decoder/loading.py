@@ -77,13 +77,20 @@ def fill_decoder(
     parameters = allocate(own, dtype, device, adds_output_biases=parallel.rank == 0)
     wanted = list(targets(own, parameters, names, parallel))
     total, done = sum(target.out.nbytes for target in wanted), 0
-    for target in wanted:
-        for nbytes in fill_target(target, reader):
-            done += nbytes
-            if progress is not None:
-                progress(done / total)
+    for nbytes in _fill(wanted, reader, device):
+        done += nbytes
+        if progress is not None:
+            progress(done / total)
     check_tied(own, reader, files, names, dtype)
     return Decoder(own, parameters, load_rope_tables(own, reader, device), parallel)
+
+
+def _fill(wanted: Sequence[Target], reader: WeightReader, device: torch.device) -> Iterator[int]:
+    if device.type != "cuda":
+        return (nbytes for target in wanted for nbytes in fill_target(target, reader))
+    from edgewise.models.decoder.streaming import stream_targets
+
+    return stream_targets(wanted, reader, device)
 
 
 def check_tensors(

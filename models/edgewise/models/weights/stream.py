@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import torch
 
@@ -10,6 +12,8 @@ from edgewise.models.weights.dequant import CODECS
 from edgewise.models.weights.file import RangeFile
 from edgewise.models.weights.reader import TensorInfo
 
+# Types whose bytes are a tensor's own on little-endian machines.
+_AS_STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 PIECE_ELEMENTS = 1 << 18  # 1 MiB of float32; with raw bytes and intermediates under 4 MiB of scratch
 
 
@@ -33,6 +37,9 @@ def decode_rows(file: RangeFile, info: TensorInfo, offset: int, out: torch.Tenso
     row_elements = out[0].numel() if out.ndim and out.shape[0] else 1
     position = offset + first_row * row_elements // codec.block * codec.block_bytes
     flat = out.view(-1)
+    if _AS_STORED.get(info.type) == out.dtype and sys.byteorder == "little":
+        file.read_into(position, flat.view(torch.uint8).numpy().data)
+        return
     raw = np.empty(min(PIECE_ELEMENTS, max(flat.numel(), codec.block)) // codec.block * codec.block_bytes, np.uint8)
     for start in range(0, flat.numel(), PIECE_ELEMENTS):
         target = flat[start : start + PIECE_ELEMENTS]
