@@ -67,7 +67,8 @@ class StageReceipt:
 class GenerateReceipt(StageReceipt):
     """`cached_tokens` counts each prompt once; `restored_tokens` are those of them that came back from host memory or disk,
     or, `handed_tokens`, from another appliance, in `handed_bytes`. `handed_form` is "exact", or "int4" where pages were rounded
-    on their way, so that exact ones may give another answer; None without such pages."""
+    on their way, so that exact ones may give another answer; None without such pages. `accepted_tokens` are those of
+    `proposed_tokens`, guessed and checked, that were right."""
 
     prefill_ms: float | None
     decode_ms: float | None
@@ -78,6 +79,8 @@ class GenerateReceipt(StageReceipt):
     handed_tokens: int | None
     handed_bytes: int | None = None
     handed_form: str | None = None
+    proposed_tokens: int | None = None
+    accepted_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +250,8 @@ def generate_receipt(
         handed_tokens=sum(one.handed_tokens for one in known) if known else None,
         handed_bytes=sum(one.handed_bytes for one in known) if known else None,
         handed_form="+".join(sorted({one.handed_form for one in known if one.handed_form})) or None,
+        proposed_tokens=sum(one.proposed_tokens for one in known) if known else None,
+        accepted_tokens=sum(one.accepted_tokens for one in known) if known else None,
     )
 
 
