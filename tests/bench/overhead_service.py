@@ -35,7 +35,7 @@ def make_engine(config: EngineConfig, on_event: Callable[[EngineEvent], None]) -
 
 def main() -> None:
     arguments, report = sys.argv[sys.argv.index("serve") :], os.environ.get(REPORT)
-    setattr(service, "make_engine", make_engine)
+    vars(service)["make_engine"] = make_engine
     parts = Parts()
     if report is not None:
         parts.wrap(Channel, "_read", "frames, decoding")

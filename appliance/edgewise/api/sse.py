@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from edgewise.api.context import context_of
 from edgewise.api.responses import dumps
 from edgewise.core.errors import Cancelled
-from edgewise.core.patience import within
+from edgewise.core.patience import Alarm
 
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -99,13 +99,36 @@ class EventStream(Response):
         except Cancelled as error:
             context_of(scope).error = error.code
 
-    def _given_up(self) -> Cancelled:
-        return Cancelled(f"The client took nothing for {self._send_timeout_s:g} s.")
-
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with contextlib.aclosing(self._events) as events:
+        async with contextlib.aclosing(self._events) as events, _Taken(self._send_timeout_s) as taken:
             async for event in events:
-                body = send({"type": "http.response.body", "body": event, "more_body": True})
-                await within(body, self._send_timeout_s, self._given_up)
+                taken.alarm.begin()
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+                taken.alarm.end()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Taken:
+    """Ends the task inside it with `Cancelled` when one of its sends, told to `alarm`, takes too long.
+
+    One alarm for all of them, since nearly every send is over at once (`core.patience.within` would make a timer for each).
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.alarm = Alarm(seconds, self._give_up)
+        self._given_up = False
+
+    async def __aenter__(self) -> _Taken:
+        self._task = asyncio.current_task()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.alarm.close()
+        if self._given_up and isinstance(error, asyncio.CancelledError):
+            raise Cancelled(f"The client took nothing for {self.alarm.seconds:g} s.") from None
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        if self._task is not None:
+            self._task.cancel()

@@ -7,11 +7,14 @@ from typing import Any, Protocol
 
 from edgewise.api.errors import error_body
 from edgewise.api.parse import AnswerForm
+from edgewise.api.responses import dumps
 from edgewise.api.shapes import Gathered, Shape, usage_object
 from edgewise.api.sse import DONE, KEEP_ALIVE, sse
 from edgewise.core.errors import EdgewiseError
 from edgewise.pipeline.run import Run
 from edgewise.pipeline.text import TextChunk
+
+_NO_CHOICES = b'"choices":[]'  # in JSON this cannot be part of a text, where quotes are escaped
 
 
 class Writer(Protocol):
@@ -56,17 +59,23 @@ class ChoicesWriter:
         self._form = form
         self._answers = [Gathered() for _ in range(len(run.prompts) * run.task.n)]
         self._usage: dict[str, Any] = {"usage": None} if form.include_usage else {}
+        before, empty, after = dumps(shape.envelope([], chunk=True) | self._usage).partition(_NO_CHOICES)
+        # What an event has before and after its one choice: all else in it is the same in every event.
+        self._before, self._after = b"data: " + before + empty[:-1], empty[-1:] + after + b"\n\n"
 
     def opening(self) -> Iterable[bytes]:
         for choice in self._shape.opening():
-            yield sse(self._shape.envelope([choice], chunk=True) | self._usage)
+            yield self._event(choice)
 
     def piece(self, chunk: TextChunk) -> Iterable[bytes]:
         for choice in self._shape.deltas(chunk):
-            event = self._shape.envelope([choice], chunk=True) | self._usage
             if self._run.done and choice["finish_reason"] is not None and not self._form.include_usage:
-                event["edgewise"] = self._run.receipt().to_dict()
-            yield sse(event)
+                yield sse(self._shape.envelope([choice], chunk=True) | {"edgewise": self._run.receipt().to_dict()})
+            else:
+                yield self._event(choice)
+
+    def _event(self, choice: dict[str, Any]) -> bytes:
+        return self._before + dumps(choice) + self._after
 
     def gather(self, chunk: TextChunk) -> None:
         self._answers[chunk.sequence].add(chunk)

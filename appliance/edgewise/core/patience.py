@@ -34,6 +34,48 @@ async def within(work: Awaitable[Result], seconds: float, late: Callable[[], Exc
         timer.cancel()
 
 
+class Alarm:
+    """Calls `ring` when one of many waits, of which one is under way at a time, has lasted too long.
+
+    Waits that end soon cost no timer each: there is one, which looks when the oldest wait that it knows of would be too long, and
+    is set anew for the wait that is under way then.
+    """
+
+    def __init__(self, seconds: float, ring: Callable[[], object]) -> None:
+        self.seconds = seconds
+        self._ring = ring
+        self._loop = asyncio.get_running_loop()
+        self._due: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """A wait begins."""
+        self._due = self._loop.time() + self.seconds
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._due, self._look)
+
+    def end(self) -> None:
+        """The wait has ended."""
+        self._due = None
+
+    def close(self) -> None:
+        """There will be no more waits."""
+        self._due = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._due is None:
+            return
+        if self._loop.time() < self._due:
+            self._timer = self._loop.call_at(self._due, self._look)
+            return
+        self._due = None
+        self._ring()
+
+
 async def end_task(task: asyncio.Task[Any] | None) -> None:
     """Cancel a task and wait until it has ended, however it does; without one there is nothing to do."""
     if task is not None:

@@ -120,6 +120,10 @@ def _without_first(chunk: TokenChunk, count: int) -> TokenChunk:
 def _relabel(entry: Entry, chunk: TokenChunk, now: float) -> TokenChunk:
     """The engine's chunk under the caller's request id; after a restart with times that span all lives."""
     stats = chunk.stats
+    if stats is None and chunk.finish is None and chunk.sound is None:  # nearly every chunk: `replace` costs more
+        return TokenChunk(
+            request_id=entry.request.id, offset=chunk.offset, tokens=chunk.tokens, logprobs=chunk.logprobs
+        )
     if (stats is None and chunk.finish is not None) or (stats is not None and entry.restarts):
         whole = _stats(entry, now)
         stats = whole if stats is None else replace(

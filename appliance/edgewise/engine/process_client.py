@@ -370,6 +370,10 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
 
     def engine_message(self, message: ToService) -> None:
         now = time.monotonic()
+        news = self._chunks_of(message)  # first: nearly every message is one of these
+        if news is not None:
+            self._do(self._requests.chunks(*news, now))
+            return
         match message:
             case Accepted(epoch=epoch, id=key):
                 self._do(self._requests.accepted(epoch, key))
@@ -384,8 +388,6 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
             case Notice(kind=kind, message=text):
                 epoch = 0 if self._supervisor is None else self._supervisor.epoch
                 self.engine_event(EngineEvent(kind="notice", epoch=epoch, message=text, code=kind))
-            case _ if (news := self._chunks_of(message)) is not None:
-                self._do(self._requests.chunks(*news, now))
             case _:
                 self._log.error("engine_message_unexpected", kind=type(message).__name__)
 
@@ -407,6 +409,8 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
     def _do(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
+                case Deliver(key, chunk):
+                    self._deliver(key, chunk)
                 case Send(message):
                     if self._supervisor is not None:
                         self._supervisor.send(message)
@@ -415,8 +419,6 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
                 case Refuse(key, error):
                     self._answer(key, error)
                     self._open.pop(key, None)
-                case Deliver(key, chunk):
-                    self._deliver(key, chunk)
         self._settle()
 
     def _answer(self, key: str, error: EdgewiseError | None) -> None:
@@ -446,11 +448,13 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
 
     def _settle(self) -> None:
         """Keep the two flags in step with the book."""
-        for flag, up in ((self._idle, not len(self._requests)), (self._busy, bool(len(self._requests)))):
-            if up:
-                flag.set()
-            else:
-                flag.clear()
+        busy = len(self._requests) > 0
+        if busy and not self._busy.is_set():
+            self._busy.set()
+            self._idle.clear()
+        elif not busy and not self._idle.is_set():
+            self._busy.clear()
+            self._idle.set()
 
     async def _tick(self) -> None:
         """Deadlines and held requests; sleeps while nothing is open."""

@@ -132,6 +132,8 @@ class FrameParser:
         Raises:
             ProtocolError: Wrong magic, version, kind or length, or descriptors without a frame that names them.
         """
+        if not (self._buffer or descriptors) and _is_one(data):
+            return [data[HEADER.size :]]
         self._buffer += data
         self._descriptors.extend(descriptors)
         payloads: list[bytes | Parts] = []
@@ -166,6 +168,14 @@ class FrameParser:
             raise ProtocolError("A frame on the engine socket lacks its shared memory.")
         del self._buffer[: HEADER.size]
         return unseal(self._descriptors.popleft(), length)
+
+
+def _is_one(data: bytes) -> bool:
+    """Whether these bytes are one whole frame with its payload inline, as nearly all are."""
+    if len(data) < HEADER.size:
+        return False
+    magic, version, kind, length = HEADER.unpack_from(data)
+    return (magic, version, kind) == (MAGIC, VERSION, INLINE) and length == len(data) - HEADER.size <= MAX_INLINE
 
 
 def _check_header(magic: bytes, version: int, kind: int, length: int) -> None:
@@ -220,6 +230,8 @@ class FrameReader(Generic[MessageT]):
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    if not ancillary:
+        return []
     descriptors = array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -265,10 +277,12 @@ class FrameWriter:
     def _send(self) -> bool:
         """Push the pending frame; False if the socket is full before its end."""
         while self._pending:
-            rights = [] if self._descriptor is None else [self._descriptor]
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", rights))] if rights else []
             try:
-                sent = self._sock.sendmsg([self._pending], ancillary)
+                if self._descriptor is None:
+                    sent = self._sock.send(self._pending)
+                else:
+                    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [self._descriptor]))
+                    sent = self._sock.sendmsg([self._pending], [rights])
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError as error:

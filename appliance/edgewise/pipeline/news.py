@@ -7,6 +7,7 @@ from collections import deque
 from typing import Generic, TypeVar
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.patience import Alarm
 
 ItemT = TypeVar("ItemT")
 
@@ -17,6 +18,7 @@ class News(Generic[ItemT]):
     def __init__(self) -> None:
         self._items: deque[ItemT | EdgewiseError] = deque()
         self._waiter: asyncio.Future[None] | None = None
+        self._alarm: Alarm | None = None
 
     def __len__(self) -> int:
         return len(self._items)
@@ -29,6 +31,12 @@ class News(Generic[ItemT]):
         """End the reader's wait, though nothing has come."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        if self._alarm is not None:
+            self._alarm.close()
+            self._alarm = None
 
     async def next(self, timeout_s: float | None = None) -> ItemT | None:
         """The oldest item; None where none came within `timeout_s`, or before the reader was roused."""
@@ -43,12 +51,20 @@ class News(Generic[ItemT]):
 
     async def _arrival(self, timeout_s: float | None) -> None:
         """Not by `asyncio.wait_for`: before Python 3.12 it can lose a cancellation."""
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = None if timeout_s is None else loop.call_later(timeout_s, self.rouse)
+        self._waiter = asyncio.get_running_loop().create_future()
+        alarm = None if timeout_s is None else self._alarm_of(timeout_s)
+        if alarm is not None:
+            alarm.begin()
         try:
             await self._waiter
         finally:
             self._waiter = None
-            if timer is not None:
-                timer.cancel()
+            if alarm is not None:
+                alarm.end()
+
+    def _alarm_of(self, seconds: float) -> Alarm:
+        """The same as for the wait before, which had nearly always the same limit."""
+        if self._alarm is None or self._alarm.seconds != seconds:
+            self.close()
+            self._alarm = Alarm(seconds, self.rouse)
+        return self._alarm

@@ -168,6 +168,7 @@ class RunBase(ABC, Generic[TaskT, PartT, ItemT]):
         await asyncio.gather(*self._pumps, return_exceptions=True)
         for part in self._parts:  # a pump that was cancelled before its first step has not closed its stream
             await part.stream.aclose()
+        self._news.close()
         self._tell_end(self._fault)
         if self._passage is not None:
             await self._passage.end(self._fault)

@@ -130,6 +130,7 @@ class TextAssembler:
         self._told = 0
         self._detokenizer = Detokenizer(tokenizer, None if reading is None else reading.revealed)
         self._scanner = StopScanner(stops)
+        self._plain = reading is None and not stops
         self._held: deque[_Piece] = deque()
         self.count = 0
 
@@ -157,6 +158,8 @@ class TextAssembler:
             logprobs: One per token.
             sound: That came with them; passed on.
         """
+        if self._plain and len(tokens) == 1 and finish is None and sound is None and not self._held:
+            return self._feed_one(tokens[0], logprobs[0] if logprobs else None)
         visible = len(tokens) - (finish == "stop")
         found: list[Found] = []
         consumed = 0
@@ -192,6 +195,14 @@ class TextAssembler:
             stop=None if self._scanner.found is None else self._scanner.pattern,
             sound=sound,
         )
+
+    def _feed_one(self, token: int, logprobs: TokenLogprobs | None) -> TextChunk:
+        """`feed` where it is simplest, as for most tokens: nothing is held, looked for or read."""
+        text = self._push(token, logprobs)
+        self.count += 1
+        shown = () if self._detokenizer.pending else (self._held.popleft().token,)
+        offset, self._told = self._told, self._told + len(text)
+        return TextChunk(sequence=self._sequence, offset=offset, text=text, shown=shown, token_ids=(token,))
 
     def _read(self, text: str) -> list[Found]:
         """Content and pieces of calls; without tools all is content."""

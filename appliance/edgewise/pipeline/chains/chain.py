@@ -117,6 +117,7 @@ class Chain:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for work in [*self._scene.works]:  # of a task that was cancelled again while it closed it
             await work.aclose()
+        self._news.close()
 
     def usage(self) -> Usage:
         """Of all stages together."""
