@@ -7,10 +7,11 @@ import pytest
 from edgewise.core.errors import OutOfMemory
 from edgewise.engine import gate as module
 from edgewise.engine import quality
-from edgewise.engine.gate import Needle, measure_formats
+from edgewise.engine.gate import GateResult, Needle, as_good, measure_formats
 from edgewise.engine.quality import Reader, continues, kv_divergence
 from edgewise.engine.scheduler import Work
 from edgewise.models.files import ModelFiles
+from edgewise.models.gate_record import BOUNDS, PEERS
 
 TOKENS = [(7 * position + position * position) % 500 for position in range(300)]
 
@@ -26,27 +27,57 @@ def test_coarser_formats_diverge_more(tiny_model: ModelFiles) -> None:
     assert 0 < kl["float16"] < kl["int8"] < kl["fp8"]
 
 
-def test_every_format_is_measured_and_judged(tiny_model: ModelFiles) -> None:
-    told: list[tuple[str, float]] = []
-    result = measure_formats(
-        tiny_model, TOKENS, [], context=128, progress=lambda what, share: told.append((what, share))
-    )
+Told = list[tuple[str, float]]
+
+
+@pytest.fixture(scope="module")
+def measured(tiny_model: ModelFiles) -> tuple[GateResult, Told]:
+    """A gate's result, and the progress that it told."""
+    told: Told = []
+    return measure_formats(tiny_model, TOKENS, [], context=128, progress=lambda *it: told.append(it)), told
+
+
+def test_every_format_is_measured_and_judged(measured: tuple[GateResult, Told]) -> None:
+    result, told = measured
     names = [(it.kind, it.name) for it in result.formats]
+    pages = ["int8", "fp8", "bfloat16", "float16"]
     assert names == [
-        ("kv", "int8"),
-        ("kv", "fp8"),
-        ("kv", "bfloat16"),
-        ("kv", "float16"),
+        *(("kv", name) for name in pages),
         ("weights", "bfloat16"),
         ("weights", "float16"),
+        ("peer", "Q8_0"),
+        ("weights", "int8"),
+        *(("both", f"int8/{name}") for name in pages),
+        ("peer", "Q4_0"),
+        ("weights", "int4"),
+        *(("both", f"int4/{name}") for name in pages),
         ("handover", "int4"),
     ]
-    assert all(it.passed == (it.mean_kl <= it.bound) for it in result.formats)
+    plain = [it for it in result.formats if it.bits is None or it.kind == "both"]
+    assert all(it.passed == (it.mean_kl <= it.bound) for it in plain)
     assert [share for _, share in told] == sorted(share for _, share in told)
     assert told[-1] == ("done", 1.0)
-    assert result.formats[0].capacity == pytest.approx(32 / 20)
-    assert result.formats[-2].capacity is None
-    assert result.formats[-1].capacity == pytest.approx(32 / 12)  # 16 codes of 4 bits and two float16
+    found = dict(zip(names, result.formats, strict=True))
+    assert found["kv", "int8"].capacity == found["both", "int4/int8"].capacity == pytest.approx(32 / 20)
+    assert found["weights", "float16"].capacity is None
+    assert found["handover", "int4"].capacity == pytest.approx(32 / 12)  # 16 codes of 4 bits and two float16
+
+
+def test_weights_in_few_bits_are_held_to_llama_cpp(measured: tuple[GateResult, Told]) -> None:
+    found = {(it.kind, it.name): it for it in measured[0].formats}
+    for name, peer in PEERS.items():
+        mine, theirs = found["weights", name], found["peer", peer]
+        assert mine.bound == theirs.mean_kl > 0
+        assert mine.passed == as_good(mine, theirs, 300)
+        assert found["both", f"{name}/int8"].bound == theirs.mean_kl + BOUNDS["kv", "int8"]
+    assert found["weights", "int4"].passed
+    assert found["weights", "int8"].bits == 8.5
+    assert found["weights", "int8"].mean_kl < found["weights", "int4"].mean_kl < found["peer", "Q4_0"].mean_kl
+
+    worse = replace(found["weights", "int4"], mean_kl=found["peer", "Q4_0"].mean_kl * 1.001)
+    rarer = replace(found["weights", "int4"], agreement=found["peer", "Q4_0"].agreement - 0.2)
+    assert not as_good(worse, found["peer", "Q4_0"], 300)
+    assert not as_good(rarer, found["peer", "Q4_0"], 300)
 
 
 def test_a_hand_over_is_judged_by_what_is_read_after_it(tiny_model: ModelFiles) -> None:
@@ -76,13 +107,10 @@ def test_a_needle_that_a_format_loses_fails_it(tiny_model: ModelFiles, monkeypat
     assert result.needles_found == 1
     assert {it.name: it.needles for it in result.formats if it.kind == "kv"}["float16"] == 1
 
-    calls = iter([[True, False]])  # float32 finds one, nothing else does
-
-    def lost(*_: object) -> list[bool]:
-        return next(calls, [False, False])
-
-    monkeypatch.setattr(module, "_needles", lost)
-    assert not any(it.passed for it in measure_formats(tiny_model, TOKENS[:64], needles).formats)
+    calls = iter([True, False])  # float32 finds one, nothing else does
+    monkeypatch.setattr(module, "continues", lambda *_: next(calls, False))
+    formats = measure_formats(tiny_model, TOKENS[:64], needles).formats
+    assert not any(it.passed for it in formats if it.needles is not None)
 
 
 def test_a_model_too_large_for_two_copies_is_refused_before_loading(

@@ -37,7 +37,8 @@ def gate_command(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare KV and weight formats with float32: divergence, agreement, perplexity, hidden facts. `auto` goes by the result."""
+    """Compare KV and weight formats with float32, and 8 and 4 bits with llama.cpp's: divergence, agreement, perplexity, hidden
+    facts. `auto` goes by the result."""
     from edgewise.cli.gate_measure import measure
 
     store = Store(load_settings(config).settings.home / "models")
@@ -48,7 +49,7 @@ def gate_command(
     if as_json:
         print_json({"file": str(path), **asdict(record)})
         return
-    columns = ("FORMAT", "KL", "LARGEST", "SAME TOKEN", "PERPLEXITY", "NEEDLES", "CAPACITY", "BOUND", "")
+    columns = ("FORMAT", "KL", "LARGEST", "SAME TOKEN", "PERPLEXITY", "NEEDLES", "BITS", "CAPACITY", "BOUND", "")
     print_table(columns, [_reference(record), *(_row(it, record) for it in record.formats)])
     say(f"{record.positions} positions read; kept in {path}.")
 
@@ -62,20 +63,21 @@ def _read(path: Path) -> str:
 
 def _reference(record: GateRecord) -> tuple[object, ...]:
     needles = f"{record.needles_found} of {record.needles}"
-    return "float32", "", "", "", f"{record.perplexity:.4f}", needles, "", "", ""
+    return "float32", "", "", "", f"{record.perplexity:.4f}", needles, "32", "", "", ""
 
 
 def _row(it: FormatRecord, record: GateRecord) -> tuple[object, ...]:
     return (
-        f"{it.kind} {it.name}",
+        f"llama.cpp {it.name}" if it.kind == "peer" else f"{it.kind} {it.name}",
         f"{it.mean_kl:.6f}",
         f"{it.max_kl:.4f}",
         f"{it.agreement:.2%}",
         f"{it.perplexity:.4f}",
-        f"{it.needles} of {record.needles}",
+        "" if it.needles is None else f"{it.needles} of {record.needles}",
+        "" if it.bits is None else f"{it.bits:.2f}",
         "" if it.capacity is None else f"{it.capacity:.2f} x bfloat16",
-        it.bound,
-        "ok" if it.passed else "NOT GOOD ENOUGH",
+        "" if it.kind == "peer" else f"{it.bound:.4f}",
+        "" if it.kind == "peer" else "ok" if it.passed else "NOT GOOD ENOUGH",
     )
 
 

@@ -24,6 +24,8 @@ from edgewise.engine.tiers.mover import KVPageMover
 from edgewise.kernels.paging import PAGE_TOKENS
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.memory import kv_bytes_per_token
+from edgewise.models.decoder.model import Decoder
+from edgewise.models.decoder.rounded import RoundedDecoder, RoundedFormat
 from edgewise.models.files import ModelFiles
 
 _ROWS = 128  # positions per step: bounds the logits held at once
@@ -94,6 +96,24 @@ class Reader:
         return Runner(self._network, kv, _CPU), HandedOver(hand_over, mover.page_bytes / rounder.page_bytes)
 
 
+class RoundedReader(Reader):
+    """Likewise with weights and activations in 8 or 4 bits, on float32 arithmetic.
+
+    Attributes:
+        bits: Of a weight, scales counted, the mean over all matrices.
+
+    Raises:
+        ValueError: The model is no decoder.
+    """
+
+    def __init__(self, files: ModelFiles, form: RoundedFormat) -> None:
+        super().__init__(files)
+        if not isinstance(self._network, Decoder):
+            raise ValueError(f"{files.name} is no decoder of text alone: {form} is not defined for it")
+        rounded = RoundedDecoder(self._network, files, form)
+        self._network, self.bits = rounded, rounded.bits
+
+
 def kv_divergence(
     files: ModelFiles,
     tokens: Sequence[int],
@@ -142,7 +162,20 @@ def divergence(
         halfway: Done to the pages of `got` when the first half of a stretch is read, with its length; only positions after it
             count then.
     """
-    tally = _Tally()
+    return divergences(truth, [got], tokens, context=context, halfway=halfway, progress=progress)[0]
+
+
+def divergences(
+    truth: Runner,
+    several: Sequence[Runner],
+    tokens: Sequence[int],
+    *,
+    context: int,
+    halfway: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
+) -> list[Divergence]:
+    """`divergence` of several runners from one, which reads only once; `halfway` is for the pages of all of them."""
+    tallies = [_Tally() for _ in several]
     for first in range(0, len(tokens), context):
         stretch = _sequence(tokens[first : first + context])
         length = len(stretch.tokens)
@@ -154,12 +187,14 @@ def divergence(
             work = [Work(stretch, start, count, sample=True)]
             if halfway is not None and start == half:
                 halfway(half)
-            both = truth.all_logits(work), got.all_logits(work)
-            if start >= half:
-                tally.add(*both, stretch.tokens[start + 1 : start + count + 1])
+            right = truth.all_logits(work)
+            for got, tally in zip(several, tallies, strict=True):
+                logits = got.all_logits(work)
+                if start >= half:
+                    tally.add(right, logits, stretch.tokens[start + 1 : start + count + 1])
             if progress is not None:
                 progress(min(1.0, (first + start + count) / len(tokens)))
-    return tally.report()
+    return [tally.report() for tally in tallies]
 
 
 def continues(

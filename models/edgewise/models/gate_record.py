@@ -18,7 +18,7 @@ _MAX_BYTES = 1 << 20
 
 log = get_logger(__name__)
 
-FormatKind = Literal["kv", "weights", "handover"]
+FormatKind = Literal["kv", "weights", "handover", "peer", "both"]
 
 BOUNDS: Mapping[tuple[str, str], float] = {
     ("kv", "bfloat16"): 0.0015,
@@ -31,20 +31,28 @@ BOUNDS: Mapping[tuple[str, str], float] = {
 }
 """Largest mean Kullback-Leibler divergence in nats with which a format passes: to float32, of a hand-over to bfloat16 pages."""
 
+PEERS: Mapping[str, str] = {"int8": "Q8_0", "int4": "Q4_0"}
+"""Weight formats whose bound is measured: what llama.cpp's format of as many bits diverges on the same weights and text."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatRecord:
     """One format against float32 in everything; a hand-over, whose pages are rounded on their way, against bfloat16 pages.
 
+    Weights in 8 and 4 bits are measured with the activations of their products in 8 bits, as native kernels compute them.
+
     Attributes:
-        kind, name: KV pages or weights in this format, or a prompt's KV pages rounded to it, all else float32.
+        kind, name: KV pages or weights in this format, a prompt's KV pages rounded to it, or a format of llama.cpp ("peer"),
+            all else float32; "both" are weights and KV pages, "int8/fp8".
         mean_kl, max_kl: Kullback-Leibler divergence of the next-token distributions, in nats.
         agreement: Share of positions where both put the same token first.
         perplexity: On the text.
-        needles: How many hidden facts were repeated from the prompt.
+        needles: How many hidden facts were repeated from the prompt; None where that was not tried.
         capacity: Tokens per byte relative to bfloat16 pages; None for weights.
         bound: What `mean_kl` must meet.
-        passed: Whether it did, and no needle was lost that float32 finds.
+        passed: Whether it did, and no needle was lost that float32 finds; of weights with a peer also, whether they agree with
+            float32 as often as it does, within two standard errors.
+        bits: Of a weight, scales counted, the mean over all matrices; None for KV pages.
     """
 
     kind: FormatKind
@@ -53,10 +61,11 @@ class FormatRecord:
     max_kl: float
     agreement: float
     perplexity: float
-    needles: int
+    needles: int | None
     capacity: float | None
     bound: float
     passed: bool
+    bits: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

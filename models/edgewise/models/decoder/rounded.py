@@ -1,6 +1,7 @@
 """A decoder computed in float32 with what weights and activations are in 8 or 4 bits: how a format is judged on any machine.
 
-Integer products of rounded numbers are exact, so what this computes differs from native kernels by the order of float additions alone.
+Integer products of rounded numbers are exact, so what this computes differs from native kernels by the order of float
+additions alone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Rounding matrices to 8 and 4 bits in groups of 32 columns, which GGUF stores as Q8_0 and Q4_1.
 
-Codes are taken against the scale as it is stored, in float16. Of 4 bits a search picks scale and minimum: from several ranges,
-each made better by least squares on its own codes (as `make_qkx2_quants` of ggml does), the one with the least error is kept. With
-`importance`, the mean square of what each column is multiplied with, that error is the one of products: for small models it
-decides most of the quality.
+Codes are taken against the scale as it is stored, in float16. Of 4 bits a search picks scale and minimum: from several
+ranges, each made better by least squares on its own codes (as `make_qkx2_quants` of ggml does), the one with the least error
+is kept. With `importance`, the mean square of what each column is multiplied with, that error is the one of products: for
+small models it decides most of the quality.
 """
 
 from __future__ import annotations
