@@ -92,7 +92,7 @@ def weights_arrive_as_they_are_stored(files: ModelFiles, _folder: Path) -> None:
 
 
 def _tensors(decoder: Decoder) -> list[torch.Tensor]:
-    parts = [decoder.parameters, *decoder.parameters.layers]
+    parts: list[Any] = [decoder.parameters, *decoder.parameters.layers]
     values = [getattr(part, field.name) for part in parts for field in fields(part)]
     return [value for value in values if isinstance(value, torch.Tensor)]
 

@@ -67,7 +67,7 @@ def fit_command(
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16, int8 or fp8.")] = None,
     quantize: Annotated[str | None, typer.Option(help="auto, none, int8 or int4.")] = None,
-    kernels: Annotated[str | None, typer.Option(help="auto, reference or native.")] = None,
+    kernels: Annotated[str | None, typer.Option(help="auto, reference, native or triton.")] = None,
     context: Annotated[int | None, typer.Option(help="Largest prompt + answer wanted.", min=1)] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,

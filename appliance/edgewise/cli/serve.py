@@ -17,7 +17,7 @@ def serve(
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16, int8 or fp8.")] = None,
     quantize: Annotated[str | None, typer.Option(help="auto, none, int8 or int4.")] = None,
-    kernels: Annotated[str | None, typer.Option(help="auto, reference or native.")] = None,
+    kernels: Annotated[str | None, typer.Option(help="auto, reference, native or triton.")] = None,
     config: ConfigFile = None,
 ) -> None:
     """Serve the API until Ctrl-C or SIGTERM; running requests are finished first."""

@@ -36,7 +36,7 @@ class EngineSettings(Section):
     device: str = Field(
         default="auto", min_length=1, description='"auto" takes CUDA if it is usable, else the CPU; or "cpu", "cuda".'
     )
-    kernels: Literal["auto", "reference", "native"] = Field(
+    kernels: Literal["auto", "reference", "native", "triton"] = Field(
         default="auto",
         description='Who computes: "native" is C++ for the CPU, "reference" is PyTorch; "auto" takes native where it can.',
     )

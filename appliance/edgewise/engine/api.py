@@ -28,8 +28,8 @@ class EngineInfo:
         media: Kinds of media that prompts may hold.
         model_context: Positions that the model was made for; `max_context` may be less.
         voices: In which it can speak its answers.
-        kernels: Which kernels compute the model: "reference" or "native".
-        kernels_lacking: What keeps "auto" from the native kernels; empty if nothing.
+        kernels: Which kernels compute the model: "reference", "native" or "triton".
+        kernels_lacking: What keeps "auto" from native kernels, or on a GPU from Triton's; empty if nothing.
     """
 
     model: str

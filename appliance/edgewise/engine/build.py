@@ -13,6 +13,7 @@ import torch
 
 from edgewise.core.errors import ConfigError, OutOfMemory
 from edgewise.core.log import get_logger
+from edgewise.engine.ahead import AheadRunner, Looping
 from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.constraint import Constraints
@@ -51,7 +52,9 @@ from edgewise.kernels.compiled import origin
 from edgewise.kernels.limits import PRODUCT_ROW_MULTIPLE, round_up
 from edgewise.kernels.linear import tiles_invariant
 from edgewise.kernels.native import library
-from edgewise.kernels.paging import PAGE_TOKENS
+from edgewise.kernels.paging import PAGE_TOKENS, KVLayer
+from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.cuda.support import loop_bytes
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.native.formats import Quantize
 from edgewise.models.multimodal.config import MultimodalConfig
@@ -108,6 +111,8 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
     progress("fit", 0.0)
     report = _fit(config, network, numerics, device)
     ledger = _book(report, device)
+    if numerics.kernels == "triton" and isinstance(network, DecoderConfig):
+        ledger.book("graphs", loop_bytes(network, config.max_running, report.max_context))
     dtype: torch.dtype = getattr(torch, numerics.dtype)
     decoder = load_network(
         config.model,
@@ -116,6 +121,7 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         dtype=dtype,
         progress=lambda done: progress("weights", done),
         native=native,
+        triton=numerics.kernels == "triton",
     )
     kv = allocate(network, num_pages=report.num_pages, kv_dtype=numerics.kv_dtype, dtype=numerics.dtype, device=device)
     pacer = Pacer(max_step_tokens=config.max_step_tokens, idle_step_s=config.prefill_step_s)
@@ -146,7 +152,7 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
     senses = _senses(config, network, decoder, ledger, device, dtype)
     speculator = _speculator(config, network, info)
     scheduler = _scheduler(config, report, pacer, tiers, _spill(config, report, host_ledger, mover), senses, speculator)
-    runner = Runner(decoder, kv, device, Constraints(config.vocabulary))
+    runner = _runner(config, report, decoder, kv, device)
     engine = Engine(
         replace(
             info,
@@ -168,6 +174,17 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         recording_tokens=recording_tokens(network),
     )
     return Built(engine, runner, network, decoder, numerics, device, ledger)
+
+
+def _runner(
+    config: EngineConfig, report: FitReport, decoder: LoadedNetwork, kv: list[KVLayer], device: torch.device
+) -> Runner:
+    constraints = Constraints(config.vocabulary)
+    if not isinstance(decoder, Looping):
+        return Runner(decoder, kv, device, constraints)
+    pages = -(-report.max_context // PAGE_TOKENS)
+    loop = decoder.loop(kv, max_rows=config.max_running, max_pages=pages)
+    return AheadRunner(decoder, kv, device, loop, constraints)
 
 
 def _set_threads(threads: int, numerics: Numerics) -> Quantize | None:
@@ -298,6 +315,8 @@ def _speculator(config: EngineConfig, network: NetworkConfig, info: EngineInfo) 
     reason = ""
     if isinstance(network, MultimodalConfig) and network.speaks:
         reason = "the model speaks"
+    elif info.kernels == "triton":
+        reason = "steps are queued ahead on the card"
     elif not info.batch_invariant:
         reason = "on this machine a token's bits depend on what is computed beside it"
     if reason:

@@ -12,7 +12,7 @@ DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 KVDtypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
 SpeculationName = Literal["auto", "off", "lookup"]
 QuantizeName = Literal["auto", "none", "int8", "int4"]
-KernelsName = Literal["auto", "reference", "native"]
+KernelsName = Literal["auto", "reference", "native", "triton"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

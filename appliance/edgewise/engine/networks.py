@@ -17,6 +17,7 @@ from edgewise.engine.runner import Network
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.loading import load_decoder
+from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.native.formats import Quantize
 from edgewise.models.decoder.native.loading import load_native
 from edgewise.models.files import ModelFiles
@@ -86,11 +87,13 @@ def load_network(
     dtype: torch.dtype,
     progress: Callable[[float], None],
     native: Quantize | None = None,
+    triton: bool = False,
 ) -> LoadedNetwork:
     """Load a model of which `network` is the description.
 
     Args:
-        native: How weights are packed for the native kernels; None for the reference kernels.
+        native: How weights are packed for the native kernels; None for other kernels.
+        triton: Whether Triton's kernels compute it.
 
     Raises:
         UnsupportedModel, BadModelFile, StorageError: As `load_decoder`.
@@ -100,7 +103,8 @@ def load_network(
             return load_native(
                 files, dtype=str(dtype).removeprefix("torch."), quantize=native, progress=progress, config=network
             )
-        return load_decoder(files, device=device, dtype=dtype, progress=progress, config=network)
+        decoder = load_decoder(files, device=device, dtype=dtype, progress=progress, config=network)
+        return on_card(decoder) if triton else decoder
     if isinstance(network, MultimodalConfig):
         return load_multimodal(files, network, device=device, dtype=dtype, progress=progress, native=native)
     if isinstance(network, WhisperSizes):
@@ -109,6 +113,13 @@ def load_network(
         files, device=device, dtype=dtype, progress=progress
     )
     return loaded
+
+
+def on_card(decoder: Decoder) -> LoadedNetwork:
+    """A decoder on a CUDA device as Triton's kernels compute it."""
+    from edgewise.models.decoder.cuda.network import CudaDecoder
+
+    return CudaDecoder(decoder)
 
 
 def _long_tail(architecture: str) -> Any:

@@ -20,8 +20,9 @@ _ISA_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve2", "sve", "bf16
 
 _FP8_CAPABILITY = (8, 9)  # Ada and Hopper; earlier ones have no instructions for e4m3
 
-# Changes when a native kernel's results do: pages on disk and streams of engines before and after must not be mixed.
+# They change when a kernel's results do: pages on disk and streams of engines before and after must not be mixed.
 NATIVE_NUMERICS = 1
+TRITON_NUMERICS = 1
 
 _WIDE_FORMATS = ("bfloat16", "float16")
 
@@ -61,7 +62,7 @@ def resolve(
         cuda: Whether a CUDA device is usable (the caller asks torch).
         capability: The CUDA device's compute capability; None on the CPU or where it does not matter.
         measured_kv: KV formats that passed the model's own gate (`models.gate_record`); None if it has none.
-        kernels: "auto", "reference" or "native".
+        kernels: "auto", "reference", "native" or "triton".
         network: The model; None for one that only the reference kernels compute.
 
     Raises:
@@ -118,6 +119,8 @@ def numeric_class(
     where = f"{numerics.device}-{device_family}" + (f"-t{threads}" if numerics.device == "cpu" else "")
     if numerics.kernels == "native":
         where = f"{numerics.device}-native{NATIVE_NUMERICS}-{native_isa}"
+    elif numerics.kernels == "triton":
+        where += f"-kernels{TRITON_NUMERICS}"
     return f"torch-{torch_version}/{where}/w-{numerics.dtype}-{numerics.quantize}/kv-{kv_format or numerics.kv_dtype}".replace(
         " ", "_"
     )

@@ -9,6 +9,7 @@ from edgewise.core.errors import ConfigError
 from edgewise.engine.config import KernelsName, QuantizeName
 from edgewise.kernels.native.library import why_not as why_no_library
 from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.cuda.support import why_not as why_not_on_card
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.native.formats import FLOAT_FORMATS, Quantize, stored_bits, why_not
 from edgewise.models.multimodal.config import MultimodalConfig
@@ -23,7 +24,7 @@ class WeightChoice:
     kernels, quantize: Definite names.
     dtype: Of states between the products, where the kernels decide it; None leaves it to the settings.
     why: What decided each "auto".
-    lacking: What keeps "auto" from the native kernels; empty if nothing, or if they were not asked for.
+    lacking: What keeps "auto" from native kernels, or on CUDA from Triton's; empty if nothing, or if they were not asked for.
     """
 
     kernels: str
@@ -44,11 +45,23 @@ def choose_weights(
     Raises:
         ConfigError: What was asked for by name cannot be had here or for this model.
     """
-    lacking = None if kernels == "reference" else _lacking(dtype, quantize, device, network)
-    if kernels == "native" and lacking is not None:
-        raise ConfigError(f"'engine.kernels' is native, but {lacking}. Use auto or reference.", param="engine.kernels")
+    fast = "triton" if device == "cuda" else "native"
+    if kernels == "reference":
+        lacking = None
+    elif kernels not in ("auto", fast):
+        lacking = f"those kernels do not compute on '{device}'"
+    elif fast == "triton":
+        lacking = _lacking_on_card(dtype, network)
+    else:
+        lacking = _lacking(dtype, quantize, network)
+    if kernels in ("native", "triton") and lacking is not None:
+        raise ConfigError(
+            f"'engine.kernels' is {kernels}, but {lacking}. Use auto or reference.", param="engine.kernels"
+        )
     if kernels == "reference" or lacking is not None:
         return _reference(quantize, lacking)
+    if fast == "triton":
+        return _triton(kernels, quantize)
     assert network is not None
     return _native(kernels, quantize, dtype, network)
 
@@ -60,11 +73,16 @@ def decoder_of(network: NetworkConfig | None) -> DecoderConfig | None:
     return network if isinstance(network, DecoderConfig) else None
 
 
-def _lacking(dtype: str, quantize: str, device: str, network: NetworkConfig | None) -> str | None:
+def _lacking_on_card(dtype: str, network: NetworkConfig | None) -> str | None:
+    """Why Triton's kernels cannot compute this, as part of a sentence."""
+    if not isinstance(network, DecoderConfig):
+        return "this kind of model runs on the reference kernels"
+    return why_not_on_card(network, dtype)
+
+
+def _lacking(dtype: str, quantize: str, network: NetworkConfig | None) -> str | None:
     """Why the native kernels cannot compute this, as part of a sentence."""
     decoder = decoder_of(network)
-    if device != "cpu":
-        return "the native kernels compute on a CPU"
     if decoder is None or (isinstance(network, MultimodalConfig) and network.speaks):
         return "this kind of model runs on the reference kernels"
     lacks = why_not(decoder) or why_no_library()
@@ -88,6 +106,18 @@ def _reference(quantize: str, lacking: str | None) -> WeightChoice:
     if quantize == "auto":
         why = (*why, "quantize none: the reference kernels compute with unquantized weights")
     return WeightChoice("reference", "none", None, why, lacking or "")
+
+
+def _triton(kernels: str, quantize: str) -> WeightChoice:
+    if quantize not in ("auto", "none"):
+        raise ConfigError(
+            f"'quantize' is {quantize}, but Triton's kernels multiply bfloat16 weights in this version: use auto or none.",
+            param="quantize",
+        )
+    why = ("kernels triton: the fastest on CUDA",) if kernels == "auto" else ()
+    if quantize == "auto":
+        why = (*why, "quantize none: Triton's kernels multiply bfloat16 weights")
+    return WeightChoice("triton", "none", "bfloat16", why)
 
 
 def _native(kernels: str, quantize: str, dtype: str, network: NetworkConfig) -> WeightChoice:

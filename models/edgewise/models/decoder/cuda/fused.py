@@ -1,0 +1,134 @@
+"""A step by the kernels of `kernels.triton`: five launches a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from edgewise.kernels.limits import PAGE_TOKENS
+from edgewise.kernels.paging import KVLayer
+from edgewise.kernels.rope import RopeTable
+from edgewise.kernels.rope_parameters import RopeParameters
+from edgewise.kernels.softcap import softcap
+from edgewise.kernels.triton import sampling
+from edgewise.kernels.triton.decode_attention import Workspace, decode_attention, splits
+from edgewise.kernels.triton.decode_product import Residual, Weight, add, embed, gated, project
+from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.parameters import DecoderParameters
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """The matrices of a layer, as decoding reads them."""
+
+    qkv: Weight
+    output: Weight
+    gate_up: Weight
+    down: Weight
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """All matrices of a decoder, as decoding reads them."""
+
+    layers: tuple[LayerWeights, ...]
+    head: Weight
+
+
+def float_weights(parameters: DecoderParameters) -> Weights:
+    """The decoder's own tensors, not copied."""
+    layers = tuple(
+        LayerWeights(
+            qkv=Weight(layer.qkv, bias=layer.qkv_bias),
+            output=Weight(layer.output, bias=layer.output_bias),
+            gate_up=Weight(layer.gate_up, bias=layer.gate_up_bias),
+            down=Weight(layer.down, bias=layer.down_bias),
+        )
+        for layer in parameters.layers
+    )
+    return Weights(layers, Weight(parameters.head))
+
+
+class FusedStep:
+    """`DecodeStep` on CUDA, of a decoder that `network.why_not` has nothing against.
+
+    Args:
+        config, parameters, ropes: Of the loaded decoder, for embedding, norms and angles.
+        weights: Its matrices.
+        kv: The pages.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        parameters: DecoderParameters,
+        ropes: Mapping[RopeParameters, RopeTable],
+        weights: Weights,
+        kv: Sequence[KVLayer],
+    ) -> None:
+        self._config = config
+        self._parameters = parameters
+        self._weights = weights
+        self._kv = kv
+        self._tables = [ropes[rope] if (rope := config.rope_of(i)) else None for i in range(config.num_layers)]
+        self._scale = torch.tensor(config.embedding_scale, dtype=parameters.embedding.dtype).item()
+
+    def __repr__(self) -> str:
+        return f"FusedStep({self._config.architecture}, {self._config.num_layers} layers)"
+
+    def logits(
+        self, tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, table: torch.Tensor
+    ) -> torch.Tensor:
+        config, layers, eps = self._config, self._parameters.layers, self._config.rms_eps
+        embedding, rows = self._parameters.embedding, tokens.shape[0]
+        heads, size = config.num_heads, config.head_dim
+
+        def empty(columns: int, dtype: torch.dtype = embedding.dtype) -> torch.Tensor:
+            return torch.empty((rows, columns), dtype=dtype, device=tokens.device)
+
+        qkv, mixed = empty((heads + 2 * config.num_kv_heads) * size), empty(heads * size)
+        active, logits = empty(config.ffn_size), empty(config.vocab_size, torch.float32)
+        max_context = table.shape[1] * PAGE_TOKENS
+        workspace = Workspace.empty(rows, heads, size, splits(max_context), tokens.device)
+        residual = Residual.empty(rows, config.hidden_size, embedding.dtype, tokens.device)
+        norms = [layer.attention_norm for layer in layers] + [self._parameters.norm]
+        embed(tokens, embedding, norms[0], residual, self._scale)
+        for index, (layer, weights) in enumerate(zip(layers, self._weights.layers, strict=True)):
+            angles = self._tables[index]
+            project(residual, weights.qkv, eps, qkv)
+            decode_attention(
+                qkv,
+                self._kv[index],
+                positions,
+                slots,
+                table,
+                None if angles is None else angles.cos,
+                None if angles is None else angles.sin,
+                mixed,
+                workspace,
+                heads=heads,
+                scale=config.attention_scale,
+                window=config.windows[index],
+                softcap=config.attention_softcap,
+                qk_norm=layer.qk_norm,
+                eps=eps,
+                max_context=max_context,
+            )
+            add(mixed, weights.output, residual, layer.ffn_norm)
+            gated(residual, weights.gate_up, eps, active, config.activation)
+            add(active, weights.down, residual, norms[index + 1])
+        project(residual, self._weights.head, eps, logits)
+        return logits if config.logit_softcap is None else softcap(logits, config.logit_softcap)
+
+    def draw(
+        self,
+        logits: torch.Tensor,
+        temperature: torch.Tensor,
+        min_p: torch.Tensor,
+        seeds: torch.Tensor,
+        places: torch.Tensor,
+        out: torch.Tensor,
+    ) -> None:
+        sampling.draw(logits, temperature, min_p, seeds, places, out)

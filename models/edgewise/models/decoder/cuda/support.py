@@ -1,0 +1,40 @@
+"""Which models the CUDA kernels compute, and what their loop needs. Imports neither torch nor Triton."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from edgewise.kernels.limits import PAGE_TOKENS, round_up
+from edgewise.models.decoder.config import DecoderConfig
+
+_FLOAT_BYTES = 4
+_SPLIT_TOKENS = 256  # keys of one partial result of attention (`kernels.triton.decode_attention`)
+_GRAPH_BYTES = 64 << 20  # what the driver keeps for the graphs of all buckets
+_GRAIN = 16  # hidden and inner sizes are multiples of this
+
+
+def why_not(config: DecoderConfig, dtype: str) -> str | None:
+    """Why a model is left to the reference's operations on CUDA, as part of a sentence; None where the kernels compute it."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if config.experts is not None:
+        return "its feed-forward blocks consist of experts"
+    if config.post_norms:
+        return "it normalises what its blocks compute"
+    if dtype not in ("auto", "bfloat16"):
+        return f"'dtype' is {dtype}, and the kernels multiply bfloat16"
+    if config.hidden_size % _GRAIN or config.ffn_size % _GRAIN:
+        return f"its sizes {config.hidden_size} and {config.ffn_size} are no multiples of {_GRAIN}"
+    return None
+
+
+def loop_bytes(config: DecoderConfig, max_rows: int, max_context: int) -> int:
+    """Upper bound of what a `DecodeLoop` keeps on the card: activations and logits of the largest step, partial results of
+    attention, page tables, and the graphs themselves."""
+    rows = round_up(max_rows, 32)
+    heads = config.num_heads * config.head_dim
+    queries = heads + 2 * config.num_kv_heads * config.head_dim
+    activations = 3 * config.hidden_size + queries + heads + config.ffn_size + 2 * config.vocab_size
+    parts = -(-max_context // _SPLIT_TOKENS) * (heads + 2 * config.num_heads)
+    tables = -(-max_context // PAGE_TOKENS)
+    return rows * (activations + parts + tables) * _FLOAT_BYTES + _GRAPH_BYTES

@@ -1,0 +1,78 @@
+"""Which kernels "auto" takes on a GPU, and that others are refused with the reason."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import pytest
+
+from edgewise.core.errors import ConfigError
+from edgewise.engine.numerics import numeric_class, resolve
+from edgewise.engine.weight_choice import WeightChoice, choose_weights
+from edgewise.models.decoder.config import DecoderConfig, read_config
+from edgewise.models.decoder.experts import Experts
+from edgewise.models.files import ModelFiles
+
+
+@pytest.fixture
+def network(tiny_model: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> DecoderConfig:
+    """A model on a machine where Triton is installed."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: find("json" if name == "triton" else name))
+    return read_config(tiny_model)
+
+
+def choose(network: DecoderConfig, **changes: str) -> WeightChoice:
+    asked = {"kernels": "auto", "quantize": "auto", "dtype": "auto", "device": "cuda", **changes}
+    return choose_weights(network=network, **asked)
+
+
+def test_a_gpu_takes_tritons_kernels(network: DecoderConfig) -> None:
+    chosen = choose(network)
+    assert (chosen.kernels, chosen.quantize, chosen.dtype, chosen.lacking) == ("triton", "none", "bfloat16", "")
+    assert chosen.why[0] == "kernels triton: the fastest on CUDA"
+    assert choose(network, kernels="triton").kernels == "triton"
+    assert choose(network, kernels="reference").kernels == "reference"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"experts": Experts(count=4, per_token=2, ffn_size=64, normalised=True, layers=(True, True))}, "experts"),
+        ({"post_norms": True}, "normalises what its blocks compute"),
+        ({"ffn_size": 24}, "no multiples of 16"),
+    ],
+)
+def test_what_the_kernels_lack_is_left_to_the_reference_by_name(
+    network: DecoderConfig, changes: dict[str, object], reason: str
+) -> None:
+    lacking = replace(network, **changes)  # type: ignore[arg-type]
+    chosen = choose(lacking)
+    assert chosen.kernels == "reference"
+    assert reason in chosen.lacking
+    with pytest.raises(ConfigError, match=reason):
+        choose(lacking, kernels="triton")
+
+
+def test_kernels_of_another_device_are_refused(network: DecoderConfig) -> None:
+    with pytest.raises(ConfigError, match="native, but those kernels do not compute on 'cuda'"):
+        choose(network, kernels="native")
+    with pytest.raises(ConfigError, match="triton, but those kernels do not compute on 'cpu'"):
+        choose(network, kernels="triton", device="cpu")
+    assert "float32" in choose(network, dtype="float32").lacking
+
+
+def test_without_triton_the_reference_serves(tiny_model: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert choose(read_config(tiny_model)).lacking == "Triton is not installed"
+
+
+def test_the_numeric_class_names_the_kernels(network: DecoderConfig) -> None:
+    names = set()
+    for kernels in ("triton", "reference"):
+        numerics = resolve(
+            device="cuda", dtype="auto", kv_dtype="int8", quantize="auto", cuda=True, kernels=kernels, network=network
+        )
+        names.add(numeric_class(numerics, torch_version="2.11.0", device_family="sm_90", threads=4))
+    assert len(names) == 2
