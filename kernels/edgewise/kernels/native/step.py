@@ -12,19 +12,13 @@ import torch
 
 from edgewise.kernels.native.library import library
 from edgewise.kernels.native.packed import PackedMatrix
+from edgewise.kernels.native.pages import Pages, pages
 from edgewise.kernels.paging import AttentionMeta, KVLayer
 from edgewise.kernels.rope import RopeTable
 
 _Pointer = ctypes.c_void_p
 _Int = ctypes.c_int32
 _Float = ctypes.c_float
-_KV_FORMATS = {
-    torch.float32: 0,
-    torch.bfloat16: 1,
-    torch.float16: 2,
-    torch.int8: 3,
-    torch.float8_e4m3fn: 4,
-}
 _FAULTS = {
     -1: "there is no memory for the step's activations",
     1: "a token lies outside the vocabulary",
@@ -63,13 +57,6 @@ class _Shape(ctypes.Structure):
             for name in ("eps", "attention_scale", "attention_softcap", "logit_softcap", "embedding_scale")
         ),
         ("gelu", _Int),
-    )
-
-
-class _Pages(ctypes.Structure):
-    _fields_ = (
-        *((name, _Pointer) for name in ("k", "v", "k_scale", "v_scale")),
-        *((name, _Int) for name in ("kv_heads", "head_dim", "format")),
     )
 
 
@@ -241,7 +228,7 @@ class DecoderStep:
     def _pages_of(self, kv: Sequence[KVLayer]) -> Any:
         """Built once for a cache: its tensors do not move."""
         if self._pages is None or self._pages[0] is not kv:
-            self._pages = (kv, (_Pages * len(kv))(*map(_kv_pages, kv)))
+            self._pages = (kv, (Pages * len(kv))(*map(pages, kv)))
         return self._pages[1]
 
 
@@ -286,18 +273,6 @@ def _layer(layer: StepLayer) -> _Layer:
         _matrix(layer.down, layer.down_bias),
         -1 if layer.rope is None else layer.rope,
         layer.window or 0,
-    )
-
-
-def _kv_pages(layer: KVLayer) -> _Pages:
-    return _Pages(
-        layer.k.data_ptr(),
-        layer.v.data_ptr(),
-        _pointer(layer.k_scale),
-        _pointer(layer.v_scale),
-        layer.k.shape[1],
-        layer.k.shape[3],
-        _KV_FORMATS[layer.k.dtype],
     )
 
 
