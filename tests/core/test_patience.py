@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
-from edgewise.core.patience import within
+from edgewise.core.patience import Alarm, within
 
 
 class TooLate(Exception):
@@ -45,3 +46,48 @@ async def test_an_error_of_the_work_passes_through() -> None:
 
     with pytest.raises(TimeoutError, match="its own"):
         await within(work(), 60.0, TooLate)
+
+
+class KnownLoop:
+    """A loop double whose time is set by hand; it keeps the one timer that an alarm may have."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timer: tuple[float, Callable[[], object]] | None = None
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, look: Callable[[], object]) -> KnownLoop:
+        assert self.timer is None
+        self.timer = when, look
+        return self
+
+    def cancel(self) -> None:
+        self.timer = None
+
+    def go(self, now: float) -> None:
+        """Let time pass; a timer that is due is called."""
+        self.now = now
+        if self.timer is not None and self.timer[0] <= now:
+            (_, look), self.timer = self.timer, None
+            look()
+
+
+async def test_an_alarm_rings_for_the_wait_that_is_too_long_and_has_one_timer_for_many_short_ones() -> None:
+    rung: list[float] = []
+    loop = KnownLoop()
+    alarm = Alarm(5.0, lambda: rung.append(loop.now))
+    alarm._loop = loop  # type: ignore[assignment]
+    for second in range(20):  # waits of a second each
+        alarm.begin()
+        loop.go(float(second + 1))
+        alarm.end()
+    assert not rung
+    alarm.begin()
+    for second in range(20, 30):
+        loop.go(float(second))
+    assert rung == [25.0]
+    alarm.begin()
+    alarm.close()
+    assert loop.timer is None

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgewise.kernels.sample import RowControls, sample
+from edgewise.kernels.sample import RowControls, greedy, sample
 
 VOCAB = 97
 
@@ -205,3 +205,15 @@ def test_every_value_that_a_request_may_have_draws_a_token(
         uniform=uniform,
     )
     assert 0 <= sample(logits_of(seed) * 20, [control])[0].token < VOCAB
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 1000), rows=st.integers(1, 5), spoiled=st.sampled_from([None, math.nan, math.inf]))
+def test_greedy_rows_are_drawn_as_one_by_one(seed: int, rows: int, spoiled: float | None) -> None:
+    logits = logits_of(seed, rows).round()  # so that some are equal
+    if spoiled is not None:
+        logits[0, seed % VOCAB] = spoiled
+    assert greedy(logits) == sample(logits, [RowControls()] * rows)
+    assert [one.token for one in greedy(logits)][1:] == [
+        min((-v, i) for i, v in enumerate(row.tolist()))[1] for row in logits[1:]
+    ]

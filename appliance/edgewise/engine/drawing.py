@@ -20,7 +20,7 @@ from edgewise.engine.constraint import Permitted
 from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence
 from edgewise.kernels.philox import uniform
-from edgewise.kernels.sample import Draw, RowControls, sample
+from edgewise.kernels.sample import Draw, RowControls, greedy, sample
 
 Mask = Future[Permitted] | None
 
@@ -42,6 +42,8 @@ def draw(
     Returns:
         Of each item its draws in order, 1 to 1 + guesses. All but the last are the guesses; a token that ends the answer is last.
     """
+    if all(_is_simple(item, mask) for item, mask in zip(work, masks, strict=True)):
+        return [[one] for one in greedy(logits)]
     draws: list[list[Draw]] = [[] for _ in work]
     firsts = [0]
     for item in work:
@@ -59,6 +61,11 @@ def draw(
             draws[place].append(drawing)
         active = [place for place in active if _goes_on(work[place], draws[place])]
     return draws
+
+
+def _is_simple(item: Work, mask: Mask) -> bool:
+    """Whether the largest logit is all that is asked for."""
+    return item.sequence.plain_greedy and mask is None and not item.proposed
 
 
 def _goes_on(item: Work, draws: Seq[Draw]) -> bool:

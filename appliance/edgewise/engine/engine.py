@@ -342,7 +342,8 @@ class Engine:
     # --- observation ------------------------------------------------------------------------------------------------------
 
     def _count(self, **more: int) -> None:
-        self._totals.update(more)
+        for name, count in more.items():
+            self._totals[name] += count
 
     def stats(self) -> EngineStats:
         pages = self._scheduler.pages

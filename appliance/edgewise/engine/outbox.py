@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TypeGuard
 
 from edgewise.engine.encoders.request import EncodeChunk
 from edgewise.engine.messages import (
@@ -122,6 +123,10 @@ class Outbox:
     def put_chunks(self, chunks: Iterable[TokenChunk | DiffuseChunk | EncodeChunk]) -> bool:
         """As `put`, for the chunks of a step."""
         with self._lock:
+            chunks = tuple(chunks)
+            if self._writer.idle and not self._waits() and _is_frame(chunks):
+                self._answers.append(Chunks(epoch=self.epoch, chunks=chunks))  # taken at once: nothing to merge with
+                return self._writer.flush(self._next)
             for chunk in chunks:
                 if isinstance(chunk, TokenChunk):
                     self._chunks.add(chunk)
@@ -144,6 +149,9 @@ class Outbox:
             time.sleep(0.005)
         return True
 
+    def _waits(self) -> bool:
+        return bool(self._answers or self._reports or self._chunks or self._pictures or self._encoded)
+
     def _next(self) -> Message | None:
         if self._answers:
             return self._answers.popleft()
@@ -156,3 +164,11 @@ class Outbox:
         if self._encoded:
             return EncodeChunks(epoch=self.epoch, chunks=(self._encoded.popleft(),))
         return None
+
+
+def _is_frame(chunks: tuple[TokenChunk | DiffuseChunk | EncodeChunk, ...]) -> TypeGuard[tuple[TokenChunk, ...]]:
+    """Whether a step's chunks make one message as they are."""
+    return (
+        all(type(chunk) is TokenChunk and chunk.sound is None for chunk in chunks)
+        and 0 < sum(len(chunk.tokens) for chunk in chunks if isinstance(chunk, TokenChunk)) <= MAX_FRAME_TOKENS
+    )

@@ -53,6 +53,19 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     top_logprobs: int | None = None
 
+    @property
+    def plain_greedy(self) -> bool:
+        """Whether the largest logit is drawn, whatever came before, and nothing is told of the others."""
+        return (
+            self.temperature == 0.0
+            and self.repetition_penalty == 1.0
+            and self.presence_penalty == 0.0
+            and self.frequency_penalty == 0.0
+            and not self.logit_bias
+            and (self.min_tokens == 0 or not self.stop_token_ids)
+            and self.top_logprobs is None
+        )
+
     def validate(self, vocab_size: int) -> None:
         """Raise `InvalidRequest` naming the field and its limits if any value is out of range."""
         checks: tuple[tuple[str, bool, str], ...] = (

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from edgewise.engine.constraint import Constraints, Permitted
+from edgewise.engine.decode_inputs import DecodeInputs, is_plain
 from edgewise.engine.drawing import draw
 from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence
@@ -49,6 +50,7 @@ class Runner:
         self._network = network
         self._kv = kv
         self._device = device
+        self._inputs = DecodeInputs() if device.type == "cpu" else None
 
     @torch.inference_mode()
     def run(self, work: Seq[Work], media: StepMedia | None = None) -> list[list[Draw]]:
@@ -57,6 +59,8 @@ class Runner:
         Args:
             media: The rows of placeholders in `work`; the network then takes media.
         """
+        if media is None and self._inputs is not None and is_plain(work):
+            return self._decode(work)
         sampled = [item for item in work if item.sample]
         masks = [self._mask(item.sequence) for item in sampled]
         hidden = self._forward(work, media)
@@ -72,6 +76,16 @@ class Runner:
         logits = self._network.logits(hidden[torch.tensor(rows, device=self._device)])
         draws = iter(draw(logits, sampled, masks, self._mask))
         return [next(draws) if item.sample else [] for item in work]
+
+    def _decode(self, work: Seq[Work]) -> list[list[Draw]]:
+        """`run` where every item decodes: each hidden state is drawn from."""
+        masks = [self._mask(item.sequence) for item in work]
+        assert self._inputs is not None
+        tokens, meta = self._inputs.of(work)
+        hidden = self._network.forward(tokens, self._kv, meta)
+        if self.observer is not None:
+            self.observer(work, tokens, hidden)
+        return draw(self._network.logits(hidden), work, masks, self._mask)
 
     @torch.inference_mode()
     def all_logits(self, work: Seq[Work], media: StepMedia | None = None) -> torch.Tensor:

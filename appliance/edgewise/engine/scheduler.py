@@ -211,10 +211,12 @@ class Scheduler:
         """Decide the next step and reserve its pages. Sequences in `expired` have left already."""
         now = self._now()
         plan = StepPlan(expired=self._expire(now))
-        self._age(now)
-        self._admit_realtime(now, plan)
+        if self.waiting:
+            self._age(now)
+            self._admit_realtime(now, plan)
         self._schedule_decodes(plan)
-        self._schedule_prompts(now, plan)
+        if self.waiting or plan.decoding < len(self.running):
+            self._schedule_prompts(now, plan)
         self._schedule_guesses(plan)
         return plan
 

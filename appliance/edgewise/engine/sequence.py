@@ -32,6 +32,7 @@ class Sequence:
         cached_tokens: Prompt tokens that the prefix cache spared at first admission; None before it.
         restored_tokens: Those of them that came back from a lower cache tier.
         spans: Its media.
+        plain_greedy: As of its sampling parameters (`SamplingParams.plain_greedy`).
         grammar: Done when the grammar that it follows is compiled; None if it follows none.
         guesser: What is remembered of guesses at its tokens; None before the first.
         proposed_tokens, accepted_tokens: Guessed tokens that were computed, and those of them that were right.
@@ -56,6 +57,7 @@ class Sequence:
     cached_tokens: int | None = None
     restored_tokens: int = 0
     spans: Spans = NO_SPANS
+    plain_greedy: bool = False
     grammar: Future[Any] | None = None
     hold_until: float | None = None
     admitted_at: float | None = None
@@ -78,6 +80,7 @@ class Sequence:
             rank=int(request.priority),
             queued_at=now,
             spans=Spans(request.media, len(request.prompt)) if request.media else NO_SPANS,
+            plain_greedy=request.sampling.plain_greedy,
         )
 
     @property
