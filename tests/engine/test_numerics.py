@@ -12,7 +12,8 @@ def test_auto_is_definite_and_explained() -> None:
     assert numerics.device == "cpu"
     assert numerics.dtype in ("float32", "bfloat16")
     assert (numerics.kv_dtype, numerics.quantize) == ("int8", "none")
-    assert len(numerics.why) == 4
+    assert numerics.kernels == "reference"
+    assert len(numerics.why) == 5
 
 
 def test_a_cuda_device_is_taken_when_it_is_there() -> None:

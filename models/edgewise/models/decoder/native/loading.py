@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
 import torch
 
 from edgewise.core.errors import BadModelFile, UnsupportedModel
@@ -18,7 +19,6 @@ from edgewise.kernels.native.step import DecoderStep, StepLayer, StepShape
 from edgewise.models.decoder.config import DecoderConfig, read_config
 from edgewise.models.decoder.layout import Target, targets
 from edgewise.models.decoder.loading import (
-    CHUNK_BYTES,
     ProgressSink,
     check_tensors,
     check_tied,
@@ -43,6 +43,8 @@ from edgewise.models.files import ModelFiles
 from edgewise.models.weights.open import open_weights
 from edgewise.models.weights.reader import RawReader, WeightReader
 
+_CHUNK_BYTES = 1 << 20  # of rows as float32; a few copies of them are made on the way
+_ALIGNMENT = 64
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 
 
@@ -100,7 +102,7 @@ def fill_native(
     check_tied(config, reader, files, names, torch.float32)
     plans, tables = list(layer_plans(config, dtype, quantize)), table_plans(config, dtype, quantize)
     total = sum(plan.nbytes for plan in plans) + sum(plan.nbytes for plan in tables)
-    packer = _Packer(reader, files, [target for target in wanted if target.out.is_meta], total, progress)
+    packer = _Packer(reader, files, [target for target in wanted if target.out.is_meta], _room(total), progress)
     step = _step(config, vectors, packer, plans, tables, reader)
     return NativeDecoder(config, step, quantize)
 
@@ -172,7 +174,7 @@ class _Packer:
     reader: WeightReader
     files: ModelFiles
     targets: Sequence[Target]
-    total: int
+    room: torch.Tensor  # [bytes of all matrices] uint8
     progress: ProgressSink | None
     done: int = 0
 
@@ -190,23 +192,23 @@ class _Packer:
     def alternating(self, plan: MatrixPlan, matrix: torch.Tensor) -> PackedMatrix:
         """Two parts, by panels in turn."""
         gate, up = self._parts(matrix)
-        packed = PackedMatrix.zeros(plan.rows, plan.cols, plan.format)
+        packed = self._take(plan)
         raw = self._is_raw(gate, plan) and self._is_raw(up, plan) and self._kind(gate) == self._kind(up)
         for first, count in _chunks(gate, plan.cols):
             rows = [self._rows(part, first, count, raw=raw) for part in (gate, up)]
             self._pack(packed, 2 * first, alternate(*rows), gate, raw=raw)
-        self._count(plan)
+        self._report()
         return packed
 
     def _stack(self, plan: MatrixPlan, parts: Sequence[Target]) -> PackedMatrix:
-        packed = PackedMatrix.zeros(plan.rows, plan.cols, plan.format)
+        packed = self._take(plan)
         before = 0
         for part in parts:
             raw = self._is_raw(part, plan)
             for first, count in _chunks(part, plan.cols):
                 self._pack(packed, before + first, self._rows(part, first, count, raw=raw), part, raw=raw)
             before += part.out.shape[0]
-        self._count(plan)
+        self._report()
         return packed
 
     def _parts(self, matrix: torch.Tensor) -> list[Target]:
@@ -244,15 +246,27 @@ class _Packer:
         except ValueError as error:
             raise BadModelFile(f"{self.files.name}: the tensor '{part.name}' cannot be packed: {error}.") from error
 
-    def _count(self, plan: MatrixPlan) -> None:
+    def _take(self, plan: MatrixPlan) -> PackedMatrix:
+        data = self.room[self.done : self.done + plan.nbytes]
         self.done += plan.nbytes
+        return PackedMatrix(data, plan.rows, plan.cols, plan.format)
+
+    def _report(self) -> None:
         if self.progress is not None:
-            self.progress(self.done / self.total)
+            self.progress(self.done / self.room.numel())
+
+
+def _room(size: int) -> torch.Tensor:
+    """[size] uint8 zeros, at an address that is a multiple of 64. One block for all matrices: many would leave holes between
+    them in which rows on their way lay. numpy asks for pages that are committed where they are first written."""
+    block = torch.from_numpy(np.zeros(size + _ALIGNMENT, dtype=np.uint8))
+    first = -block.data_ptr() % _ALIGNMENT
+    return block[first : first + size]
 
 
 def _chunks(part: Target, cols: int) -> Iterator[tuple[int, int]]:
     """First row and number of rows: whole panels, and whole heads where their rows lie in pairs."""
     unit = PANEL_ROWS if part.pairs is None else math.lcm(PANEL_ROWS, part.pairs.head)
-    step = max(1, CHUNK_BYTES // (cols * 4 * unit)) * unit
+    step = max(1, _CHUNK_BYTES // (cols * 4 * unit)) * unit
     for first in range(0, part.out.shape[0], step):
         yield first, min(step, part.out.shape[0] - first)
