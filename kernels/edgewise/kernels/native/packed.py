@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import mmap
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +24,41 @@ _BLOCKS = {
     "Q4_1": (3, 20, (WeightFormat.INT4,)),
     "Q8_0": (8, 34, (WeightFormat.INT8,)),
 }
+
+
+class _Slab:
+    """Zeroed memory for weights, in mappings that matrices share: a mapping ends with the last tensor that lies in it.
+
+    A decoding step reads all weights once. In pages of 4 KiB it waits for address translation nearly as long as for the data: a
+    model of 135M parameters reads 8 bits a weight at 12 GB/s, in huge pages at 19 (one Zen 4 core).
+    """
+
+    SIZE = 32 << 20
+    HUGE = 2 << 20
+
+    def __init__(self) -> None:
+        self._left = torch.empty(0, dtype=torch.uint8)
+        self._lock = threading.Lock()
+
+    def take(self, count: int) -> torch.Tensor:
+        """`count` bytes, aligned to 64."""
+        with self._lock:
+            room = round_up(count, 64)
+            if room > len(self._left):
+                self._left = self._map(max(room, self.SIZE))
+            taken, self._left = self._left[:count], self._left[room:]
+            return taken
+
+    def _map(self, count: int) -> torch.Tensor:
+        memory = mmap.mmap(-1, round_up(count, self.HUGE) + self.HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError):  # a kernel without huge pages: the same memory, slower
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        data = torch.frombuffer(memory, dtype=torch.uint8)
+        start = -data.data_ptr() % self.HUGE
+        return data[start : start + round_up(count, self.HUGE)]
+
+
+_slab = _Slab()
 
 
 def can_pack_blocks(kind: str, weight_format: WeightFormat) -> bool:
@@ -46,15 +84,14 @@ class PackedMatrix:
 
     @staticmethod
     def zeros(rows: int, cols: int, weight_format: WeightFormat) -> PackedMatrix:
-        """A matrix to pack rows into.
+        """A matrix to pack rows into, beside others in huge pages where the system has them.
 
         Raises:
             ValueError: A size is not positive.
         """
         if rows < 1 or cols < 1:
             raise ValueError(f"a matrix needs rows and columns, got [{rows}, {cols}]")
-        data = torch.zeros(packed_bytes(rows, cols, weight_format), dtype=torch.uint8)
-        return PackedMatrix(data, rows, cols, weight_format)
+        return PackedMatrix(_slab.take(packed_bytes(rows, cols, weight_format)), rows, cols, weight_format)
 
     def pack_rows(self, x: torch.Tensor, first: int) -> None:
         """Round rows of floats to the format; any run of rows, so that a large weight needs no whole float copy.

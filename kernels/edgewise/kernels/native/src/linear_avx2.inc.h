@@ -7,10 +7,11 @@ namespace {
 
 constexpr int kTileRows = 4;
 constexpr int kStreamRows = 4;
-constexpr int64_t kPrefetchBytes = 4096;
+constexpr int64_t kPrefetchBytes = 8192;
 
+// To the second level: the first has too few slots for outstanding lines to keep memory busy.
 EDGEWISE_INLINE void prefetch(const uint8_t* at, int64_t count) {
-  for (int64_t i = 0; i < count; i += 64) _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T0);
+  for (int64_t i = 0; i < count; i += 64) _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T1);
 }
 
 EDGEWISE_INLINE __m256i four_columns(const int8_t* x) {
@@ -26,7 +27,7 @@ template <int kRows>
 EDGEWISE_INLINE void dot_int8(const uint8_t* w, const int8_t* x, int64_t stride, const int32_t*, int64_t, Ints* dots) {
   const __m256i ones = _mm256_set1_epi16(1);
   for (int i = 0; i < kRows; ++i) dots[i] = splat_int(0);
-  for (int k = 0; k < kGroup / 4; ++k) {
+  EDGEWISE_ROLLED for (int k = 0; k < kGroup / 4; ++k) {
     const __m256i a = load_bytes(w + 64 * k), b = load_bytes(w + 64 * k + 32);
     const __m256i size_a = _mm256_abs_epi8(a), size_b = _mm256_abs_epi8(b);
     for (int i = 0; i < kRows; ++i) {
@@ -44,7 +45,7 @@ template <int kRows>
 EDGEWISE_INLINE void dot_int4(const uint8_t* w, const int8_t* x, int64_t stride, Ints* dots) {
   const __m256i ones = _mm256_set1_epi16(1), low_half = _mm256_set1_epi8(15);
   for (int i = 0; i < kRows; ++i) dots[i] = splat_int(0);
-  for (int k = 0; k < kGroup / 8; ++k) {
+  EDGEWISE_ROLLED for (int k = 0; k < kGroup / 8; ++k) {
     const __m256i a = load_bytes(w + 64 * k), b = load_bytes(w + 64 * k + 32);
     const __m256i low_a = _mm256_and_si256(a, low_half), high_a = _mm256_and_si256(_mm256_srli_epi16(a, 4), low_half);
     const __m256i low_b = _mm256_and_si256(b, low_half), high_b = _mm256_and_si256(_mm256_srli_epi16(b, 4), low_half);

@@ -5,12 +5,13 @@ namespace edgewise {
 namespace EDGEWISE_ISA_NAMESPACE {
 namespace {
 
-constexpr int kTileRows = 8;
-constexpr int kStreamRows = 8;
-constexpr int64_t kPrefetchBytes = 4096;
+constexpr int kTileRows = 4;  // 6 to 12 rows are no faster on Zen 4
+constexpr int kStreamRows = 4;
+constexpr int64_t kPrefetchBytes = 8192;
 
+// To the second level: the first has too few slots for outstanding lines to keep memory busy.
 EDGEWISE_INLINE void prefetch(const uint8_t* at, int64_t count) {
-  for (int64_t i = 0; i < count; i += 64) _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T0);
+  for (int64_t i = 0; i < count; i += 64) _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T1);
 }
 
 EDGEWISE_INLINE __m512i four_columns(const int8_t* x) {

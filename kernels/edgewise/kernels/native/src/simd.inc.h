@@ -11,6 +11,13 @@
 
 #define EDGEWISE_INLINE inline __attribute__((always_inline))
 
+// Before a loop that must stay one: unrolled, g++ moves all sums behind all products and keeps the products in memory.
+#if defined(__clang__)
+#define EDGEWISE_ROLLED _Pragma("clang loop unroll(disable)")
+#else
+#define EDGEWISE_ROLLED _Pragma("GCC unroll 1")
+#endif
+
 #if defined(EDGEWISE_ISA_AVX512)
 #include "simd_avx512.inc.h"
 #elif defined(EDGEWISE_ISA_AVX2)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everybody uses
+
+from edgewise.kernels.native.formats import GROUP, PANEL_ROWS, WeightFormat
+from edgewise.kernels.native.packed import PackedMatrix
+
+LEAST_MAGNITUDE = 2.0**-119  # below it 127 / max|x| is infinite
+
+
+def round_activations(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [rows, cols] -> codes [rows, groups, 32] and scales [rows, groups], float32. NaN or infinity: scale NaN."""
+    grouped = F.pad(x, (0, -x.shape[1] % GROUP)).unflatten(1, (-1, GROUP))
+    largest = grouped.abs().amax(2)
+    finite = grouped.isfinite().all(2)
+    some = finite & (largest >= LEAST_MAGNITUDE)
+    one = torch.ones(())
+    inverse = torch.where(some, 127.0 / torch.where(some, largest, one), 0.0)
+    codes = torch.round(torch.where(finite[..., None], grouped, 0.0) * inverse[..., None])
+    scales = torch.where(some, largest / 127.0, 0.0)
+    return codes, torch.where(finite, scales, torch.nan)
+
+
+def unpack_codes(weight: PackedMatrix) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Codes [rows, groups, 32], scales and minima [rows, groups] of an integer format, float32 (layout: native/src/packing.h)."""
+    groups, panels = -(-weight.cols // GROUP), -(-weight.rows // PANEL_ROWS)
+    affine, wide = weight.format == WeightFormat.INT4, weight.format == WeightFormat.INT8
+    data = weight.data.view(panels, -1)
+    words = groups * PANEL_ROWS * (2 if affine else 1)
+    scales = data[:, : 2 * words].contiguous().view(torch.float16).float().view(panels, groups, -1, PANEL_ROWS)
+    body = data[:, data.shape[1] - groups * PANEL_ROWS * (GROUP if wide else GROUP // 2) :]
+    cells = body.reshape(panels, groups, -1, PANEL_ROWS, 4)  # four neighbouring columns of 16 rows
+    if wide:
+        cells = cells.view(torch.int8)
+    else:
+        cells = torch.stack((cells & 15, cells >> 4), dim=3).flatten(2, 3).to(torch.int8) - (0 if affine else 8)
+    codes = cells.permute(0, 3, 1, 2, 4).flatten(3).flatten(0, 1)[: weight.rows]
+    rows = scales.permute(2, 0, 3, 1).flatten(1, 2)[:, : weight.rows]
+    return codes.float(), rows[0], rows[1] if affine else torch.zeros_like(rows[0])
+
+
+def _integer_product(x: torch.Tensor, weight: PackedMatrix) -> torch.Tensor:
+    """Sums over groups as a fused multiply-add gives them: exact in float64, then rounded to float32."""
+    codes, scales = round_activations(x)
+    weights, steps, minima = unpack_codes(weight)
+    acc = torch.zeros((len(x), weight.rows))
+    for g in range(codes.shape[1]):
+        dots = codes[:, g].double() @ weights[:, g].double().T
+        factor = steps[:, g] * scales[:, g, None]
+        acc = (dots * factor.double() + acc.double()).float()
+        if weight.format == WeightFormat.INT4:
+            sums = scales[:, g] * codes[:, g].sum(1)
+            acc = (minima[:, g].double() * sums[:, None].double() + acc.double()).float()
+    return acc
+
+
+def quantized_linear(x: torch.Tensor, weight: PackedMatrix, bias: torch.Tensor | None, epilogue: str) -> torch.Tensor:
+    """In float64 where the native kernels have integers or fused multiply-adds."""
+    if weight.format in (WeightFormat.FLOAT32, WeightFormat.BFLOAT16):
+        product = (x.double() @ weight.unpack().double().T).float()
+    else:
+        product = _integer_product(x, weight)
+    if bias is not None:
+        product = product + bias
+    if epilogue == "store":
+        return product
+    gate, up = product.unflatten(1, (-1, 2, PANEL_ROWS)).transpose(1, 2).flatten(2).unbind(1)
+    act = F.silu if epilogue == "silu_mul" else lambda value: F.gelu(value, approximate="tanh")
+    return (act(gate.double()) * up.double()).float()
