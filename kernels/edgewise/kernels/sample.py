@@ -102,12 +102,11 @@ def greedy(logits: torch.Tensor) -> list[Draw]:
     Args:
         logits: [rows, vocab] float32.
     """
-    best = _largest(logits)
-    values = [float(logits[row, token]) for row, token in enumerate(best)]
-    return [
-        Draw(token) if math.isfinite(value) else Draw(-1, broken=True)
-        for token, value in zip(best, values, strict=True)
-    ]
+    if logits.device.type != "cpu":
+        return sample(logits, [RowControls()] * logits.shape[0])
+    rows = logits.numpy()
+    best = rows.argmax(axis=1).tolist()
+    return [Draw(token) if math.isfinite(rows[row, token]) else Draw(-1, broken=True) for row, token in enumerate(best)]
 
 
 def _largest(logits: torch.Tensor) -> list[int]:
@@ -115,10 +114,9 @@ def _largest(logits: torch.Tensor) -> list[int]:
 
     On the CPU by numpy, which does this with one thread in a fiftieth of the time that torch takes (4 us for a row of 49,152).
     """
-    if logits.device.type == "cpu":
-        found: list[int] = logits.numpy().argmax(axis=1).tolist()
-        return found
-    return logits.argmax(dim=-1).tolist()
+    rows = logits.numpy() if logits.device.type == "cpu" else logits
+    found: list[int] = rows.argmax(-1).tolist()
+    return found
 
 
 def _draw(row: torch.Tensor, best: int, control: RowControls) -> Draw:
