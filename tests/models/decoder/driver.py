@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
+from edgewise.models.adapters.loading import AdaptedRows
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.loading import load_decoder
 from edgewise.models.decoder.model import Decoder
@@ -40,7 +42,7 @@ class Driver:
     def pages(self, tokens: int) -> list[int]:
         return [self.free.pop() for _ in range(-(-tokens // PAGE_TOKENS))]
 
-    def step(self, work: list[Work]) -> torch.Tensor:
+    def step(self, work: list[Work], adapted: Sequence[AdaptedRows] = ()) -> torch.Tensor:
         """[T, vocab] logits of all tokens of the batch."""
         tables = torch.zeros(len(work), max(len(pages) for _, _, pages in work), dtype=torch.int32)
         positions, slots = [], []
@@ -57,7 +59,7 @@ class Driver:
             block_tables=tables,
         )
         flat = torch.tensor([token for tokens, _, _ in work for token in tokens])
-        return self.decoder.logits(self.decoder.forward(flat, self.kv, meta))
+        return self.decoder.logits(self.decoder.forward(flat, self.kv, meta, adapted=adapted))
 
     def whole(self, tokens: list[int]) -> torch.Tensor:
         """Logits of one sequence alone, in one prefill."""

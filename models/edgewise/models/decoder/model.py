@@ -13,6 +13,7 @@ from edgewise.kernels.experts import mix_experts, route
 from edgewise.kernels.gelu_mul import gelu_mul
 from edgewise.kernels.kv_write import kv_rows, write_kv
 from edgewise.kernels.linear import linear, measure
+from edgewise.kernels.low_rank import add_low_rank
 from edgewise.kernels.paging import AttentionMeta, KVLayer
 from edgewise.kernels.rms_norm import rms_norm
 from edgewise.kernels.rope import RopeRows, RopeTable, apply_rope, rope_rows
@@ -20,6 +21,8 @@ from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.kernels.rows import default_rows
 from edgewise.kernels.silu_mul import silu_mul
 from edgewise.kernels.softcap import softcap
+from edgewise.models.adapters.layout import Product
+from edgewise.models.adapters.loading import AdaptedRows
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.experts import Experts
 from edgewise.models.decoder.parallel import ALONE, Parallel
@@ -31,13 +34,14 @@ _ACTIVATIONS = {"silu": silu_mul, "gelu_tanh": gelu_mul}
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What all layers of one forward pass share. `ropes`: by parameters, `plans`: by window."""
+    """What all layers of one forward pass share. `ropes`: by parameters, `plans`: by window, `adapted`: rows with adapters."""
 
     tokens: int
     meta: AttentionMeta
     ropes: dict[RopeParameters, RopeRows]
     kv_rows: torch.Tensor
     plans: dict[int | None, AttentionPlan]
+    adapted: Sequence[AdaptedRows]
 
 
 class Decoder:
@@ -85,7 +89,12 @@ class Decoder:
 
     @torch.inference_mode()
     def forward(
-        self, tokens: torch.Tensor, kv: Sequence[KVLayer], meta: AttentionMeta, media: StepMedia | None = None
+        self,
+        tokens: torch.Tensor,
+        kv: Sequence[KVLayer],
+        meta: AttentionMeta,
+        media: StepMedia | None = None,
+        adapted: Sequence[AdaptedRows] = (),
     ) -> torch.Tensor:
         """Compute T tokens and write their keys and values.
 
@@ -94,6 +103,7 @@ class Decoder:
             kv: One per layer; changed at `meta.slots`.
             meta: Layout of the batch. Positions are below `config.max_position`.
             media: Rows that stand in place of tokens' embeddings; they are not multiplied by `config.embedding_scale`.
+            adapted: Tokens that are computed with adapters; each is in one of them at most.
 
         Returns:
             [T, hidden], the weights' dtype: hidden states after the final norm.
@@ -116,6 +126,7 @@ class Decoder:
             ropes={rope: rope_rows(table, positions) for rope, table in self.ropes.items()},
             kv_rows=kv_rows(meta.slots, self.config.num_kv_heads),
             plans={window: self._plan(meta, window) for window in set(self.config.windows)},
+            adapted=adapted,
         )
         x = embedding(torch.nn.functional.pad(tokens, padding), self.parameters.embedding)
         if self.config.embedding_scale != 1.0:
@@ -149,7 +160,8 @@ class Decoder:
         config, window, rope = self.config, self.config.windows[index], self.config.rope_of(index)
         queries, turned = config.num_heads, config.num_heads + config.num_kv_heads
         normed = rms_norm(x, layer.attention_norm, config.rms_eps, self.dtype)
-        heads = linear(normed, layer.qkv, layer.qkv_bias, self.rows).view(x.shape[0], -1, config.head_dim)
+        heads = self._product("qkv", index, normed, layer.qkv, layer.qkv_bias, step)
+        heads = heads.view(x.shape[0], -1, config.head_dim)
         qk = heads[:, :turned]
         if layer.qk_norm is not None:
             qk = rms_norm(qk, layer.qk_norm, config.rms_eps)
@@ -167,15 +179,33 @@ class Decoder:
             plan=step.plans[window],
         )
         mixed = mixed.flatten(1).to(self.dtype)
-        return self.parallel.sum(linear(mixed, layer.output, layer.output_bias, self.rows))
+        return self.parallel.sum(self._product("output", index, mixed, layer.output, layer.output_bias, step))
 
     def _feed_forward(self, x: torch.Tensor, index: int, layer: LayerParameters, step: _Step) -> torch.Tensor:
         normed = rms_norm(x, layer.ffn_norm, self.config.rms_eps, self.dtype)
         experts = self.config.experts_of(index)
         if experts is not None and layer.router is not None:
             return self.parallel.sum(self._experts(normed, experts, layer.router, layer, step))
-        active = self._activation(linear(normed, layer.gate_up, layer.gate_up_bias, self.rows))
-        return self.parallel.sum(linear(active, layer.down, layer.down_bias, self.rows))
+        active = self._activation(self._product("gate_up", index, normed, layer.gate_up, layer.gate_up_bias, step))
+        return self.parallel.sum(self._product("down", index, active, layer.down, layer.down_bias, step))
+
+    def _product(
+        self,
+        product: Product,
+        index: int,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        step: _Step,
+    ) -> torch.Tensor:
+        """A layer's product with its weight, and what adapters add to their rows."""
+        out = linear(x, weight, bias, self.rows)
+        groups = [
+            (one.rows, pair) for one in step.adapted if (pair := one.adapter.pairs.get((index, product))) is not None
+        ]
+        if groups:
+            add_low_rank(out, x, groups)
+        return out
 
     def _experts(
         self, normed: torch.Tensor, experts: Experts, router: torch.Tensor, layer: LayerParameters, step: _Step
