@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edgewise.cli.models_gate import _progress
+from edgewise.cli.models_gate import gate_progress
 from edgewise.models.tiny import make_tiny_model
 from tests.cli.terminal import read_until
 
@@ -55,7 +55,7 @@ def test_a_model_that_is_not_there_is_named(run: Run) -> None:
 
 def test_lines_in_a_pipe_come_once_a_step() -> None:
     out = io.StringIO()
-    with _progress(show=True, out=out) as tell:
+    with gate_progress(show=True, out=out) as tell:
         assert tell is not None
         for step, share in (("loading", 0.0), ("kv int8", 0.1), ("kv int8", 0.2), ("done", 1.0)):
             tell(step, share)
@@ -67,7 +67,7 @@ def test_a_bar_keeps_to_the_width_of_a_narrow_terminal(monkeypatch: pytest.Monke
     monkeypatch.setenv("TERM", "xterm")
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as out:
-        with _progress(show=True, out=out) as tell:
+        with gate_progress(show=True, out=out) as tell:
             assert tell is not None
             tell("a step with a name that is longer than the whole terminal is wide", 0.5)
         out.write("END")

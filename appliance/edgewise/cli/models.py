@@ -15,6 +15,7 @@ from edgewise.cli.models_encoders import encoders_command
 from edgewise.cli.models_fit import fit_command
 from edgewise.cli.models_gate import gate_command
 from edgewise.cli.models_progress import progress_sink
+from edgewise.cli.models_quantize import quantize_command
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, print_table, say
 from edgewise.core.errors import BadModelFile, InvalidRequest, ModelNotFound
@@ -30,11 +31,12 @@ from edgewise.models.store import Store
 
 app = typer.Typer(
     name="models",
-    help="List, pull, show, verify, fit, gate, remove and import models, and what encoders were measured.",
+    help="List, pull, show, verify, fit, gate, quantize, remove and import models, and what encoders were measured.",
     no_args_is_help=True,
 )
 app.command("fit")(fit_command)
 app.command("gate")(gate_command)
+app.command("quantize")(quantize_command)
 app.command("encoders")(encoders_command)
 
 

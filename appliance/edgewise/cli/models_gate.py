@@ -42,8 +42,8 @@ def gate_command(
     from edgewise.cli.gate_measure import measure
 
     store = Store(load_settings(config).settings.home / "models")
-    content = None if text is None else _read(text)
-    with _progress(show=not as_json) as progress:
+    content = None if text is None else read_text(text)
+    with gate_progress(show=not as_json) as progress:
         record = measure(store, name, content, tokens, tuple(needle or LENGTHS), progress)
     path = write_record(store.root, record)
     if as_json:
@@ -54,7 +54,8 @@ def gate_command(
     say(f"{record.positions} positions read; kept in {path}.")
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Raises InvalidRequest where there is no UTF-8 text."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -82,7 +83,7 @@ def _row(it: FormatRecord, record: GateRecord) -> tuple[object, ...]:
 
 
 @contextmanager
-def _progress(*, show: bool, out: TextIO | None = None) -> Iterator[GateProgress | None]:
+def gate_progress(*, show: bool, out: TextIO | None = None) -> Iterator[GateProgress | None]:
     """On standard error: a bar on a terminal, a line for each step elsewhere. Nothing where not to show."""
     stream = sys.stderr if out is None else out
     if not show:

@@ -68,7 +68,7 @@ def measure_formats(
     Raises:
         OutOfMemory: Two copies of the model do not fit; nothing has been loaded then.
     """
-    _require_memory(files, context)
+    require_memory(files, context)
     gate = _Gate(files, tokens, needles, context, progress or _tell_nobody)
     gate.pages()
     for name in WEIGHT_FORMATS:
@@ -215,7 +215,8 @@ def _tell_nobody(what: str, share: float) -> None:
     """What is measured, and how far it is, if nobody asks."""
 
 
-def _require_memory(files: ModelFiles, context: int) -> None:
+def require_memory(files: ModelFiles, context: int) -> None:
+    """Raises OutOfMemory where a model in float32, another form of it and pages for `context` tokens do not fit."""
     network = describe(files)
     rounded = isinstance(network, DecoderConfig)
     pages = (2 + len(KV_FORMATS)) * context * kv_bytes_per_token(network, "float32")

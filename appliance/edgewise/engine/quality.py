@@ -28,7 +28,9 @@ from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.rounded import RoundedDecoder, RoundedFormat
 from edgewise.models.files import ModelFiles
 
-_ROWS = 128  # positions per step: bounds the logits held at once
+ROWS = 128
+"""Positions per step: bounds the logits held at once."""
+
 _CPU = torch.device("cpu")
 
 Progress = Callable[[float], None]
@@ -77,6 +79,11 @@ class Reader:
             files, self.config, device=_CPU, dtype=getattr(torch, dtype), progress=lambda _: None
         )
         self._network.prove_rows()
+
+    @property
+    def network(self) -> LoadedNetwork:
+        """What computes."""
+        return self._network
 
     def over(self, kv_dtype: str, context: int) -> Runner:
         """A runner with pages for one stretch of `context` tokens."""
@@ -182,8 +189,8 @@ def divergences(
         half = length // 2 // PAGE_TOKENS * PAGE_TOKENS if halfway is not None else 0
         if halfway is not None and half == 0:
             continue  # no full page before the positions that count
-        for start in (*range(0, half, _ROWS), *range(half, length, _ROWS)):
-            count = min(_ROWS, (half if start < half else length) - start)
+        for start in (*range(0, half, ROWS), *range(half, length, ROWS)):
+            count = min(ROWS, (half if start < half else length) - start)
             work = [Work(stretch, start, count, sample=True)]
             if halfway is not None and start == half:
                 halfway(half)
@@ -197,14 +204,21 @@ def divergences(
     return [tally.report() for tally in tallies]
 
 
+def read(runner: Runner, tokens: Sequence[int]) -> None:
+    """Compute one stretch of text, for whoever watches the network."""
+    stretch = _sequence(tokens)
+    for start in range(0, len(tokens), ROWS):
+        runner.run([Work(stretch, start, min(ROWS, len(tokens) - start), sample=False)])
+
+
 def continues(
     runner: Runner, prompt: Sequence[int], expected: Sequence[int], before: Callable[[int], None] | None = None
 ) -> bool:
     """Whether the model's greedy continuation of `prompt` begins with `expected`; `before` is done to the pages of the prompt."""
     sequence = _sequence([*prompt, *expected])
     sequence.tokens = list(prompt)
-    for start in range(0, len(prompt) - 1, _ROWS):
-        count = min(_ROWS, len(prompt) - 1 - start)
+    for start in range(0, len(prompt) - 1, ROWS):
+        count = min(ROWS, len(prompt) - 1 - start)
         runner.run([Work(sequence, start, count, sample=False)])
     if before is not None:
         before(len(prompt) - 1)

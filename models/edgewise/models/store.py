@@ -29,7 +29,7 @@ from edgewise.models.files import ModelFiles
 from edgewise.models.importing import complete_info, inspect
 from edgewise.models.intake import How, take
 from edgewise.models.lock import store_lock
-from edgewise.models.manifest import TIME_FORMAT, Manifest, Role, StoredFile
+from edgewise.models.manifest import TIME_FORMAT, Manifest, ModelInfo, Role, StoredFile
 from edgewise.models.manifests import Manifests
 from edgewise.models.names import check_name
 from edgewise.models.progress import ProgressSink, no_progress
@@ -187,6 +187,7 @@ class Store:
         *,
         role: Role = "llm",
         how: How = "copy",
+        made_from: Manifest | None = None,
         progress: ProgressSink = no_progress,
     ) -> Imported:
         """Installs a model from files: a .gguf file, or a folder with config.json and *.safetensors.
@@ -197,6 +198,7 @@ class Store:
             role: What it is for.
             how: "copy"; "reflink" (shares disk blocks, same file system with that ability only); "hardlink" (shares the
                 file itself: whoever changes the original damages the model, which `verify` finds).
+            made_from: The model that this one was made from, whose licences and recommendations hold for it too.
             progress: Told how far it is.
 
         Raises:
@@ -217,8 +219,8 @@ class Store:
                         take(self._blobs, candidate.paths[item], item, how, progress)
                         for item in sorted(candidate.paths)
                     ),
-                    info=candidate.info,
-                    source=f"import:{path.expanduser().absolute()}",
+                    info=candidate.info if made_from is None else _inherited(candidate.info, made_from.info),
+                    source=f"import:{path.expanduser().absolute()}" if made_from is None else _made_from(made_from),
                     installed_at=self._timestamp(),
                 )
                 self._require_name_free(manifest)
@@ -392,8 +394,21 @@ class Store:
         return self._now().strftime(TIME_FORMAT)
 
 
+def _inherited(info: ModelInfo, parent: ModelInfo) -> ModelInfo:
+    return replace(
+        info,
+        licence_model=parent.licence_model,
+        licence_package=parent.licence_package,
+        sampling=parent.sampling,
+    )
+
+
+def _made_from(parent: Manifest) -> str:
+    return f"quantize:{parent.name}@{parent.digest}"
+
+
 def _named_by_user(source: str) -> bool:
-    return source.startswith(("import:", "hf:", "oci:"))
+    return source.startswith(("import:", "quantize:", "hf:", "oci:"))
 
 
 def _place(source: str) -> str:

@@ -30,6 +30,16 @@ class StoredTensor:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedTensor:
+    """An encoded tensor whose bytes are written later."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: str
+    nbytes: int
+
+
 def write_safetensors(path: Path, tensors: Iterable[StoredTensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write one safetensors file; tensors lie in the given order without holes."""
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -47,19 +57,31 @@ def write_safetensors(path: Path, tensors: Iterable[StoredTensor], metadata: Map
 
 def write_gguf(path: Path, metadata: Mapping[str, GGUFValue], tensors: Sequence[StoredTensor]) -> None:
     """Write one GGUF v3 file (little-endian, alignment 32)."""
-    parts = [MAGIC, struct.pack("<IQQ", 3, len(tensors), len(metadata))]
-    parts += [_gguf_string(key) + _gguf_value(value) for key, value in metadata.items()]
+    entries = b"".join(_gguf_string(key) + _gguf_value(value) for key, value in metadata.items())
+    planned = [PlannedTensor(tensor.name, tensor.shape, tensor.type, len(tensor.data)) for tensor in tensors]
+    body = [gguf_header(entries, len(metadata), planned)]
+    for tensor in tensors:
+        body += [tensor.data, bytes(-len(tensor.data) % GGUF_ALIGNMENT)]
+    path.write_bytes(b"".join(body))
+
+
+def gguf_header(
+    metadata: bytes, entries: int, tensors: Sequence[PlannedTensor], alignment: int = GGUF_ALIGNMENT
+) -> bytes:
+    """Everything of a GGUF v3 file before the data of its tensors, which follow in this order, each padded to `alignment`.
+
+    Args:
+        metadata: So many encoded entries, one after the other.
+    """
+    parts = [MAGIC, struct.pack("<IQQ", 3, len(tensors), entries), metadata]
     offset = 0
     for tensor in tensors:
         dims = tuple(reversed(tensor.shape))  # GGUF counts dimensions from the fastest one
         parts.append(_gguf_string(tensor.name))
         parts.append(struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, _TYPE_CODES[tensor.type], offset))
-        offset += len(tensor.data) + -len(tensor.data) % GGUF_ALIGNMENT
+        offset += tensor.nbytes + -tensor.nbytes % alignment
     header = b"".join(parts)
-    body = [header, bytes(-len(header) % GGUF_ALIGNMENT)]
-    for tensor in tensors:
-        body += [tensor.data, bytes(-len(tensor.data) % GGUF_ALIGNMENT)]
-    path.write_bytes(b"".join(body))
+    return header + bytes(-len(header) % alignment)
 
 
 def _gguf_string(text: str) -> bytes:

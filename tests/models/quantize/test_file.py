@@ -1,0 +1,119 @@
+"""Quantized files: the same function before anything is rounded, near it afterwards, and better for having been calibrated."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from edgewise.core.errors import UnsupportedModel
+from edgewise.models.decoder.loading import load_decoder
+from edgewise.models.files import ModelFiles
+from edgewise.models.quantize import file as module
+from edgewise.models.quantize.energies import InputMeter, LayerEnergies
+from edgewise.models.quantize.file import QuantizedTo, require_quantizable, write_quantized
+from edgewise.models.weights.gguf import header_of
+from tests.conftest import TinyModelFactory
+from tests.models.decoder.driver import Driver
+
+TOKENS = [(7 * place + place * place) % 500 for place in range(128)]
+FAMILIES = ("llama", "qwen2", "gemma3", "phi3", "glm4")
+
+
+def driver(files: ModelFiles) -> Driver:
+    return Driver(load_decoder(files, device=torch.device("cpu"), dtype=torch.float32))
+
+
+def measure(files: ModelFiles) -> list[LayerEnergies]:
+    drive = driver(files)
+    meter = InputMeter(drive.decoder.parameters.layers)
+    with meter:
+        drive.whole(TOKENS)
+    return meter.energies()
+
+
+def written(
+    files: ModelFiles, folder: Path, to: QuantizedTo, energies: list[LayerEnergies], **options: object
+) -> ModelFiles:
+    out = folder / "made.gguf"
+    write_quantized(files, out, to, energies, **options)  # type: ignore[arg-type]
+    return replace(files, paths={"made.gguf": out})
+
+
+def uneven(energies: list[LayerEnergies]) -> list[LayerEnergies]:
+    """Columns of very different size, so that every scale is far from one."""
+
+    def spread(energy: torch.Tensor) -> torch.Tensor:
+        return energy * torch.exp(torch.randn(energy.shape, generator=torch.Generator().manual_seed(3)) * 2)
+
+    return [LayerEnergies(*map(spread, (it.qkv, it.output, it.gate_up, it.down))) for it in energies]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scales_are_folded_without_a_trace(
+    tiny_model_factory: TinyModelFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    files = tiny_model_factory(family=family, format="gguf")
+    monkeypatch.setattr(module, "_plain_type", lambda _: "F32")
+    monkeypatch.setitem(module.STRENGTH, "int8", 1.0)
+    made = written(files, tmp_path, "int8", uneven(measure(files)))
+    exact, got = driver(files), driver(made)
+    assert not torch.allclose(exact.decoder.parameters.layers[0].down, got.decoder.parameters.layers[0].down, rtol=0.1)
+    assert not torch.allclose(
+        exact.decoder.parameters.layers[0].output, got.decoder.parameters.layers[0].output, rtol=0.1
+    )
+    before, after = exact.whole(TOKENS), got.whole(TOKENS)
+    assert float((before - after).abs().max()) < 1e-4 * float(before.abs().max())
+
+
+@pytest.mark.parametrize(("to", "matrix", "share"), [("int8", "Q8_0", 0.05), ("int4", "Q4_1", 0.5)])
+def test_matrices_are_stored_in_that_form(
+    tiny_model_factory: TinyModelFactory, tmp_path: Path, to: QuantizedTo, matrix: str, share: float
+) -> None:
+    files = tiny_model_factory(format="gguf")
+    told: list[float] = []
+    made = written(files, tmp_path, to, measure(files), progress=told.append)
+    header = header_of(made)
+    assert header.metadata.keys() == header_of(files).metadata.keys()
+    kinds = {name: tensor.type for name, tensor in header.tensors.items()}
+    assert kinds["blk.1.ffn_down.weight"] == kinds["blk.0.attn_q.weight"] == matrix
+    assert (kinds["token_embd.weight"], kinds["blk.0.attn_norm.weight"]) == ("Q8_0", "F32")
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    before, after = driver(files).whole(TOKENS), driver(made).whole(TOKENS)
+    assert 0 < float((before - after).square().mean()) < share**2 * float(before.var())
+
+
+def test_matrices_that_are_named_keep_eight_bits(tiny_model_factory: TinyModelFactory, tmp_path: Path) -> None:
+    files = tiny_model_factory(format="gguf")
+    made = written(files, tmp_path, "int4", measure(files), wide=("down", "qkv"))
+    kinds = {name: tensor.type for name, tensor in header_of(made).tensors.items()}
+    assert {kinds[f"blk.0.{name}.weight"] for name in ("ffn_down", "attn_q", "attn_v")} == {"Q8_0"}
+    assert {kinds[f"blk.0.{name}.weight"] for name in ("ffn_up", "attn_output")} == {"Q4_1"}
+
+
+def test_what_cannot_be_quantized_is_named(
+    tiny_model: ModelFiles, tiny_model_factory: TinyModelFactory, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModel, match="convert_hf_to_gguf"):
+        require_quantizable(tiny_model, "int4")
+    with pytest.raises(UnsupportedModel, match="experts"):
+        require_quantizable(tiny_model_factory(family="mixtral", format="gguf"), "int8")
+    files = tiny_model_factory(format="gguf")
+    made = written(files, tmp_path, "int4", measure(files))
+    with pytest.raises(UnsupportedModel, match="4 bits already"):
+        require_quantizable(made, "int4")
+
+
+def test_a_meter_sees_the_inputs_of_products(tiny_model: ModelFiles) -> None:
+    drive = driver(tiny_model)
+    layers = drive.decoder.parameters.layers
+    meter = InputMeter(layers)
+    with pytest.raises(ValueError, match="no product"):
+        meter.energies()
+    x = torch.randn(5, layers[0].down.shape[1])
+    with meter:
+        torch.nn.functional.linear(x, layers[0].down)
+        for matrix in (layers[0].qkv, layers[0].output, layers[0].gate_up, *layers[1].matrices()):
+            torch.nn.functional.linear(torch.ones(1, matrix.shape[1]), matrix)
+    assert torch.allclose(meter.energies()[0].down, x.square().mean(0))
