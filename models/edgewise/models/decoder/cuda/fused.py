@@ -14,7 +14,8 @@ from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.kernels.softcap import softcap
 from edgewise.kernels.triton import sampling
 from edgewise.kernels.triton.decode_attention import Workspace, decode_attention, splits
-from edgewise.kernels.triton.decode_product import Residual, Weight, add, embed, gated, project
+from edgewise.kernels.triton.decode_product import Residual, Weight, add, gated, project
+from edgewise.kernels.triton.embed import embed
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.parameters import DecoderParameters
 
