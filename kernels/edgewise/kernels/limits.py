@@ -17,6 +17,10 @@ PRODUCT_ROW_MULTIPLE = 32
 # Further multiples that a GPU may need; there rows of padding cost little, since products of few rows wait for memory.
 GPU_ROW_MULTIPLES = (64, 128)
 
+# Ranks of low-rank additions are filled up with zeros to a multiple of this (measured: in MKL's products of 5 columns a row's
+# bits depend on its place).
+RANK_MULTIPLE = 8
+
 # What math libraries keep compiled for the shapes of products that a model meets (oneDNN, bfloat16: 140 shapes, 0.4 MiB each).
 PRODUCT_CACHE_BYTES = 64 << 20
 QUERY_ROW_MULTIPLE = 8

@@ -26,7 +26,7 @@ class LowRank:
 def add_low_rank(out: torch.Tensor, x: torch.Tensor, groups: Sequence[tuple[torch.Tensor, LowRank]]) -> None:
     """out[rows] += (x[rows] @ down.T) @ up.T for each group; the same bits for a row whatever groups there are.
 
-    That holds for `in` and `out` that are multiples of 8.
+    That holds where `in`, `out` and rank are multiples of 8 (`limits.RANK_MULTIPLE`).
 
     Args:
         out: [rows, out], the dtype of `x`; changed.

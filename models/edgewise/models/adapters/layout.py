@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from edgewise.core.errors import BadModelFile, UnsupportedModel
+from edgewise.kernels.limits import RANK_MULTIPLE, round_up
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.names import names_of
 from edgewise.models.small_files import read_object
@@ -102,6 +103,11 @@ def product_sizes(config: DecoderConfig) -> dict[Product, tuple[int, int]]:
     }
 
 
+def fused_rank(parts: Sequence[Part]) -> int:
+    """Of the modules of one fused product together, filled up as the kernel wants it."""
+    return round_up(sum(part.rank for part in parts), RANK_MULTIPLE)
+
+
 def read_layout(files: AdapterFiles, config: DecoderConfig) -> AdapterLayout:
     """Read the headers and hold them against the decoder.
 
@@ -127,7 +133,7 @@ def read_layout(files: AdapterFiles, config: DecoderConfig) -> AdapterLayout:
         elif name.replace("lora_B", "lora_A") not in shapes:
             raise BadModelFile(f"{WEIGHTS}: the tensor '{name}' has no lora_A beside it.")
     sizes = product_sizes(config)
-    elements = sum(sum(sizes[product]) * part.rank for (_, product), found in parts.items() for part in found)
+    elements = sum(sum(sizes[product]) * fused_rank(found) for (_, product), found in parts.items())
     scale = alpha / (math.sqrt(rank) if scheme.get("use_rslora") else rank)
     return AdapterLayout(scale=scale, parts={key: tuple(found) for key, found in parts.items()}, elements=elements)
 

@@ -15,6 +15,7 @@ from edgewise.models.adapters.layout import (
     AdapterLayout,
     Part,
     Product,
+    fused_rank,
     product_sizes,
     read_layout,
 )
@@ -70,8 +71,8 @@ def _pair(
     device: torch.device,
 ) -> LowRank:
     """The matrices of several modules as those of the fused product: A's below each other, B's along the diagonal."""
-    rank = sum(part.rank for part in parts)
-    down, up = torch.empty((rank, size[1])), torch.zeros((size[0], rank))
+    rank = fused_rank(parts)
+    down, up = torch.zeros((rank, size[1])), torch.zeros((size[0], rank))
     at = 0
     for part in parts:
         columns = slice(at, at + part.rank)
