@@ -22,7 +22,7 @@ import torch
 from edgewise.kernels.native import library
 from edgewise.kernels.native.formats import WeightFormat, packed_bytes
 from edgewise.kernels.native.packed import PackedMatrix, pack
-from edgewise.kernels.native.quantized_linear import bound_call
+from edgewise.kernels.native.quantized_linear import BoundCall
 
 COLD_BYTES = 96 << 20  # more than the caches of a small server
 
@@ -71,7 +71,7 @@ def bound(layers: list[list[PackedMatrix]], inputs: dict[int, torch.Tensor]) -> 
     """The library's calls for every product of every layer."""
     outputs = {matrix.rows: torch.empty(len(inputs[matrix.cols]), matrix.rows) for matrix in layers[0]}
     matrices = [matrix for layer in layers for matrix in layer]
-    return [bound_call(inputs[matrix.cols], matrix, None, "store", outputs[matrix.rows]) for matrix in matrices]
+    return [BoundCall(inputs[matrix.cols], matrix, None, "store", outputs[matrix.rows]) for matrix in matrices]
 
 
 def run_all(calls: list[Callable[[], None]]) -> None:

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import ctypes
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgewise.kernels.native.formats import GROUP, WeightFormat, packed_bytes
+from edgewise.kernels.native.library import library
+from edgewise.kernels.native.packed import PackedMatrix, alternate, can_pack_blocks, pack
+from edgewise.kernels.reference.quantized_linear import unpack_codes
+
+INTEGERS = [WeightFormat.INT8, WeightFormat.INT4, WeightFormat.INT4_EVEN]
+sizes = st.tuples(st.integers(1, 70), st.integers(1, 130))
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def from_codes(matrix: PackedMatrix) -> torch.Tensor:
+    """What the layout says in PyTorch, without the library."""
+    codes, scales, minima = unpack_codes(matrix)
+    return (codes * scales[..., None] + minima[..., None]).flatten(1)[:, : matrix.cols]
+
+
+@given(sizes, st.sampled_from(WeightFormat))
+def test_sizes_are_those_of_the_library(size: tuple[int, int], weight_format: WeightFormat) -> None:
+    count = library().edgewise_packed_bytes
+    count.argtypes, count.restype = [ctypes.c_int64, ctypes.c_int64, ctypes.c_int32], ctypes.c_int64
+    assert packed_bytes(*size, weight_format) == count(*size, weight_format)
+
+
+@given(sizes, st.sampled_from(INTEGERS))
+def test_integers_are_the_nearest_codes_of_their_groups(size: tuple[int, int], weight_format: WeightFormat) -> None:
+    weight = random(*size)
+    matrix = pack(weight, weight_format)
+    found = matrix.unpack()
+    assert torch.equal(found, from_codes(matrix))
+    step = unpack_codes(matrix)[1].abs().repeat_interleave(GROUP, 1)[:, : size[1]]
+    # half a step, and what float16 took from the scale, which counts at the ends of the range
+    assert (
+        (found - weight).abs() <= step * 0.5 + 0.0007 * weight.abs().max()
+    ).all() or weight_format == WeightFormat.INT4_EVEN
+    assert ((found - weight).abs() <= step * 1.01 + 1e-6).all()
+
+
+@given(sizes)
+def test_floats_are_kept(size: tuple[int, int]) -> None:
+    weight = random(*size)
+    assert torch.equal(pack(weight, WeightFormat.FLOAT32).unpack(), weight)
+    assert torch.equal(pack(weight, WeightFormat.BFLOAT16).unpack(), weight.bfloat16().float())
+
+
+@given(sizes, st.sampled_from(WeightFormat), st.integers(1, 20))
+def test_rows_may_come_in_any_parts(size: tuple[int, int], weight_format: WeightFormat, part: int) -> None:
+    weight = random(*size)
+    matrix = PackedMatrix.zeros(*size, weight_format)
+    for first in reversed(range(0, size[0], part)):
+        matrix.pack_rows(weight[first : first + part], first)
+    assert torch.equal(matrix.data, pack(weight, weight_format).data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "weight_format"),
+    [
+        ("Q4_0", WeightFormat.INT4_EVEN),
+        ("Q4_0", WeightFormat.INT4),
+        ("Q4_0", WeightFormat.INT8),
+        ("Q4_1", WeightFormat.INT4),
+        ("Q8_0", WeightFormat.INT8),
+    ],
+)
+def test_gguf_blocks_keep_every_bit(kind: str, weight_format: WeightFormat) -> None:
+    block = gguf.GGMLQuantizationType[kind]
+    weight = random(37, 96)
+    weight[3, 32:64] = 0.0
+    weight[4, 0] = 1e-7  # a scale among float16's subnormal numbers
+    raw = gguf.quants.quantize(weight.numpy(), block)
+    matrix = PackedMatrix.zeros(40, 96, weight_format)
+    matrix.pack_blocks(torch.from_numpy(raw), kind, 2)
+    expected = torch.from_numpy(gguf.quants.dequantize(raw, block).astype(np.float32))
+    assert torch.equal(matrix.unpack(2, 37), expected)
+    assert not matrix.unpack(0, 2).any()
+
+
+def test_what_a_format_cannot_hold_is_refused() -> None:
+    assert not can_pack_blocks("Q6_K", WeightFormat.INT8)
+    raw = torch.zeros((16, 34), dtype=torch.uint8)
+    with pytest.raises(ValueError, match="without loss"):
+        PackedMatrix.zeros(16, 32, WeightFormat.INT4).pack_blocks(raw, "Q8_0", 0)
+    with pytest.raises(ValueError, match="do not take 34 bytes"):
+        PackedMatrix.zeros(16, 64, WeightFormat.INT8).pack_blocks(raw, "Q8_0", 0)
+    with pytest.raises(ValueError, match="do not fit"):
+        PackedMatrix.zeros(16, 32, WeightFormat.INT8).pack_blocks(raw, "Q8_0", 1)
+
+
+@pytest.mark.parametrize("weight_format", INTEGERS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1e8])
+def test_values_without_a_code_are_refused_by_their_row(weight_format: WeightFormat, bad: float) -> None:
+    weight = random(20, 40)
+    weight[17, 33] = bad
+    with pytest.raises(ValueError, match="row 17 holds"):
+        pack(weight, weight_format)
+
+
+@pytest.mark.parametrize("weight_format", INTEGERS)
+def test_codes_chosen_elsewhere(weight_format: WeightFormat) -> None:
+    low, high = (-127, 128) if weight_format == WeightFormat.INT8 else (0, 16)
+    codes = torch.randint(low, high, (21, 64), generator=torch.Generator().manual_seed(1), dtype=torch.int8)
+    scales = random(21, 2).half()
+    minima = random(21, 2, seed=1).half() if weight_format == WeightFormat.INT4 else None
+    matrix = PackedMatrix.zeros(21, 64, weight_format)
+    matrix.pack_codes(codes, scales, minima)
+    shift = 8 if weight_format == WeightFormat.INT4_EVEN else 0
+    expected = (codes.float() - shift).view(21, 2, 32) * scales.float()[..., None]
+    if minima is not None:
+        expected += minima.float()[..., None]
+    assert torch.equal(matrix.unpack(), expected.flatten(1))
+    with pytest.raises(ValueError, match="codes must be int8"):
+        matrix.pack_codes(codes + 128 if low else codes + 16, scales, minima)
+    with pytest.raises(ValueError, match="minima belong to INT4"):
+        matrix.pack_codes(codes, scales, scales if minima is None else None)
+
+
+def test_gate_and_up_alternate_by_panels() -> None:
+    gate, up = torch.arange(20.0)[:, None], -torch.arange(20.0)[:, None]
+    both = alternate(gate, up).view(2, 2, 16)
+    assert torch.equal(both[:, 0].flatten()[:20], gate[:, 0])
+    assert torch.equal(both[:, 1].flatten()[:20], up[:, 0])
+    assert not both[1, :, 4:].any()
+    with pytest.raises(ValueError, match="one shape"):
+        alternate(gate, up[:16])
+
+
+def test_weights_share_mappings_and_start_on_cache_lines() -> None:
+    first, second = (PackedMatrix.zeros(5, 5, WeightFormat.FLOAT32) for _ in range(2))
+    assert first.data.data_ptr() % 64 == second.data.data_ptr() % 64 == 0
+    first.data.fill_(255)
+    assert not second.data.any()
+    assert not PackedMatrix.zeros(4096, 4096, WeightFormat.FLOAT32).data[::4096].any()  # larger than a shared mapping
