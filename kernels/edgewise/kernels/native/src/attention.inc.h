@@ -383,17 +383,22 @@ void merge_row(const Partial& part, int64_t row, int64_t rows, int32_t tiles, in
     const float own = part.maxima[tile * rows + row];
     most = own > most || own != own ? own : most;
   }
+  std::memset(out, 0, sizeof(float) * static_cast<size_t>(head_dim));
+  Floats total = splat(0.0f);
+  for (int32_t tile = 0; tile < tiles; ++tile) {
+    const int64_t place = tile * rows + row;
+    if (part.maxima[place] == -INFINITY && part.sums[place] == 0.0f) continue;
+    const Floats factor = exp(splat(part.maxima[place] - most));
+    total = total + splat(part.sums[place]) * factor;
+    for (int32_t at = 0; at < head_dim; at += kLanes) {
+      const int count = head_dim - at < kLanes ? head_dim - at : kLanes;
+      const Floats values = load_part(part.values + place * head_dim + at, count) * factor;
+      store_part(out + at, load_part(out + at, count) + values, count);
+    }
+  }
   for (int32_t at = 0; at < head_dim; at += kLanes) {
     const int count = head_dim - at < kLanes ? head_dim - at : kLanes;
-    Floats values = splat(0.0f), total = values;
-    for (int32_t tile = 0; tile < tiles; ++tile) {
-      const int64_t place = tile * rows + row;
-      if (part.maxima[place] == -INFINITY && part.sums[place] == 0.0f) continue;
-      const Floats factor = exp(splat(part.maxima[place] - most));
-      values = values + load_part(part.values + place * head_dim + at, count) * factor;
-      total = total + splat(part.sums[place]) * factor;
-    }
-    store_part(out + at, values / total, count);
+    store_part(out + at, load_part(out + at, count) / total, count);
   }
 }
 
