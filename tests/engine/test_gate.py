@@ -11,7 +11,7 @@ from edgewise.engine.gate import GateResult, Needle, as_good, measure_formats
 from edgewise.engine.quality import Reader, continues, kv_divergence
 from edgewise.engine.scheduler import Work
 from edgewise.models.files import ModelFiles
-from edgewise.models.gate_record import BOUNDS, PEERS
+from edgewise.models.gate_record import BOUNDS, PEER_SLACK, PEERS
 
 TOKENS = [(7 * position + position * position) % 500 for position in range(300)]
 
@@ -67,14 +67,14 @@ def test_weights_in_few_bits_are_held_to_llama_cpp(measured: tuple[GateResult, T
     found = {(it.kind, it.name): it for it in measured[0].formats}
     for name, peer in PEERS.items():
         mine, theirs = found["weights", name], found["peer", peer]
-        assert mine.bound == theirs.mean_kl > 0
+        assert mine.bound == theirs.mean_kl * PEER_SLACK > 0
         assert mine.passed == as_good(mine, theirs, 300)
-        assert found["both", f"{name}/int8"].bound == theirs.mean_kl + BOUNDS["kv", "int8"]
+        assert found["both", f"{name}/int8"].bound == mine.bound + BOUNDS["kv", "int8"]
     assert found["weights", "int4"].passed
     assert found["weights", "int8"].bits == 8.5
     assert found["weights", "int8"].mean_kl < found["weights", "int4"].mean_kl < found["peer", "Q4_0"].mean_kl
 
-    worse = replace(found["weights", "int4"], mean_kl=found["peer", "Q4_0"].mean_kl * 1.001)
+    worse = replace(found["weights", "int4"], mean_kl=found["peer", "Q4_0"].mean_kl * 1.06)
     rarer = replace(found["weights", "int4"], agreement=found["peer", "Q4_0"].agreement - 0.2)
     assert not as_good(worse, found["peer", "Q4_0"], 300)
     assert not as_good(rarer, found["peer", "Q4_0"], 300)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from edgewise.core.errors import ConfigError
+from edgewise.engine import weight_choice as module
 from edgewise.engine.numerics import numeric_class, resolve
 from edgewise.engine.weight_choice import WeightChoice, choose_weights
 from edgewise.models.decoder.config import DecoderConfig, read_config
@@ -76,3 +77,27 @@ def test_the_numeric_class_names_the_kernels(network: DecoderConfig) -> None:
         )
         names.add(numeric_class(numerics, torch_version="2.11.0", device_family="sm_90", threads=4))
     assert len(names) == 2
+
+
+@pytest.mark.parametrize(
+    ("stored", "failed", "chosen"),
+    [
+        ("Q4_1", (), "int4"),
+        ("Q4_1", ("int8",), "int4"),
+        ("Q4_1", ("int4",), "int8"),
+        ("Q4_1", ("int4", "int8"), "none"),
+        ("Q8_0", ("int8",), "none"),
+        ("F16", ("int8", "int4"), "none"),
+    ],
+)
+def test_what_failed_its_gate_is_passed_over(
+    network: DecoderConfig, monkeypatch: pytest.MonkeyPatch, stored: str, failed: tuple[str, ...], chosen: str
+) -> None:
+    monkeypatch.setattr(module, "why_no_library", lambda: None)
+    network = replace(network, encodings={"blk.0.attn_q.weight": stored, "token_embd.weight": stored})
+    asked = {"kernels": "auto", "quantize": "auto", "dtype": "auto", "device": "cpu"}
+    found = choose_weights(network=network, failed=failed, **asked)
+    assert found.quantize == chosen
+    assert any("did not pass its gate" in why for why in found.why) == (stored != "F16" and chosen not in ("int4",))
+    by_name = choose_weights(network=network, failed=failed, **{**asked, "quantize": "int4"})
+    assert by_name.quantize == "int4"

@@ -44,6 +44,7 @@ def report(name: str, config: Path | None, overrides: Mapping[str, object]) -> F
         quantize=settings.quantize,
         cuda=False,
         measured_kv=None if gate is None else gate.passed("kv"),
+        failed_weights=() if gate is None else gate.failed("weights"),
         kernels=settings.engine.kernels,
         network=network,
     )

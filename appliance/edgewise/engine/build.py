@@ -103,6 +103,7 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         cuda=torch.cuda.is_available(),
         capability=torch.cuda.get_device_capability() if torch.cuda.is_available() else None,
         measured_kv=config.measured_kv,
+        failed_weights=config.failed_weights,
         kernels=config.kernels,
         network=network,
     )
@@ -352,7 +353,6 @@ def _info(
             device_family=_device_family(device),
             threads=threads,
             kv_format="-".join(filter(None, (report.kv_format, variant))),
-            native_isa=library.isa() if numerics.kernels == "native" else "",
         ),
         kernels=numerics.kernels,
         kernels_lacking=numerics.lacking,

@@ -34,6 +34,7 @@ class EngineConfig:
         ageing_s: Seconds in the queue after which a request counts as one class more urgent; 0 for never.
         spill_bytes: Host memory for pages of preempted requests; None takes what is left, up to the size of the KV cache.
         measured_kv: KV formats that passed the model's gate; "auto" takes one of them. None if it was not measured.
+        failed_weights: Weight formats that the model's gate has measured and not passed; "auto" takes none of them.
         memory_budget_bytes: What this engine may book in all; None takes `memory_fraction` of what is available.
         host_cache_bytes: Host memory for KV pages that left the device; 0 for none.
         disk_cache_dir, disk_cache_bytes: Folder and size of the KV tier that survives a restart; None and 0 for none.
@@ -42,6 +43,8 @@ class EngineConfig:
         encoder_cache_bytes: Memory of the device for the rows of media, where the model takes media.
         media_bytes: Bytes of decoded media that the requests in work may hold in all.
         vocabulary: Spelling of every token, for answers that follow a grammar; None refuses them.
+        adapters: Whether requests name adapters; "auto" then takes kernels that compute them.
+        adapter_bytes: Memory of the device for adapters, where `adapters`.
         speculation: Guesses at next tokens: "auto" where they are measured to pay, "lookup" always, "off" never.
         turns: File in which engine processes take turns on one device (`engine.turns`); None runs without regard to others.
     """
@@ -64,6 +67,7 @@ class EngineConfig:
     ageing_s: float = 60.0
     spill_bytes: int | None = None
     measured_kv: tuple[str, ...] | None = None
+    failed_weights: tuple[str, ...] = ()
     memory_budget_bytes: int | None = None
     host_cache_bytes: int = 0
     disk_cache_dir: str | None = None
@@ -73,5 +77,7 @@ class EngineConfig:
     encoder_cache_bytes: int = 128 << 20
     media_bytes: int = 256 << 20
     vocabulary: Vocabulary | None = field(default=None, repr=False)
+    adapters: bool = False
+    adapter_bytes: int = 64 << 20
     speculation: SpeculationName = "auto"
     turns: str | None = None

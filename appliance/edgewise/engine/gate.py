@@ -21,7 +21,7 @@ from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.memory import kv_bytes_per_token, weight_bytes, workspace_bytes
 from edgewise.models.decoder.rounded import RoundedFormat
 from edgewise.models.files import ModelFiles
-from edgewise.models.gate_record import BOUNDS, PEERS, FormatKind, FormatRecord
+from edgewise.models.gate_record import BOUNDS, PEER_SLACK, PEERS, FormatKind, FormatRecord
 
 KV_FORMATS = ("int8", "fp8", "bfloat16", "float16")
 WEIGHT_FORMATS = ("bfloat16", "float16")
@@ -83,7 +83,7 @@ def measure_formats(
 def as_good(it: FormatRecord, peer: FormatRecord, positions: int) -> bool:
     """Whether weights diverge no more than the peer's, and agree as often, within two standard errors of the difference."""
     error = math.sqrt(2.0 * peer.agreement * (1.0 - peer.agreement) / positions)
-    return it.mean_kl <= peer.mean_kl and it.agreement >= peer.agreement - 2.0 * error
+    return it.mean_kl <= peer.mean_kl * PEER_SLACK and it.agreement >= peer.agreement - 2.0 * error
 
 
 class _Gate:
@@ -128,11 +128,12 @@ class _Gate:
         reader = RoundedReader(self._files, name)
         runners = [reader.over(kv, self._longest) for kv in ("float32", *KV_FORMATS)]
         alone, *both = self._diverge(f"weights {name}", runners)
-        record = self._record("weights", name, alone, peer.mean_kl, self._count(runners[0], f"weights {name}"))
+        bound = peer.mean_kl * PEER_SLACK
+        record = self._record("weights", name, alone, bound, self._count(runners[0], f"weights {name}"))
         judged = replace(record, bits=reader.bits, passed=record.passed and as_good(record, peer, alone.positions))
         self._keep(judged)
         for kv, it in zip(KV_FORMATS, both, strict=True):
-            pair = self._record("both", f"{name}/{kv}", it, peer.mean_kl + BOUNDS["kv", kv], None)
+            pair = self._record("both", f"{name}/{kv}", it, bound + BOUNDS["kv", kv], None)
             self._keep(replace(pair, bits=reader.bits, capacity=kv_capacity(self._truth.config, kv)))
         self._next()
 

@@ -52,6 +52,7 @@ def resolve(
     cuda: bool,
     capability: tuple[int, int] | None = None,
     measured_kv: Collection[str] | None = None,
+    failed_weights: Collection[str] = (),
     kernels: str = "auto",
     network: NetworkConfig | None = None,
 ) -> Numerics:
@@ -62,6 +63,7 @@ def resolve(
         cuda: Whether a CUDA device is usable (the caller asks torch).
         capability: The CUDA device's compute capability; None on the CPU or where it does not matter.
         measured_kv: KV formats that passed the model's own gate (`models.gate_record`); None if it has none.
+        failed_weights: Weight formats that the gate has measured and not passed.
         kernels: "auto", "reference", "native" or "triton".
         network: The model; None for one that only the reference kernels compute.
 
@@ -80,7 +82,9 @@ def resolve(
     _require("dtype", dtype, ("auto", *WEIGHT_DTYPES))
     _require("quantize", quantize, QUANTIZE)
     _require("engine.kernels", kernels, KERNELS)
-    weights = choose_weights(kernels=kernels, quantize=quantize, dtype=dtype, device=device, network=network)
+    weights = choose_weights(
+        kernels=kernels, quantize=quantize, dtype=dtype, device=device, network=network, failed=failed_weights
+    )
     why += weights.why
     if weights.dtype is not None:
         dtype = weights.dtype
@@ -107,18 +111,17 @@ def numeric_class(
     device_family: str,
     threads: int,
     kv_format: str | None = None,
-    native_isa: str = "",
 ) -> str:
     """The string inside which a continuation is byte-equal.
 
-    Threads count for the reference kernels on a CPU: they fix how torch splits reductions. For the native ones they do not,
-    but the instruction set `native_isa` does. torch draws the tokens in either case.
+    Threads and instruction set count for the reference kernels on a CPU: they fix how torch splits reductions. The native ones
+    give the same bits with all of them. torch draws the tokens in either case.
 
     `kv_format` says more than `numerics.kv_dtype` where layers differ (`kv_label`).
     """
     where = f"{numerics.device}-{device_family}" + (f"-t{threads}" if numerics.device == "cpu" else "")
     if numerics.kernels == "native":
-        where = f"{numerics.device}-native{NATIVE_NUMERICS}-{native_isa}"
+        where = f"{numerics.device}-native{NATIVE_NUMERICS}"
     elif numerics.kernels == "triton":
         where += f"-kernels{TRITON_NUMERICS}"
     return f"torch-{torch_version}/{where}/w-{numerics.dtype}-{numerics.quantize}/kv-{kv_format or numerics.kv_dtype}".replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import get_args
 
@@ -35,12 +36,19 @@ class WeightChoice:
 
 
 def choose_weights(
-    *, kernels: str, quantize: str, dtype: str, device: str, network: NetworkConfig | None
+    *,
+    kernels: str,
+    quantize: str,
+    dtype: str,
+    device: str,
+    network: NetworkConfig | None,
+    failed: Collection[str] = (),
 ) -> WeightChoice:
     """Args:
         kernels, quantize, dtype: As set; "auto" or a name.
         device: "cpu" or "cuda".
         network: The model; None for one that only the reference kernels compute.
+        failed: Weight formats that the model's gate has measured and not passed, which "auto" passes over.
 
     Raises:
         ConfigError: What was asked for by name cannot be had here or for this model.
@@ -63,7 +71,7 @@ def choose_weights(
     if fast == "triton":
         return _triton(kernels, quantize)
     assert network is not None
-    return _native(kernels, quantize, dtype, network)
+    return _native(kernels, quantize, dtype, network, failed)
 
 
 def decoder_of(network: NetworkConfig | None) -> DecoderConfig | None:
@@ -120,7 +128,7 @@ def _triton(kernels: str, quantize: str) -> WeightChoice:
     return WeightChoice("triton", "none", "bfloat16", why)
 
 
-def _native(kernels: str, quantize: str, dtype: str, network: NetworkConfig) -> WeightChoice:
+def _native(kernels: str, quantize: str, dtype: str, network: NetworkConfig, failed: Collection[str]) -> WeightChoice:
     decoder = decoder_of(network)
     assert decoder is not None
     why: list[str] = []
@@ -128,6 +136,9 @@ def _native(kernels: str, quantize: str, dtype: str, network: NetworkConfig) -> 
         why.append("kernels native: the fastest on a CPU")
     chosen, reason = stored_bits(decoder)
     if quantize == "auto":
+        if chosen in failed:
+            reason += f", and {chosen} did not pass its gate (`edgewise models gate`)"
+            chosen = "int8" if chosen == "int4" and "int8" not in failed else "none"
         why.append(f"quantize {chosen}: {reason}")
     else:
         chosen = {"none": "none", "int8": "int8", "int4": "int4"}[quantize]  # type: ignore[assignment]

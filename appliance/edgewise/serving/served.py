@@ -133,6 +133,7 @@ def _read(settings: Settings, store: Store, files: ModelFiles, machine: Machine)
     config = replace(
         engine_config(settings, files),
         measured_kv=None if gate is None else tuple(sorted(gate.passed("kv"))),
+        failed_weights=() if gate is None else tuple(sorted(gate.failed("weights"))),
         vocabulary=vocabulary_of(tokenizer),
         disk_cache_key=_disk_cache_key(files, template),
     )
@@ -159,6 +160,7 @@ def model_needs(config: EngineConfig, network: NetworkConfig, machine: Machine) 
         cuda=machine.cuda,
         capability=machine.capability,
         measured_kv=config.measured_kv,
+        failed_weights=config.failed_weights,
         kernels=config.kernels,
         network=network,
     )

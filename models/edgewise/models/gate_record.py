@@ -34,6 +34,9 @@ BOUNDS: Mapping[tuple[str, str], float] = {
 PEERS: Mapping[str, str] = {"int8": "Q8_0", "int4": "Q4_0"}
 """Weight formats whose bound is measured: what llama.cpp's format of as many bits diverges on the same weights and text."""
 
+PEER_SLACK = 1.05
+"""Times that: of files in 8 bits both compute the same, and such figures move by percents with the text."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatRecord:
@@ -94,6 +97,10 @@ class GateRecord:
     def passed(self, kind: FormatKind) -> frozenset[str]:
         """Names of the formats that passed."""
         return frozenset(it.name for it in self.formats if it.kind == kind and it.passed)
+
+    def failed(self, kind: FormatKind) -> frozenset[str]:
+        """Names of those that were measured and did not."""
+        return frozenset(it.name for it in self.formats if it.kind == kind and not it.passed)
 
 
 def write_record(store_root: Path, record: GateRecord) -> Path:

@@ -40,6 +40,8 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     write_record(tmp_path, RECORD)
     assert read_record(tmp_path, DIGEST) == RECORD
     assert RECORD.passed("kv") == {"int8"}
+    assert RECORD.failed("kv") == {"fp8"}
+    assert RECORD.failed("weights") == set()
     assert RECORD.passed("weights") == {"bfloat16"}
     assert read_record(tmp_path, "sha256:other") is None
 
