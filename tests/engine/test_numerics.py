@@ -1,10 +1,24 @@
 """What "auto" resolves to, and that unknown names are refused."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from edgewise.core.errors import ConfigError
 from edgewise.engine import numerics as module
-from edgewise.engine.numerics import cpu_family, native_bfloat16, numeric_class, parse_cpu_flags, resolve
+from edgewise.engine import weight_choice
+from edgewise.engine.networks import describe
+from edgewise.engine.numerics import (
+    NATIVE_NUMERICS,
+    Numerics,
+    cpu_family,
+    native_bfloat16,
+    numeric_class,
+    parse_cpu_flags,
+    resolve,
+)
+from edgewise.models.files import ModelFiles
 
 
 def test_auto_is_definite_and_explained() -> None:
@@ -63,6 +77,51 @@ def test_the_numeric_class_names_all_that_matters() -> None:
         numerics, torch_version="2.13.0+cpu", device_family="avx2", threads=2, kv_format="int8x1+bfloat16x5"
     )
     assert mixed.endswith("/kv-int8x1+bfloat16x5")
+    native = replace(numerics, kernels="native", quantize="int4")
+    name = numeric_class(native, torch_version="2.13.0+cpu", device_family="avx2", threads=2)
+    assert name == f"torch-2.13.0+cpu/cpu-native{NATIVE_NUMERICS}/w-float32-int4/kv-int8"
+
+
+def kernels_of(files: ModelFiles, **chosen: str) -> Numerics:
+    names = {"device": "cpu", "dtype": "auto", "kv_dtype": "int8", "quantize": "auto", **chosen}
+    return resolve(**names, cuda=False, network=describe(files))  # type: ignore[arg-type]
+
+
+def test_native_kernels_hold_weights_as_the_file_does(
+    starter_files: ModelFiles, tiny_model_factory: Callable[..., ModelFiles]
+) -> None:
+    found = kernels_of(starter_files)
+    assert (found.kernels, found.quantize, found.dtype, found.lacking) == ("native", "int4", "float32", "")
+    assert "quantize int4: most of the file's matrices are Q4_1" in found.why
+    assert kernels_of(starter_files, quantize="int8").quantize == "int8"
+    plain = kernels_of(tiny_model_factory(), dtype="bfloat16")
+    assert (plain.kernels, plain.quantize, plain.dtype) == ("native", "none", "bfloat16")
+
+
+def test_auto_says_what_keeps_it_from_native_kernels_and_native_is_refused_there(
+    starter_files: ModelFiles, tiny_model_factory: Callable[..., ModelFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experts = tiny_model_factory(family="mixtral")
+    cases = {
+        "experts": (experts, {}),
+        "float16": (tiny_model_factory(), {"dtype": "float16"}),
+        "beside integer weights": (starter_files, {"dtype": "bfloat16"}),
+    }
+    for reason, (files, chosen) in cases.items():
+        found = kernels_of(files, **chosen)
+        assert found.kernels == "reference"
+        assert reason in found.lacking
+        assert f"kernels reference: {found.lacking}" in found.why
+        with pytest.raises(ConfigError, match=reason):
+            kernels_of(files, kernels="native", **chosen)
+    with pytest.raises(ConfigError, match=r"'quantize' is int8.*experts"):
+        kernels_of(experts, quantize="int8")
+    with pytest.raises(ConfigError, match="'quantize' is int4"):
+        kernels_of(tiny_model_factory(), kernels="reference", quantize="int4")
+    monkeypatch.setattr(weight_choice, "why_no_library", lambda: "the library was not built")
+    assert kernels_of(starter_files).lacking == "the library was not built"
+    with pytest.raises(ConfigError, match="not built"):
+        kernels_of(starter_files, kernels="native")
 
 
 @pytest.mark.parametrize(

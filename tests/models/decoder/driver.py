@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -59,7 +60,8 @@ class Driver:
             block_tables=tables,
         )
         flat = torch.tensor([token for tokens, _, _ in work for token in tokens])
-        return self.decoder.logits(self.decoder.forward(flat, self.kv, meta, adapted=adapted))
+        more: dict[str, Any] = {"adapted": adapted} if adapted else {}
+        return self.decoder.logits(self.decoder.forward(flat, self.kv, meta, **more))
 
     def whole(self, tokens: list[int]) -> torch.Tensor:
         """Logits of one sequence alone, in one prefill."""

@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 class EngineLogits:
-    """A model in float32 with float32 pages."""
+    """A model in float32 with float32 pages; its text part on the native kernels beside the reference, which must agree."""
 
     def __init__(self, files: ModelFiles, num_pages: int = 200) -> None:
         network = describe(files)
@@ -40,7 +40,17 @@ class EngineLogits:
         kv = allocate(network, num_pages=num_pages, kv_dtype="float32", dtype="float32", device=CPU)
         self._senses = Senses(loaded.encoder, self.cache, CPU, max_content=1 << 28)
         self._runner = Runner(loaded, kv, CPU)
+        self._native = self._on_native_kernels(files, num_pages)
         self._free = torch.randperm(num_pages, generator=torch.Generator().manual_seed(3)).tolist()
+
+    def _on_native_kernels(self, files: ModelFiles, num_pages: int) -> Runner | None:
+        if self.network.speaks:
+            return None
+        loaded = load_network(
+            files, self.network, device=CPU, dtype=torch.float32, progress=lambda done: None, native="none"
+        )
+        pages = allocate(self.network, num_pages=num_pages, kv_dtype="float32", dtype="float32", device=CPU)
+        return Runner(loaded, pages, CPU)
 
     def sequence(self, prompt: Prompt) -> Sequence:
         tokens, media = prompt
@@ -52,7 +62,11 @@ class EngineLogits:
     def step(self, *parts: tuple[Sequence, int, int]) -> list[torch.Tensor]:
         """[count, vocab] of tokens [start, start + count) of each sequence, in one batch."""
         work = [Work(sequence, start, count, sample=False) for sequence, start, count in parts]
-        logits = self._runner.all_logits(work, self._senses.rows(work))
+        rows = self._senses.rows(work)
+        logits = self._runner.all_logits(work, rows)
+        if self._native is not None:
+            native = self._native.all_logits(work, rows)
+            assert float((native - logits).abs().max()) <= 1e-4 * float(logits.abs().max())
         return list(torch.split(logits, [count for _, _, count in parts]))
 
     def whole(self, prompts: Seq[Prompt]) -> list[torch.Tensor]:

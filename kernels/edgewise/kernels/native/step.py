@@ -122,7 +122,11 @@ class StepLayer:
 
 
 class DecoderStep:
-    """A decoder whose forward pass is one call. Not for two threads at once, and no other native kernel beside it."""
+    """A decoder whose forward pass is one call. Not for two threads at once, and no other native kernel beside it.
+
+    Attributes:
+        layers, embedding, head, vectors: What it computes with; the library holds their addresses.
+    """
 
     def __init__(
         self,
@@ -138,7 +142,11 @@ class DecoderStep:
         for layer in layers:
             _check(shape, layer)
         self._library = _declared(library())
-        self._kept: list[Any] = [*layers, *ropes, embedding, head, norm]
+        self.layers, self.embedding, self.head = tuple(layers), embedding, head
+        self.vectors = (
+            norm,
+            *(tensor for table in ropes for tensor in (table.cos, table.sin, table.axes) if tensor is not None),
+        )
         self._shape = shape
         self._num_layers = len(layers)
         self._pages: tuple[Sequence[KVLayer], Any] | None = None

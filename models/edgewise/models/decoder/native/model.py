@@ -8,6 +8,7 @@ import torch
 
 from edgewise.kernels.native.step import DecoderStep
 from edgewise.kernels.paging import AttentionMeta, KVLayer
+from edgewise.models.adapters.loading import AdaptedRows
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.native.formats import Quantize
 from edgewise.models.multimodal.protocol import StepMedia
@@ -29,7 +30,7 @@ class NativeDecoder:
     def __init__(self, config: DecoderConfig, step: DecoderStep, quantize: Quantize) -> None:
         self.config = config
         self.quantize = quantize
-        self._step = step
+        self.step = step
 
     def __repr__(self) -> str:
         return f"NativeDecoder({self.config.architecture}, {self.config.num_layers} layers, quantize {self.quantize})"
@@ -39,16 +40,24 @@ class NativeDecoder:
         return True
 
     def forward(
-        self, tokens: torch.Tensor, kv: Sequence[KVLayer], meta: AttentionMeta, media: StepMedia | None = None
+        self,
+        tokens: torch.Tensor,
+        kv: Sequence[KVLayer],
+        meta: AttentionMeta,
+        media: StepMedia | None = None,
+        adapted: Sequence[AdaptedRows] = (),
     ) -> torch.Tensor:
         """As `Decoder.forward`; [T, hidden] float32.
 
         Raises:
-            ValueError: `tokens`, `kv` and `meta` do not agree, or lie outside the vocabulary or the pages.
+            ValueError: `tokens`, `kv` and `meta` do not agree, or lie outside the vocabulary or the pages; or rows are `adapted`,
+                which only the reference kernels compute.
         """
+        if adapted:
+            raise ValueError("the native kernels compute no adapters; engine.kernels = reference does")
         rows = None if media is None else (media.rows.contiguous(), media.values.float().contiguous())
-        return self._step.forward(tokens, kv, meta, rows)
+        return self.step.forward(tokens, kv, meta, rows)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] of `forward` -> [R, vocab] float32."""
-        return self._step.logits(hidden.contiguous())
+        return self.step.logits(hidden.contiguous())
