@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from types import ModuleType
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -19,6 +20,20 @@ def interpreted(name: str) -> ModuleType:
     with mock.patch.dict(os.environ, {"TRITON_INTERPRET": "1"}):
         pytest.importorskip("triton", reason="Triton is not installed")
         trial = importlib.import_module("edgewise.kernels.triton.trial")
+        _read_scalars_of_one_element()
         # Triton reads the variable once more when it first runs a kernel.
         assert trial.why_not(torch.device("cpu")) is None
         return importlib.import_module(f"edgewise.kernels.triton.{name}")
+
+
+def _read_scalars_of_one_element() -> None:
+    """numpy 2.5 makes no number of an array [1] any more, as Triton 3.6 has it do with the bounds of loops."""
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: type, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    if patch.__name__ != "patched":
+        interpreter._patch_lang_tensor = patched

@@ -1,0 +1,472 @@
+"""Products of a few activation rows with a weight, for decoding: bound by the weight's bytes, which are read once.
+
+A program computes `block_columns` outputs of all rows over the whole inner dimension, so there is nothing to be joined
+afterwards. The inner dimension is dealt in runs of 64 elements to four warps, whose chains of matrix instructions run side by side
+(one chain of them, each waiting for the last, would take longer than the weight's bytes). The weight is the left factor of the
+instructions; each output is four chains, sixteen elements a link, and their sum, whatever the block sizes. So a row's bits depend
+neither on its neighbours nor on how many rows a batch has.
+
+Norms are deferred. rms_norm(x) @ W.T equals ((x * norm) @ W.T) / rms(x): the kernels that change the residual stream leave
+x * norm rounded to the weights' dtype and sums of squares of 16 elements each, and the product divides at its end. So a decoder's
+layer has no kernel for its norms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from edgewise.kernels.triton.launch import begin, dot, fetch_rows, let_next_begin, multiprocessors, overlaps
+
+MAX_ROWS = 64
+GROUP = 32  # columns of a row that share a scale
+_SLICES, _RUN = 4, 64
+SQUARES = 16  # elements of the residual stream whose squares are summed before they are stored
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A matrix [out, in] on the card.
+
+    Attributes:
+        codes: [out, in] bfloat16, float16, float32, int8 or float8_e4m3fn; or uint8 [out, in / 2], 4-bit numbers in the order of
+            GGUF: byte j of a group of 32 columns holds column j (low) and column j + 16 (high).
+        scale: int8 and 4 bits: [out, in / 32] float16; fp8: [out] float32.
+        minimum: 4 bits: [out, in / 32] float16; the value is code * scale + minimum.
+        bias: [out], the activations' dtype, or None.
+    """
+
+    codes: torch.Tensor
+    scale: torch.Tensor | None = None
+    minimum: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+
+    @property
+    def columns(self) -> int:
+        """Columns of the matrix: the inner dimension of a product."""
+        return self.codes.shape[1] * (2 if self.codes.dtype == torch.uint8 else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """The residual stream between two products.
+
+    Attributes:
+        x: [rows, hidden] float32.
+        scaled: [rows, hidden], the weights' dtype: x times the weight of the norm that comes next.
+        squares: [rows, hidden / 16] float32, sums of squares of x.
+    """
+
+    x: torch.Tensor
+    scaled: torch.Tensor
+    squares: torch.Tensor
+
+    @classmethod
+    def empty(cls, rows: int, hidden: int, dtype: torch.dtype, device: torch.device) -> Residual:
+        return cls(
+            torch.empty((rows, hidden), device=device),
+            torch.empty((rows, hidden), dtype=dtype, device=device),
+            torch.empty((rows, hidden // SQUARES), device=device),
+        )
+
+
+class Blocks(NamedTuple):
+    """How a product is cut: outputs of a program, inner elements of one step (a multiple of 256), stages of the pipeline."""
+
+    columns: int
+    inner: int
+    stages: int
+
+
+@triton.jit
+def _spread(
+    scale: tl.tensor, slices: tl.constexpr, rows: tl.constexpr, groups: tl.constexpr, each: tl.constexpr
+) -> tl.tensor:
+    """[slices, rows, groups] -> [slices, rows, groups * each], every entry `each` times."""
+    wide = tl.broadcast_to(tl.expand_dims(scale, 3), (slices, rows, groups, each))
+    return tl.reshape(wide, (slices, rows, groups * each))
+
+
+@triton.jit
+def _activations(a: tl.tensor, row: tl.tensor, at: tl.tensor, rows: tl.tensor, inner: tl.constexpr) -> tl.tensor:
+    """[slices, elements, rows] for `at` [slices, elements]."""
+    mask = (row < rows)[None, :, None] & (at < inner)[:, None, :]
+    return tl.permute(tl.load(a + row[None, :, None] * inner + at[:, None, :], mask=mask, other=0.0), (0, 2, 1))
+
+
+@triton.jit
+def _add_step(
+    total: tl.tensor,
+    a: tl.tensor,
+    codes: tl.tensor,
+    scales: tl.tensor,
+    minima: tl.tensor,
+    row: tl.tensor,
+    rows: tl.tensor,
+    column: tl.tensor,
+    columns: tl.constexpr,
+    first: tl.tensor,
+    inner: tl.constexpr,
+    part: tl.constexpr,
+    slices: tl.constexpr,
+    run: tl.constexpr,
+    block_columns: tl.constexpr,
+) -> tl.tensor:
+    """total [slices, block_columns, block_rows] plus one step of the inner dimension, of `part` elements in each slice."""
+    dtype: tl.constexpr = a.dtype.element_ty
+    stored: tl.constexpr = codes.dtype.element_ty
+    real = (column < columns)[None, :, None]
+    wide = column.to(tl.int64)[None, :, None]
+    own = tl.arange(0, slices)[:, None]
+    if stored == tl.int8 or stored == tl.uint8:
+        group = tl.arange(0, part // 32)[None, :]
+        group = first // 32 + (group // (run // 32) * slices + own) * (run // 32) + group % (run // 32)
+        group_at = wide * (inner // 32) + group[:, None, :]
+        group_mask = real & (group < inner // 32)[:, None, :]
+        scale = tl.load(scales + group_at, mask=group_mask, other=0.0).to(tl.float32)
+    if stored == tl.uint8:
+        byte = tl.arange(0, part // 2)[None, :]
+        byte = first // 2 + (byte // (run // 2) * slices + own) * (run // 2) + byte % (run // 2)
+        mask = real & (byte < inner // 2)[:, None, :]
+        code = tl.load(codes + wide * (inner // 2) + byte[:, None, :], mask=mask, other=0)
+        least = tl.load(minima + group_at, mask=group_mask, other=0.0).to(tl.float32)
+        scale = _spread(scale, slices, block_columns, part // 32, 16)
+        least = _spread(least, slices, block_columns, part // 32, 16)
+        at = byte // 16 * 32 + byte % 16
+        low = tl.fma((code & 15).to(tl.float32), scale, least).to(dtype)
+        high = tl.fma((code >> 4).to(tl.float32), scale, least).to(dtype)
+        total = dot(low, _activations(a, row, at, rows, inner), total)
+        total = dot(high, _activations(a, row, at + 16, rows, inner), total)
+    else:
+        at = tl.arange(0, part)[None, :]
+        at = first + (at // run * slices + own) * run + at % run
+        mask = real & (at < inner)[:, None, :]
+        code = tl.load(codes + wide * inner + at[:, None, :], mask=mask, other=0.0)
+        if stored == tl.int8:
+            code = code.to(tl.float32) * _spread(scale, slices, block_columns, part // 32, 32)
+        total = dot(code.to(dtype), _activations(a, row, at, rows, inner), total)
+    return total
+
+
+@triton.jit
+def _inverse_rms(
+    squares: tl.tensor, row: tl.tensor, rows: tl.tensor, hidden: tl.constexpr, eps: tl.tensor, block_rows: tl.constexpr
+) -> tl.tensor:
+    """[block_rows]: 1 / sqrt(mean square + eps), from sums of 16 squares."""
+    count: tl.constexpr = hidden // 16
+    sums = tl.zeros((block_rows, 32), dtype=tl.float32)
+    for first in tl.static_range(0, count, 32):
+        part = first + tl.arange(0, 32)
+        mask = (row < rows)[:, None] & (part < count)[None, :]
+        sums += tl.load(squares + row[:, None] * count + part[None, :], mask=mask, other=0.0)
+    return 1.0 / tl.sqrt(tl.sum(sums, axis=1) / hidden + eps)
+
+
+@triton.jit
+def sums_of_16(x: tl.tensor, groups: tl.constexpr, rows: tl.constexpr) -> tl.tensor:
+    """[groups * 16, rows] -> [groups, rows], added in pairs of neighbours: in one order whatever the block sizes."""
+    x = tl.sum(tl.reshape(x, (groups * 8, 2, rows)), axis=1)
+    x = tl.sum(tl.reshape(x, (groups * 4, 2, rows)), axis=1)
+    x = tl.sum(tl.reshape(x, (groups * 2, 2, rows)), axis=1)
+    return tl.sum(tl.reshape(x, (groups, 2, rows)), axis=1)
+
+
+@triton.jit
+def gate(x: tl.tensor, activation: tl.constexpr) -> tl.tensor:
+    """silu, or gelu by tanh."""
+    inner = x
+    if activation == "gelu_tanh":
+        inner = 1.5957691216057308 * (x + 0.044715 * x * x * x)  # 2 sqrt(2 / pi); (1 + tanh(y)) / 2 = sigmoid(2 y)
+    return x * tl.sigmoid(inner)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _product(
+    a: tl.tensor,
+    codes: tl.tensor,
+    scales: tl.tensor,
+    minima: tl.tensor,
+    bias: tl.tensor,
+    squares: tl.tensor,
+    out: tl.tensor,
+    scaled: tl.tensor,
+    norm: tl.tensor,
+    rows: tl.tensor,
+    eps: tl.tensor,
+    inner: tl.constexpr,
+    columns: tl.constexpr,
+    matrix_rows: tl.constexpr,
+    kind: tl.constexpr,
+    biased: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_columns: tl.constexpr,
+    block_inner: tl.constexpr,
+    slices: tl.constexpr,
+    run: tl.constexpr,
+    fetched_lines: tl.constexpr,
+    overlapped: tl.constexpr,
+) -> None:
+    """`kind`: "project", "add", or the activation of a gated product, whose `columns` are half of the matrix's rows."""
+    gated: tl.constexpr = kind != "project" and kind != "add"
+    column = tl.program_id(0) * block_columns + tl.arange(0, block_columns)
+    row = tl.arange(0, block_rows)
+    if overlapped:
+        let_next_begin()
+        if fetched_lines > 0:
+            row_bytes: tl.constexpr = inner * codes.dtype.element_ty.primitive_bitwidth // 8
+            stored_bytes: tl.constexpr = row_bytes // 2 if codes.dtype.element_ty == tl.uint8 else row_bytes
+            last = tl.minimum(column, columns - 1)
+            fetch_rows(codes, last, stored_bytes, fetched_lines)
+            if gated:
+                fetch_rows(codes, last + columns, stored_bytes, fetched_lines)
+    begin(overlapped)
+    total = tl.zeros((slices, block_columns, block_rows), dtype=tl.float32)
+    up = tl.zeros((slices, block_columns, block_rows), dtype=tl.float32)
+    part: tl.constexpr = block_inner // slices
+    for first in range(0, inner, block_inner):
+        total = _add_step(
+            total, a, codes, scales, minima, row, rows, column, columns, first, inner, part, slices, run, block_columns
+        )
+        if gated:
+            up = _add_step(
+                up, a, codes, scales, minima, row, rows, column + columns, matrix_rows, first, inner, part, slices, run,
+                block_columns,
+            )  # fmt: skip
+    total = tl.sum(total, axis=0)
+    up = tl.sum(up, axis=0)
+    real = column < columns
+    if codes.dtype.element_ty == tl.float8e4nv:
+        total *= tl.load(scales + column, mask=real, other=0.0)[:, None]
+        if gated:
+            up *= tl.load(scales + column + columns, mask=real, other=0.0)[:, None]
+    if kind != "add":
+        inverse = _inverse_rms(squares, row, rows, inner, eps, block_rows)[None, :]
+        total *= inverse
+        up *= inverse
+    if biased:
+        total += tl.load(bias + column, mask=real, other=0.0).to(tl.float32)[:, None]
+        if gated:
+            up += tl.load(bias + column + columns, mask=real, other=0.0).to(tl.float32)[:, None]
+    mask = real[:, None] & (row < rows)[None, :]
+    target = row[None, :] * columns + column[:, None]
+    if gated:
+        tl.store(out + target, gate(total, kind) * up, mask=mask)
+    elif kind == "project":
+        tl.store(out + target, total.to(a.dtype.element_ty), mask=mask)
+    else:
+        total += tl.load(out + target, mask=mask, other=0.0)
+        tl.store(out + target, total, mask=mask)
+        weight = tl.load(norm + column, mask=real, other=0.0)[:, None]
+        tl.store(scaled + target, total * weight, mask=mask)
+        groups: tl.constexpr = block_columns // 16
+        sums = sums_of_16(total * total, groups, block_rows)
+        group = tl.program_id(0) * groups + tl.arange(0, groups)
+        mask = (group < columns // 16)[:, None] & (row < rows)[None, :]
+        tl.store(squares + row[None, :] * (columns // 16) + group[:, None], sums, mask=mask)
+
+
+@triton.jit
+def _embed(
+    tokens: tl.tensor,
+    table: tl.tensor,
+    norm: tl.tensor,
+    x: tl.tensor,
+    scaled: tl.tensor,
+    squares: tl.tensor,
+    scale: tl.tensor,
+    hidden: tl.constexpr,
+    groups: tl.constexpr,
+    overlapped: tl.constexpr,
+) -> None:
+    """Grid (rows,); `groups` of 16 elements cover a row."""
+    row = tl.program_id(0)
+    at = tl.arange(0, groups * 16)
+    begin(overlapped)
+    token = tl.load(tokens + row)
+    value = tl.load(table + token * hidden + at, mask=at < hidden, other=0.0).to(tl.float32) * scale
+    tl.store(x + row * hidden + at, value, mask=at < hidden)
+    tl.store(scaled + row * hidden + at, value * tl.load(norm + at, mask=at < hidden, other=0.0), mask=at < hidden)
+    group = tl.arange(0, groups)
+    sums = tl.sum(tl.reshape(value * value, (groups, 16)), axis=1)
+    tl.store(squares + row * (hidden // 16) + group, sums, mask=group < hidden // 16)
+
+
+def embed(tokens: torch.Tensor, table: torch.Tensor, norm: torch.Tensor, r: Residual, scale: float = 1.0) -> None:
+    """x = table[tokens] * scale, and what the next norm needs.
+
+    Args:
+        tokens: [rows] int64, each in [0, vocab); the caller has checked them.
+        table: [vocab, hidden] floating point, contiguous.
+        norm: [hidden] float32, weight of the first norm.
+        r: The stream; overwritten.
+        scale: Multiplies embeddings.
+
+    Raises:
+        ValueError: Shapes do not agree, or hidden is no multiple of 16.
+    """
+    rows, hidden = r.x.shape
+    if tokens.shape != (rows,) or table.dim() != 2 or table.shape[1] != hidden or norm.shape != (hidden,):
+        raise ValueError(f"tokens must be [{rows}] and table [vocab, {hidden}], got {tuple(table.shape)}")
+    if hidden % SQUARES:
+        raise ValueError(f"hidden must be a multiple of {SQUARES}, got {hidden}")
+    overlapped = overlaps(r.x.device)
+    _embed[(rows,)](
+        tokens,
+        table,
+        norm,
+        r.x,
+        r.scaled,
+        r.squares,
+        float(scale),
+        hidden,
+        triton.next_power_of_2(hidden) // SQUARES,
+        overlapped,
+        num_warps=4,
+        **({"launch_pdl": True} if overlapped else {}),
+    )
+
+
+def project(r: Residual, weight: Weight, eps: float, out: torch.Tensor, blocks: Blocks | None = None) -> torch.Tensor:
+    """rms_norm(x) @ W.T + bias, rounded to the weights' dtype.
+
+    Args:
+        r: The stream; `scaled` holds the weight of this norm.
+        weight: [out, hidden].
+        eps: Added to the mean square.
+        out: [rows, out] to write to; float32 takes the rounded values.
+        blocks: How the product is cut; None chooses.
+
+    Raises:
+        ValueError: Shapes, dtypes or sizes do not agree, or there are more than 64 rows.
+    """
+    _check(r.scaled, weight, out, weight.codes.shape[0])
+    _launch("project", r.scaled, weight, r, out, out, None, eps, blocks)
+    return out
+
+
+def gated(
+    r: Residual,
+    weight: Weight,
+    eps: float,
+    out: torch.Tensor,
+    activation: str = "silu",
+    blocks: Blocks | None = None,
+) -> torch.Tensor:
+    """activation(gate) * up of rms_norm(x) @ W.T + bias, where gate is its first half; activation "silu" or "gelu_tanh".
+
+    Args, raises: As `project`, with `out` [rows, out / 2].
+    """
+    if activation not in ("silu", "gelu_tanh"):
+        raise ValueError(f"activation must be silu or gelu_tanh, got {activation}")
+    _check(r.scaled, weight, out, weight.codes.shape[0] // 2)
+    _launch(activation, r.scaled, weight, r, out, out, None, eps, blocks)
+    return out
+
+
+def add(a: torch.Tensor, weight: Weight, r: Residual, norm: torch.Tensor, blocks: Blocks | None = None) -> None:
+    """x += a @ W.T + bias, and what the next norm needs.
+
+    Args:
+        a: [rows, in], the weights' dtype.
+        weight: [hidden, in].
+        r: The stream; changed.
+        norm: [hidden] float32, weight of the next norm.
+
+    Raises:
+        ValueError: As `project`, or hidden is no multiple of 16.
+    """
+    _check(a, weight, r.x, weight.codes.shape[0])
+    hidden = r.x.shape[1]
+    if hidden % SQUARES or norm.shape != (hidden,) or norm.dtype != torch.float32:
+        raise ValueError(f"norm must be [{hidden}] float32 and hidden a multiple of {SQUARES}, got {tuple(norm.shape)}")
+    _launch("add", a, weight, r, r.x, r.scaled, norm, 0.0, blocks)
+
+
+def choose_blocks(outputs: int, inner: int, rows: int, codes: torch.dtype, device: torch.device) -> Blocks:
+    """Small enough blocks that every multiprocessor has one, large enough that activations are not read too often."""
+    columns = 16 if rows <= 16 else 32
+    while columns < 32 and outputs // (2 * columns) >= 3 * multiprocessors(device):
+        columns *= 2
+    return Blocks(columns, 512 if rows <= 8 and columns == 16 else 256, 4 if rows <= 16 else 3)
+
+
+def _check(a: torch.Tensor, weight: Weight, out: torch.Tensor, outputs: int) -> None:
+    inner, codes = weight.columns, weight.codes
+    if a.dim() != 2 or a.shape[1] != inner or not 1 <= a.shape[0] <= MAX_ROWS:
+        raise ValueError(f"activations must be [1 to {MAX_ROWS}, {inner}], got {tuple(a.shape)}")
+    if out.shape != (a.shape[0], outputs) or not all(each.is_contiguous() for each in (a, out, codes)):
+        raise ValueError(f"out must be {(a.shape[0], outputs)} and all contiguous, got {tuple(out.shape)}")
+    if a.dtype not in _FLOATS or (codes.dtype in _FLOATS and codes.dtype != a.dtype):
+        raise ValueError(f"activations must be float, as the weight if that is, got {a.dtype} and {codes.dtype}")
+    grouped = codes.dtype in (torch.int8, torch.uint8)
+    scales = (codes.shape[0], inner // GROUP) if grouped else (codes.shape[0],)
+    if codes.dtype not in _FLOATS and (weight.scale is None or weight.scale.shape != scales):
+        raise ValueError(f"a weight of {codes.dtype} needs scales {scales}")
+    if (grouped and inner % GROUP) or (codes.dtype == torch.uint8) != (weight.minimum is not None):
+        raise ValueError(f"columns must be a multiple of {GROUP}, minima are for 4 bits; got {inner} of {codes.dtype}")
+
+
+def _launch(
+    kind: str,
+    a: torch.Tensor,
+    weight: Weight,
+    r: Residual,
+    out: torch.Tensor,
+    scaled: torch.Tensor,
+    norm: torch.Tensor | None,
+    eps: float,
+    blocks: Blocks | None,
+) -> None:
+    codes, rows, inner = weight.codes, a.shape[0], weight.columns
+    matrix_rows = codes.shape[0]
+    columns = out.shape[1]
+    blocks = blocks or choose_blocks(matrix_rows, inner, rows, codes.dtype, a.device)
+    overlapped = overlaps(a.device)
+    line_bytes = 128
+    lines = codes.shape[1] * codes.element_size() // line_bytes
+    lines = min(1 << (lines.bit_length() - 1), _fetched_lines(blocks)) if lines else 0
+    unused = a
+    _product[(triton.cdiv(columns, blocks.columns),)](
+        a,
+        codes,
+        unused if weight.scale is None else weight.scale,
+        unused if weight.minimum is None else weight.minimum,
+        unused if weight.bias is None else weight.bias,
+        r.squares,
+        out,
+        scaled,
+        unused if norm is None else norm,
+        rows,
+        eps,
+        inner,
+        columns,
+        matrix_rows,
+        kind,
+        weight.bias is not None,
+        block_rows(rows),
+        blocks.columns,
+        blocks.inner,
+        _SLICES,
+        _RUN,
+        lines,
+        overlapped,
+        num_warps=_SLICES,
+        num_stages=blocks.stages,
+        enable_fp_fusion=False,  # which products and sums are joined would depend on the blocks
+        **({"launch_pdl": True} if overlapped else {}),
+    )
+
+
+def block_rows(rows: int) -> int:
+    """Rows of the activations' block: a matrix instruction takes 8 at least."""
+    return max(8, 1 << (rows - 1).bit_length())
+
+
+def _fetched_lines(blocks: Blocks) -> int:
+    """Lines of each row of the weight that a program asks for while it waits: 64 KiB in all."""
+    return max(1, (64 << 10) // (128 * blocks.columns))

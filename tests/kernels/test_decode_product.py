@@ -1,0 +1,179 @@
+"""The products of decoding, under Triton's interpreter, compared with float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kernels.interpreter import interpreted
+
+product = interpreted("decode_product")
+pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")  # numpy's, which interprets
+
+EPS = 1e-5
+FORMATS = ("float", "int8", "int4", "fp8")
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def weight(stored: str, out: int, inner: int, dtype: torch.dtype, seed: int, bias: bool) -> tuple[Any, torch.Tensor]:
+    """A random weight, and what it stands for in float64."""
+    plus = random(out, seed=seed + 9, dtype=dtype) if bias else None
+    if stored == "float":
+        codes = random(out, inner, seed=seed, dtype=dtype)
+        return product.Weight(codes, bias=plus), codes.double()
+    if stored == "fp8":
+        codes = random(out, inner, seed=seed).to(torch.float8_e4m3fn)
+        scale = random(out, seed=seed + 1).abs() + 0.1
+        return product.Weight(codes, scale, bias=plus), codes.double() * scale.double()[:, None]
+    generator = torch.Generator().manual_seed(seed)
+    scale = (random(out, inner // 32, seed=seed + 1).abs() / 16 + 0.01).half()
+    wide = scale.double().repeat_interleave(32, dim=1)
+    if stored == "int8":
+        codes = torch.randint(-127, 128, (out, inner), generator=generator, dtype=torch.int8)
+        return product.Weight(codes, scale, bias=plus), codes.double() * wide
+    numbers = torch.randint(0, 16, (out, inner), generator=generator, dtype=torch.uint8)
+    minimum = random(out, inner // 32, seed=seed + 2).half()
+    groups = numbers.view(out, -1, 2, 16)
+    packed = (groups[:, :, 0] | groups[:, :, 1] << 4).reshape(out, inner // 2)
+    return product.Weight(packed, scale, minimum, plus), numbers.double() * wide + minimum.double().repeat_interleave(
+        32, dim=1
+    )
+
+
+def stream(rows: int, hidden: int, dtype: torch.dtype, norm: torch.Tensor, seed: int = 5) -> Any:
+    """A residual stream as `embed` and `add` leave it."""
+    x = random(rows, hidden, seed=seed)
+    return product.Residual(x, (x * norm).to(dtype), (x * x).view(rows, -1, 16).sum(-1))
+
+
+def close(result: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
+    most = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}[dtype]
+    assert float((result.double() - expected).norm() / expected.norm()) < most
+
+
+def normed(r: Any) -> torch.Tensor:
+    x = r.x.double()
+    scaled: torch.Tensor = r.scaled.double()
+    return scaled / ((x * x).mean(-1, keepdim=True) + EPS).sqrt()
+
+
+def nothing(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.full(shape, torch.nan, dtype=dtype)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    stored=st.sampled_from(FORMATS),
+    dtype=st.sampled_from([torch.bfloat16, torch.float16, torch.float32]),
+    rows=st.integers(1, 20),
+    hidden=st.sampled_from([32, 96]),
+    out=st.integers(8, 40),
+    bias=st.booleans(),
+    wide=st.booleans(),
+)
+def test_project(stored: str, dtype: torch.dtype, rows: int, hidden: int, out: int, bias: bool, wide: bool) -> None:
+    w, values = weight(stored, out, hidden, dtype, 3, bias)
+    r = stream(rows, hidden, dtype, random(hidden, seed=8))
+    result = nothing(rows, out, dtype=torch.float32 if wide else dtype)
+    product.project(r, w, EPS, result, product.Blocks(16, 256, 2))
+    expected = normed(r) @ values.T + (w.bias.double() if bias else 0)
+    close(result, expected, dtype)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    stored=st.sampled_from(FORMATS),
+    dtype=st.sampled_from([torch.bfloat16, torch.float16]),
+    rows=st.integers(1, 20),
+    ffn=st.integers(8, 40),
+    bias=st.booleans(),
+    activation=st.sampled_from(["silu", "gelu_tanh"]),
+)
+def test_gated(stored: str, dtype: torch.dtype, rows: int, ffn: int, bias: bool, activation: str) -> None:
+    w, values = weight(stored, 2 * ffn, 64, dtype, 3, bias)
+    r = stream(rows, 64, dtype, random(64, seed=8))
+    result: torch.Tensor = product.gated(r, w, EPS, nothing(rows, ffn, dtype=dtype), activation)
+    both = normed(r) @ values.T + (w.bias.double() if bias else 0)
+    act = (
+        torch.nn.functional.silu if activation == "silu" else lambda x: torch.nn.functional.gelu(x, approximate="tanh")
+    )
+    close(result, act(both[:, :ffn]) * both[:, ffn:], dtype)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    stored=st.sampled_from(FORMATS),
+    rows=st.integers(1, 20),
+    inner=st.sampled_from([32, 96]),
+    hidden=st.sampled_from([16, 48, 80]),
+    bias=st.booleans(),
+)
+def test_add_leaves_what_the_next_product_needs(stored: str, rows: int, inner: int, hidden: int, bias: bool) -> None:
+    dtype = torch.bfloat16
+    w, values = weight(stored, hidden, inner, dtype, 3, bias)
+    a, norm = random(rows, inner, seed=4, dtype=dtype), random(hidden, seed=6)
+    x = random(rows, hidden, seed=5)
+    r = product.Residual(
+        x.clone(), nothing(rows, hidden, dtype=dtype), nothing(rows, hidden // 16, dtype=torch.float32)
+    )
+    product.add(a, w, r, norm)
+    expected = x.double() + a.double() @ values.T + (w.bias.double() if bias else 0)
+    close(r.x, expected, dtype)
+    torch.testing.assert_close(r.scaled, (r.x * norm).to(dtype), rtol=2**-7, atol=0)
+    torch.testing.assert_close(r.squares, (r.x * r.x).view(rows, -1, 16).sum(-1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_embed(dtype: torch.dtype) -> None:
+    table, norm, tokens = random(20, 48, dtype=dtype), random(48, seed=1), torch.tensor([19, 0, 7])
+    r = product.Residual(*(nothing(3, n, dtype=d) for n, d in ((48, torch.float32), (48, dtype), (3, torch.float32))))
+    product.embed(tokens, table, norm, r, 1.5)
+    x = table[tokens].float() * 1.5
+    assert torch.equal(r.x, x)
+    torch.testing.assert_close(r.scaled, (x * norm).to(dtype), rtol=2**-7, atol=1e-6)
+    torch.testing.assert_close(r.squares, (x * x).view(3, 3, 16).sum(-1))
+    with pytest.raises(ValueError, match="tokens must be"):
+        product.embed(tokens[:2], table, norm, r)
+
+
+@pytest.mark.parametrize("stored", FORMATS)
+def test_a_row_does_not_depend_on_its_neighbours(stored: str) -> None:
+    """Nor on the blocks, which only a card can show: numpy's products, which interpret, depend on their sizes."""
+    w, _ = weight(stored, 48, 64, torch.bfloat16, 3, bias=False)
+    norm = random(48, seed=8)
+    a = random(8, 64, seed=2, dtype=torch.bfloat16)
+    whole = stream(8, 48, torch.bfloat16, norm)
+    alone = product.Residual(*(each[5:6].clone() for each in (whole.x, whole.scaled, whole.squares)))
+    product.add(a, w, whole, norm)
+    product.add(a[5:6].clone(), w, alone, norm)
+    for name in ("x", "scaled", "squares"):
+        assert torch.equal(getattr(alone, name)[0], getattr(whole, name)[5])
+
+
+def test_nan_stays_in_its_row() -> None:
+    w, _ = weight("float", 48, 64, torch.bfloat16, 3, bias=False)
+    r = stream(3, 64, torch.bfloat16, torch.ones(64))
+    r.scaled[1, 5] = torch.nan
+    result = product.project(r, w, EPS, nothing(3, 48, dtype=torch.bfloat16))
+    assert result[1].isnan().all()
+    assert result[::2].isfinite().all()
+
+
+def test_wrong_arguments_are_named() -> None:
+    w, _ = weight("float", 48, 64, torch.bfloat16, 3, bias=False)
+    r = stream(3, 64, torch.bfloat16, torch.ones(64))
+    with pytest.raises(ValueError, match="out must be"):
+        product.project(r, w, EPS, nothing(3, 47, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match="activations must be"):
+        product.add(r.scaled[:, :32], w, r, torch.ones(64))
+    with pytest.raises(ValueError, match="activation must be"):
+        product.gated(r, w, EPS, nothing(3, 24, dtype=torch.bfloat16), "relu")
+    with pytest.raises(ValueError, match="needs scales"):
+        product.project(r, product.Weight(w.codes.to(torch.int8)), EPS, nothing(3, 48, dtype=torch.bfloat16))
