@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from edgewise.cli import doctor_checks
-from edgewise.cli.doctor_checks import check_certificate, check_torch, probe_torch
+from edgewise.cli.doctor_checks import check_certificate, check_native, check_torch, probe_torch
 from edgewise.core.settings import Settings, load_settings
+from edgewise.kernels.native import library
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 CPU = {"ok": True, "error": 1e-7, "bf16_native": False, "capability": "AVX2", "threads": 2, "seconds": 0.1}
@@ -125,3 +126,15 @@ def test_the_probe_is_a_program(tmp_path: Path) -> None:
     report = json.loads(done.stdout)
     assert report["cpu"]["ok"]
     assert report["cpu"]["error"] < 1e-5
+
+
+def test_missing_native_kernels_are_a_warning_and_a_fault_where_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = Settings()
+    assert check_native(settings).status == "ok"
+    monkeypatch.setattr(library, "why_not", lambda: "the library was not built")
+    slow = check_native(settings)
+    assert (slow.status, "not built" in slow.detail, "far slower" in slow.detail) == ("warn", True, True)
+    asked = settings.model_copy(update={"engine": settings.engine.model_copy(update={"kernels": "native"})})
+    assert check_native(asked).status == "fail"

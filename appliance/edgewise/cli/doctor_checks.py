@@ -26,6 +26,7 @@ from edgewise.core.settings import LoadedSettings, Settings, load_settings
 from edgewise.core.sizes import gib
 from edgewise.edge.enrol.folder import with_enrolment
 from edgewise.edge.offload.doctor import check_broker, check_cloud, check_peer
+from edgewise.kernels.native import library
 from edgewise.models.store import Store
 from edgewise.security.tls import check_tls
 
@@ -53,6 +54,7 @@ def run_checks(config: Path | None) -> Iterator[Check]:
     yield from check_cloud(settings)
     yield from check_peer(settings)
     yield from check_broker(settings)
+    yield check_native(settings)
     yield from check_torch(probe_torch())
     yield check_systemd(UNIT)
 
@@ -85,6 +87,22 @@ def check_model(settings: Settings) -> Check:
     except EdgewiseError as error:
         return Check("model", "fail", error.message, f"`edgewise models pull {settings.model}`")
     return Check("model", "ok", f"{settings.model}: {files.name} ({files.format}), {len(files.paths)} file(s)")
+
+
+def check_native(settings: Settings) -> Check:
+    """Whether the native kernels can compute here; without them auto computes with PyTorch, and native starts no engine."""
+    missing = library.why_not()
+    if missing is None:
+        asked = settings.engine.kernels
+        return Check("native kernels", "ok", f"{library.isa()}; engine.kernels is {asked}")
+    needed = settings.engine.kernels == "native"
+    detail = (
+        missing
+        if needed
+        else f"{missing}; engine.kernels = {settings.engine.kernels} computes with PyTorch, far slower"
+    )
+    remedy = "install g++ and edgewise again, or set engine.kernels = reference"
+    return Check("native kernels", "fail" if needed else "warn", detail, remedy)
 
 
 def probe_torch(module: str = "edgewise.cli.torch_probe") -> Mapping[str, Any]:
