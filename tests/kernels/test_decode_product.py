@@ -59,7 +59,7 @@ def close(result: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> N
 
 
 def normed(r: Any) -> torch.Tensor:
-    x = r.x.double()
+    x: torch.Tensor = r.x.double()
     scaled: torch.Tensor = r.scaled.double()
     return scaled / ((x * x).mean(-1, keepdim=True) + EPS).sqrt()
 

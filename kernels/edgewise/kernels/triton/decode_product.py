@@ -1,7 +1,7 @@
 """Products of a few activation rows with a weight, for decoding: bound by the weight's bytes, which are read once.
 
 A program computes `block_columns` outputs of all rows over the whole inner dimension, so there is nothing to be joined
-afterwards. The inner dimension is dealt in runs of 64 elements to four warps, whose chains of matrix instructions run side by side
+afterwards. The inner dimension is dealt in runs of 64 elements to four warps, whose chains of matrix instructions run abreast
 (one chain of them, each waiting for the last, would take longer than the weight's bytes). The weight is the left factor of the
 instructions; each output is four chains, sixteen elements a link, and their sum, whatever the block sizes. So a row's bits depend
 neither on its neighbours nor on how many rows a batch has.
@@ -387,7 +387,7 @@ def add(a: torch.Tensor, weight: Weight, r: Residual, norm: torch.Tensor, blocks
     _launch("add", a, weight, r, r.x, r.scaled, norm, 0.0, blocks)
 
 
-def choose_blocks(outputs: int, inner: int, rows: int, codes: torch.dtype, device: torch.device) -> Blocks:
+def choose_blocks(outputs: int, rows: int, device: torch.device) -> Blocks:
     """Small enough blocks that every multiprocessor has one, large enough that activations are not read too often."""
     columns = 16 if rows <= 16 else 32
     while columns < 32 and outputs // (2 * columns) >= 3 * multiprocessors(device):
@@ -425,7 +425,7 @@ def _launch(
     codes, rows, inner = weight.codes, a.shape[0], weight.columns
     matrix_rows = codes.shape[0]
     columns = out.shape[1]
-    blocks = blocks or choose_blocks(matrix_rows, inner, rows, codes.dtype, a.device)
+    blocks = blocks or choose_blocks(matrix_rows, rows, a.device)
     overlapped = overlaps(a.device)
     line_bytes = 128
     lines = codes.shape[1] * codes.element_size() // line_bytes
