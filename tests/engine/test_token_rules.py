@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgewise.engine.constraint import Constraints
-from edgewise.engine.runner import _held_to
+from edgewise.engine.drawing import _held_to
 from edgewise.kernels.sample import RowControls
 from edgewise.models.whisper.rules import rules_text
 from tests.pipeline.transcribe.scripted import CONFIG, END, TIME, TOKENS
