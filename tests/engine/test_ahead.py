@@ -37,6 +37,7 @@ def config_of(files: ModelFiles, **changes: object) -> EngineConfig:
         max_running=8,
         threads=1,
         speculation="off",
+        kernels="reference",
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 
@@ -211,6 +212,23 @@ def test_a_resumed_answer_is_computed_again_by_the_loop(plain: Engine, ahead: En
             for chunk in ahead.step():
                 rest += chunk.tokens
         assert told[:cut] + rest == told
+
+
+def test_guesses_are_rows_of_one_step(tiny_model: ModelFiles, plain: Engine) -> None:
+    """Answers that repeat themselves, so that guesses come true; the steps are then not queued."""
+    core = ahead_engine(config_of(tiny_model, speculation="lookup"))
+    bias = {token: 30.0 for token in (5, 6, 7)}
+    requests = [
+        make(
+            plain, index, 30 + index, max_tokens=40, temperature=0.7 * (index % 2), logit_bias=bias if index > 1 else {}
+        )
+        for index in range(4)
+    ]
+    requests.append(replace(make(plain, 9, 1, max_tokens=20), prompt=(5,)))
+    assert answers(core, *requests) == answers(plain, *requests)
+    assert core.stats().accepted_tokens > 0
+    assert whole(core)
+    core.close()
 
 
 def test_a_deadline_ends_a_queued_answer(ahead: Engine) -> None:

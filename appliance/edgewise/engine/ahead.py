@@ -106,7 +106,7 @@ class AheadRunner(Runner):
 
     def launch(self, work: Seq[Work]) -> Landing:
         """Begin a step of decodes that `queues` allows."""
-        return self._loop.launch([_row(item.sequence, item.start) for item in work])
+        return self._loop.launch([_row(item, item.start) for item in work])
 
     def follow(self, work: Seq[Work]) -> Landing:
         """Begin the step after the last one that was begun: the same sequences in the same order, a token further."""
@@ -126,39 +126,55 @@ class AheadRunner(Runner):
         if not sampled:
             return []
         logits = self._network.logits(hidden[torch.tensor(ends, device=self._device)])
-        rows = [_row(item.sequence, item.start + item.count - 1) for item in sampled]
-        return self._drawn(logits, sampled, self._loop.draw(logits, rows))
+        tokens = self._loop.draw(logits, [_row(item, item.start + item.count - 1) for item in sampled])
+        return [
+            (item.sequence.id, self._drawn(item, [token], [row]))
+            for item, token, row in zip(sampled, tokens, logits, strict=True)
+        ]
 
     def _answers(self, work: Seq[Work]) -> list[tuple[str, list[Draw]]]:
-        """Tokens of one sequence one after the other, since each step computes one of each."""
-        drawn: list[tuple[str, list[Draw]]] = []
-        for place in range(max((item.count for item in work), default=0)):
-            rest = [item for item in work if place < item.count]
-            for first in range(0, len(rest), self._loop.max_rows):
-                group = rest[first : first + self._loop.max_rows]
-                landing = self._loop.launch([_row(item.sequence, item.start + place) for item in group])
-                ends = [row for row, item in enumerate(group) if item.sample and place == item.count - 1]
-                if ends:
-                    tokens = landing.tokens()
-                    logits = landing.logits[torch.tensor(ends, device=self._device)]
-                    drawn += self._drawn(logits, [group[row] for row in ends], [tokens[row] for row in ends])
-        return drawn
+        """Tokens of one sequence, guesses among them, are rows of one step as far as there is room, else of steps in order."""
+        rows = [(item, place) for item in work for place in range(item.count)]
+        tokens: dict[tuple[str, int], int] = {}
+        logits: dict[tuple[str, int], torch.Tensor] = {}
+        for first in range(0, len(rows), self._loop.max_rows):
+            group = rows[first : first + self._loop.max_rows]
+            landing = self._loop.launch([_row(item, item.start + place) for item, place in group])
+            if any(item.sample for item, _ in group):
+                drawn = landing.tokens()
+                kept = landing.logits.clone() if first + len(group) < len(rows) else landing.logits
+                for row, (item, place) in enumerate(group):
+                    tokens[item.sequence.id, place] = drawn[row]
+                    logits[item.sequence.id, place] = kept[row]
+        found: list[tuple[str, list[Draw]]] = []
+        for item in work:
+            if item.sample:
+                places = [(item.sequence.id, place) for place in range(item.count - 1 - len(item.proposed), item.count)]
+                own = [tokens[place] for place in places]
+                found.append((item.sequence.id, self._drawn(item, own, [logits[place] for place in places])))
+        return found
 
-    def _drawn(self, logits: torch.Tensor, work: Seq[Work], tokens: Seq[int]) -> list[tuple[str, list[Draw]]]:
-        """The device's tokens where they are as asked for, else draws on the host from `logits` [len(work), vocab]."""
-        own = [row for row, item in enumerate(work) if not _plain(item.sequence, item.start + item.count - 1)]
-        drawn = [[Draw(token, broken=token < 0)] for token in tokens]
-        if own:
-            held = [work[row] for row in own]
-            masks = [self._mask(item.sequence) for item in held]
-            for row, found in zip(own, draw(logits[own], held, masks, self._mask), strict=True):
-                drawn[row] = found
-        return [(item.sequence.id, found) for item, found in zip(work, drawn, strict=True)]
+    def _drawn(self, item: Work, tokens: Seq[int], logits: Seq[torch.Tensor]) -> list[Draw]:
+        """Draws of an item (`engine.drawing.draw`), of each of whose last rows the device's token and logits [vocab] are given:
+        the device's where it draws as is asked for, else the host's."""
+        first = item.start + item.count - len(tokens)
+        if not all(_plain(item.sequence, first + place) for place in range(len(tokens))):
+            mask = self._mask(item.sequence)
+            return draw(torch.stack(list(logits)), [item], [mask], self._mask)[0]
+        drawn: list[Draw] = []
+        for token, guess in zip(tokens, (*item.proposed, None), strict=True):
+            drawn.append(Draw(token, broken=token < 0))
+            if token != guess or token in item.sequence.request.sampling.stop_token_ids:
+                break
+        return drawn
 
 
 def _divided(item: Work) -> tuple[Work | None, Work | None]:
-    """The parts of an item that lie in the prompt and in the answer."""
-    border, end = len(item.sequence.request.prompt), item.start + item.count
+    """The parts of an item that lie in the prompt and in the answer. Guesses behind the last token of a prompt are let go."""
+    border = len(item.sequence.request.prompt)
+    if item.start < border and item.proposed:
+        item = replace(item, count=item.count - len(item.proposed), proposed=())
+    end = item.start + item.count
     if end <= border:
         return item, None
     if item.start >= border:
@@ -181,10 +197,10 @@ def _place(sequence: Sequence, position: int) -> int:
     return position + 1 - len(sequence.request.prompt)
 
 
-def _row(sequence: Sequence, position: int) -> DecodeRow:
-    sampling = sequence.request.sampling
+def _row(item: Work, position: int) -> DecodeRow:
+    sequence, sampling = item.sequence, item.sequence.request.sampling
     return DecodeRow(
-        token=sequence.tokens[position],
+        token=item.tokens[position - item.start],
         position=position,
         pages=sequence.pages,
         temperature=sampling.temperature,

@@ -103,6 +103,14 @@ def test_a_step_with_broken_logits_says_so_and_the_others_go_on(decoder: Decoder
     assert min(flight.tokens()[1], again.tokens()[1]) >= 0
 
 
+def test_rows_may_be_successive_tokens_of_one_sequence(decoder: Decoder) -> None:
+    pages = list(range(4))
+    told = [10, *one_by_one(decoder, 10, pages, 0.0, 0)]
+    loop = DecodeLoop(PlainStep(decoder, cache(decoder)), CPU, max_rows=32, max_pages=4)
+    known = [DecodeRow(token=token, position=position, pages=pages) for position, token in enumerate(told[:20])]
+    assert loop.launch(known).tokens() == told[1:21]
+
+
 def test_more_rows_than_the_loop_has_are_refused(decoder: Decoder) -> None:
     loop = DecodeLoop(PlainStep(decoder, cache(decoder)), CPU, max_rows=2, max_pages=4)
     with pytest.raises(ValueError, match="1 to 2 rows"):

@@ -11,8 +11,8 @@ class DecodeRow:
     """One token to compute, and how the next one is drawn.
 
     Attributes:
-        position: Of the token in its sequence. No two rows of a step are of one sequence.
-        pages: Of the sequence, enough for the position.
+        position: Of the token in its sequence. Rows of one sequence are at successive positions.
+        pages: Of the sequence, enough for the position; the same object in all its rows.
         temperature, min_p: As of `kernels.sample.RowControls`.
         seed, place: Of the draw's random number (`kernels.philox.uniform`).
     """

@@ -16,6 +16,7 @@ from edgewise.kernels.triton import sampling
 from edgewise.kernels.triton.decode_attention import Workspace, decode_attention, splits
 from edgewise.kernels.triton.decode_product import Residual, Weight, add, gated, project
 from edgewise.kernels.triton.embed import embed
+from edgewise.kernels.triton.prefill_attention import rope_append
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.parameters import DecoderParameters
 
@@ -80,7 +81,13 @@ class FusedStep:
         return f"FusedStep({self._config.architecture}, {self._config.num_layers} layers)"
 
     def logits(
-        self, tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, table: torch.Tensor
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        table: torch.Tensor,
+        *,
+        together: bool,
     ) -> torch.Tensor:
         config, layers, eps = self._config, self._parameters.layers, self._config.rms_eps
         embedding, rows = self._parameters.embedding, tokens.shape[0]
@@ -94,19 +101,34 @@ class FusedStep:
         max_context = table.shape[1] * PAGE_TOKENS
         workspace = Workspace.empty(rows, heads, size, splits(max_context), tokens.device)
         residual = Residual.empty(rows, config.hidden_size, embedding.dtype, tokens.device)
+        turned = torch.empty((rows, heads, size), dtype=embedding.dtype, device=tokens.device) if together else None
         norms = [layer.attention_norm for layer in layers] + [self._parameters.norm]
         embed(tokens, embedding, norms[0], residual, self._scale)
         for index, (layer, weights) in enumerate(zip(layers, self._weights.layers, strict=True)):
             angles = self._tables[index]
             project(residual, weights.qkv, eps, qkv)
+            cos, sin = (None, None) if angles is None else (angles.cos, angles.sin)
+            if turned is not None:
+                rope_append(
+                    qkv,
+                    self._kv[index],
+                    positions.clamp(min=0),
+                    slots,
+                    cos,
+                    sin,
+                    turned,
+                    heads=heads,
+                    qk_norm=layer.qk_norm,
+                    eps=eps,
+                )
             decode_attention(
                 qkv,
                 self._kv[index],
                 positions,
                 slots,
                 table,
-                None if angles is None else angles.cos,
-                None if angles is None else angles.sin,
+                cos,
+                sin,
                 mixed,
                 workspace,
                 heads=heads,
@@ -116,6 +138,7 @@ class FusedStep:
                 qk_norm=layer.qk_norm,
                 eps=eps,
                 max_context=max_context,
+                append=not together,
             )
             add(mixed, weights.output, residual, layer.ffn_norm)
             gated(residual, weights.gate_up, eps, active, config.activation)

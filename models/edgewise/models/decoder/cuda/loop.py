@@ -4,8 +4,9 @@ The rows of a batch live in tensors on the device. A graph computes one token fo
 on by one position; launched again it computes that. The host reads tokens when it needs them, from a copy that follows every
 step, and says nothing between two steps but which pages have been added.
 
-There is a graph for each number of rows and each length of page tables that was met (`row_buckets`, `page_buckets`). Rows
-beyond a batch's are padding: position -1. A row's result does not depend on the bucket.
+There is a graph for each number of rows and each length of page tables that was met (`row_buckets`, `page_buckets`), and for
+rows of which some are successive tokens of one sequence. Rows beyond a batch's are padding: position -1. A row's result does not
+depend on the graph.
 """
 
 from __future__ import annotations
@@ -87,10 +88,11 @@ class DecodeLoop:
         self._turn = 0
         self._pages = np.zeros((rows, pages), dtype=np.int32)
         self._known = [0] * rows  # pages of each row that are in `_pages`
-        self._key = (0, 0)
+        self._key = (0, 0, False)
         self._rows = 0
+        self._together = False
         self._longest = 0
-        self._graphs: dict[tuple[int, int], Callable[[], torch.Tensor]] = {}
+        self._graphs: dict[tuple[int, int, bool], Callable[[], torch.Tensor]] = {}
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def __repr__(self) -> str:
@@ -111,7 +113,8 @@ class DecodeLoop:
         self._ints.copy_(staging.ints, non_blocking=True)
         self._floats.copy_(staging.floats, non_blocking=True)
         self._rows, self._longest = len(rows), max(row.position for row in rows) + 1
-        self._key = (0, 0)
+        self._together = len({id(row.pages) for row in rows}) < len(rows)
+        self._key = (0, 0, False)
         self._known = [0] * len(self._known)
         return self._go(staging, [row.pages for row in rows])
 
@@ -149,11 +152,12 @@ class DecodeLoop:
 
     def _go(self, staging: _Staging, pages: Sequence[Sequence[int]]) -> Flight:
         needed = -(-self._longest // PAGE_TOKENS)
-        key = (_at_least(self._row_buckets, self._rows), _at_least(self._page_buckets, needed))
+        rows, width = _at_least(self._row_buckets, self._rows), _at_least(self._page_buckets, needed)
+        key = (rows, width, self._together)
         changed = self._note(pages)
         if changed or key != self._key:
-            size = key[0] * key[1]
-            staging.table[:size].numpy().reshape(key)[:] = self._pages[: key[0], : key[1]]
+            size = rows * width
+            staging.table[:size].numpy().reshape(rows, width)[:] = self._pages[:rows, :width]
             self._table[:size].copy_(staging.table[:size], non_blocking=True)
         self._key = key
         step = self._graphs.get(key)
@@ -175,18 +179,18 @@ class DecodeLoop:
                 changed = True
         return changed
 
-    def _capture(self, rows: int, pages: int) -> Callable[[], torch.Tensor]:
+    def _capture(self, rows: int, pages: int, together: bool) -> Callable[[], torch.Tensor]:
         if self._device.type != "cuda":
-            return lambda: self._compute(rows, pages)
+            return lambda: self._compute(rows, pages, together)
         # The first run compiles what is missing. It must move nothing on: all rows are padding, and get their place back.
         saved = self._ints.clone()
         self._ints[_POSITION].fill_(-1)
-        self._compute(rows, pages)
+        self._compute(rows, pages, together)
         self._ints.copy_(saved)
         torch.cuda.current_stream(self._device).synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            logits = self._compute(rows, pages)
+            logits = self._compute(rows, pages, together)
 
         def replay() -> torch.Tensor:
             graph.replay()
@@ -194,7 +198,7 @@ class DecodeLoop:
 
         return replay
 
-    def _compute(self, rows: int, pages: int) -> torch.Tensor:
+    def _compute(self, rows: int, pages: int, together: bool) -> torch.Tensor:
         """One step of all rows, on the device alone; returns the logits."""
         tokens, positions, seeds, places = self._ints[:, :rows]
         temperature, min_p = self._floats[:, :rows]
@@ -202,7 +206,7 @@ class DecodeLoop:
         at = positions.clamp(min=0)
         page = table.gather(1, (at // PAGE_TOKENS).unsqueeze(1)).squeeze(1).long()
         slots = torch.where(positions >= 0, page * PAGE_TOKENS + at % PAGE_TOKENS, -1)
-        logits = self._step.logits(tokens.clamp(min=0), positions, slots, table)
+        logits = self._step.logits(tokens.clamp(min=0), positions, slots, table, together=together)
         self._step.draw(logits, temperature, min_p, seeds, places, tokens)
         places += 1
         positions += positions >= 0

@@ -23,8 +23,15 @@ class PlainStep:
         return f"PlainStep({self._decoder!r})"
 
     def logits(
-        self, tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, table: torch.Tensor
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        table: torch.Tensor,
+        *,
+        together: bool,
     ) -> torch.Tensor:
+        del together  # all keys and values of a layer are written before any of them is read
         real = torch.nonzero(positions >= 0).flatten()
         contexts = (positions[real] + 1).tolist()
         meta = AttentionMeta(

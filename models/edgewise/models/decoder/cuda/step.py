@@ -12,7 +12,13 @@ class DecodeStep(Protocol):
     captured as a graph: launches depend on shapes alone."""
 
     def logits(
-        self, tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, table: torch.Tensor
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        table: torch.Tensor,
+        *,
+        together: bool,
     ) -> torch.Tensor:
         """Compute the rows' tokens and write their keys and values.
 
@@ -21,6 +27,7 @@ class DecodeStep(Protocol):
             positions: [M] int64, in their sequences.
             slots: [M] int64, page * PAGE_TOKENS + offset; -1 for padding.
             table: [M, pages] int32, the pages of each row's sequence.
+            together: Whether rows may be successive tokens of one sequence. It changes no bit of a result.
 
         Returns:
             [M, vocab] float32; undefined in padding rows. The next call may overwrite it.
