@@ -1,5 +1,5 @@
 # Developer interface; every target works alone on a fresh clone. The work is done by the scripts named here.
-#   make install | run [ONCE=1] | test | lint | bench [PEERS=1] | accept [NAME=answers] | foreign | lock | clean
+#   make install | run [ONCE=1] | test | lint | bench [SERVICE=1 | PEERS=1] | accept [NAME=answers] | foreign | lock | clean
 # Settings: PYTHON (makes .venv), TORCH_INDEX (a package index for torch), PORT and RUN_FLAGS (make run), TESTS (paths or flags).
 
 PYTHON ?= python3
@@ -30,7 +30,7 @@ lint: install
 	@$(PY) -m scripts.lint
 
 bench: install
-	@$(PY) -m $(if $(PEERS),tests.bench.peers,scripts.bench) $(BENCH_FLAGS)
+	@$(PY) -m $(if $(SERVICE),scripts.bench,$(if $(PEERS),tests.bench.peers,tests.bench.cpu)) $(BENCH_FLAGS)
 
 accept: install
 	@$(PY) -m scripts.accept $(NAME)

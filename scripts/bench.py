@@ -1,4 +1,4 @@
-"""`make bench`: speed of the device service with the starter model, through its REST API; writes bench-service.json.
+"""`make bench SERVICE=1`: speed of the device service with the starter model, through its REST API; writes bench-service.json.
 
 Start to ready, time to first token, prefill and decode rate of one stream, decode rate of eight streams together. Each figure
 is the median of the repetitions, measured after a warm-up, on whatever else the machine is doing: the load is written down too.
@@ -97,7 +97,7 @@ def started(service: DeviceService, began: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="make bench SERVICE=1", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--repeat", type=int, default=5)
     args, serve_flags = parser.parse_known_args()
     load = os.getloadavg()[0]

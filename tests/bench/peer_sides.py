@@ -31,11 +31,13 @@ class NotInstalled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds from sending a batch: to the first token of its first answer, and to its end. `tokens` of one answer."""
+    """Seconds from sending a batch: to the first token of its first answer, and to its end. `tokens` of one answer; `spans` are
+    those to the first and the last token of each, where the side tells."""
 
     first_s: float
     total_s: float
     tokens: int
+    spans: tuple[tuple[float, float], ...] = ()
 
 
 class Side(Protocol):
@@ -77,6 +79,7 @@ class ServerSide:
             first_s=min(sample.arrivals[0] for sample in samples) - began,
             total_s=max(sample.arrivals[-1] for sample in samples) - began,
             tokens=tokens,
+            spans=tuple((sample.arrivals[0] - began, sample.arrivals[-1] - began) for sample in samples),
         )
 
 
@@ -89,9 +92,7 @@ class ProcessSide:
         self._process = process
 
     def generate(self, prompts: Sequence[list[int]], tokens: int) -> Times:
-        _pipe(self._process.stdin).write(json.dumps({"prompts": list(prompts), "tokens": tokens}) + "\n")
-        _pipe(self._process.stdin).flush()
-        found = _read_line(self._process, self.name)
+        found = exchange(self._process, self.name, {"prompts": list(prompts), "tokens": tokens})
         return Times(first_s=found["first_s"], total_s=found["total_s"], tokens=tokens)
 
 
@@ -112,8 +113,8 @@ def llamacpp_side(gguf: Path, threads: int, streams: int, context: int, python: 
     """llama.cpp's server; `python` is an interpreter with the package."""
     require(LLAMACPP, python)
     flags = ["--threads", str(threads), "--streams", str(streams), "--context", str(context)]
-    with _child([python, str(HERE / "peer_llamacpp.py"), str(gguf), *flags]) as process:
-        ready = _read_line(process, "llama.cpp")
+    with child([python, str(HERE / "peer_llamacpp.py"), str(gguf), *flags]) as process:
+        ready = read_line(process, "llama.cpp")
         yield ServerSide("llama.cpp", f"xllamacpp {ready['version']}, {gguf.name[:40]}", ready["url"], "any")
 
 
@@ -122,8 +123,8 @@ def transformers_side(gguf: Path, threads: int, dtype: str) -> Iterator[Side]:
     """transformers on the same weights, dequantized."""
     require(TRANSFORMERS, sys.executable)
     flags = ["--threads", str(threads), "--dtype", dtype]
-    with _child([sys.executable, "-m", "tests.bench.peer_transformers", str(gguf), *flags]) as process:
-        yield ProcessSide("transformers", _read_line(process, "transformers")["version"], process)
+    with child([sys.executable, "-m", "tests.bench.peer_transformers", str(gguf), *flags]) as process:
+        yield ProcessSide("transformers", read_line(process, "transformers")["version"], process)
 
 
 def require(package: str, python: str) -> None:
@@ -141,7 +142,7 @@ def require(package: str, python: str) -> None:
 
 
 @contextmanager
-def _child(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+def child(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     with ExitStack() as stack:
         process = stack.enter_context(
             subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -156,7 +157,14 @@ def _child(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
                 process.kill()
 
 
-def _read_line(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
+def exchange(process: subprocess.Popen[str], name: str, work: dict[str, Any]) -> dict[str, Any]:
+    """Gives a side's process a line of work and reads what became of it."""
+    _pipe(process.stdin).write(json.dumps(work) + "\n")
+    _pipe(process.stdin).flush()
+    return read_line(process, name)
+
+
+def read_line(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
     for line in _pipe(process.stdout):
         if line.startswith("{"):  # libraries may print words of their own before
             found: dict[str, Any] = json.loads(line)

@@ -48,9 +48,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     args = parser.parse_args()
+    began = time.perf_counter()
     torch.set_num_threads(args.threads)
     model = Reference(args.gguf).model.to(getattr(torch, args.dtype)).eval()
-    print(json.dumps({"version": f"{transformers.__version__}, torch {torch.__version__}, {args.dtype}"}), flush=True)
+    version = f"{transformers.__version__}, torch {torch.__version__}, {args.dtype}"
+    print(json.dumps({"version": version, "load_s": time.perf_counter() - began}), flush=True)
     for line in sys.stdin:
         work = json.loads(line)
         print(json.dumps(run(model, work["prompts"], work["tokens"])), flush=True)
