@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from edgewise.models.adapters.layout import CONFIG, WEIGHTS, AdapterFiles
+from edgewise.models.adapters.files import AdapterFiles
+from edgewise.models.adapters.layout import CONFIG, WEIGHTS
 
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 

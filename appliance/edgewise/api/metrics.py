@@ -35,6 +35,8 @@ _GAUGES = {
     "encoder_cache_items": "Pictures, films and sounds of prompts whose encoding is kept",
     "encoder_cache_bytes": "Bytes of encoded media that are kept",
     "encoder_cache_limit_bytes": "Bytes of encoded media that may be kept",
+    "adapters": "Adapters in memory",
+    "adapter_bytes": "Bytes of adapters in memory",
     "rss_bytes": "Resident memory of the engine process",
 }
 _COUNTERS = {

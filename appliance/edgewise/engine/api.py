@@ -65,7 +65,8 @@ class EngineStats:
     no writes. `spill_bytes` are promised to pages of preempted requests, of at most `spill_limit_bytes`; `spilled_pages` and
     `unspilled_pages` count what has moved out and back. `pages_unfilled` is the room behind the last token of running
     sequences, in pages: others cannot use it, and at most the last page of each sequence has any. `proposed_tokens` were guessed
-    and computed (`engine.speculation`), and `accepted_tokens` of them were right. Those of the encoder cache
+    and computed (`engine.speculation`), and `accepted_tokens` of them were right. `adapters` are in
+    memory, in `adapter_bytes`. Those of the encoder cache
     count media whose rows are kept, media that prompts came to whose rows were there (hits) or had to be made, and that had to
     go for others (evictions).
     """
@@ -100,6 +101,8 @@ class EngineStats:
     disk_refused: int = 0
     disk_dropped: int = 0
     disk_off: int = 0
+    adapters: int = 0
+    adapter_bytes: int = 0
     encoder_cache_items: int = 0
     encoder_cache_bytes: int = 0
     encoder_cache_limit_bytes: int = 0

@@ -13,6 +13,7 @@ import torch
 
 from edgewise.core.errors import ConfigError, OutOfMemory
 from edgewise.core.log import get_logger
+from edgewise.engine.adapters import Adapters
 from edgewise.engine.ahead import AheadRunner, Looping
 from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
@@ -56,6 +57,7 @@ from edgewise.kernels.paging import PAGE_TOKENS, KVLayer
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.cuda.support import loop_bytes
 from edgewise.models.decoder.kv_formats import NetworkConfig
+from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.native.formats import Quantize
 from edgewise.models.multimodal.config import MultimodalConfig
 from edgewise.models.multimodal.protocol import MultimodalNetwork
@@ -171,6 +173,7 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         notices=notices,
         hand_over=HandOver(scheduler.pages, tiers, mover, rounder),
         senses=senses,
+        adapters=_adapters(report, decoder),
         speculator=speculator,
         recording_tokens=recording_tokens(network),
     )
@@ -224,6 +227,7 @@ def _fit(config: EngineConfig, network: NetworkConfig, numerics: Numerics, devic
         memory_budget_bytes=config.memory_budget_bytes,
         tier_bytes=wanted_bytes(config) if _shares_host_memory(device) else 0,
         encoder_cache_bytes=config.encoder_cache_bytes,
+        adapter_bytes=config.adapter_bytes if config.adapters else 0,
     )
     if not report.fits:
         # A cache that is asked for and too small is a mistake that no freed memory mends.
@@ -238,6 +242,8 @@ def _book(report: FitReport, device: torch.device) -> Ledger:
     ledger.book("workspace", report.workspace)
     if report.media:
         ledger.book("encoder_cache", report.media)
+    if report.adapters:
+        ledger.book("adapters", report.adapters)
     ledger.book("kv_cache", report.kv)
     return ledger
 
@@ -308,6 +314,13 @@ def _scheduler(
     )
 
 
+def _adapters(report: FitReport, decoder: LoadedNetwork) -> Adapters | None:
+    """None where none are asked for, or other kernels than the decoder's reference compute."""
+    if not report.adapters or not isinstance(decoder, Decoder):
+        return None
+    return Adapters(decoder.config, decoder.dtype, decoder.device, report.adapters)
+
+
 def _speculator(config: EngineConfig, network: NetworkConfig, info: EngineInfo) -> Speculator | None:
     """None where it is off, or cannot be: speech is made of all tokens that a step computes, and where a token's bits depend on
     what is computed beside it, so would the answer."""
@@ -316,7 +329,7 @@ def _speculator(config: EngineConfig, network: NetworkConfig, info: EngineInfo) 
     reason = ""
     if isinstance(network, MultimodalConfig) and network.speaks:
         reason = "the model speaks"
-    elif info.kernels == "triton":
+    elif info.kernels == "triton" and config.speculation == "auto":
         reason = "steps are queued ahead on the card"
     elif not info.batch_invariant:
         reason = "on this machine a token's bits depend on what is computed beside it"

@@ -16,9 +16,14 @@ from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta
 
 
 def is_plain(work: Seq[Work]) -> bool:
-    """Whether every item is one token of text whose successor is drawn, without guesses."""
+    """Whether every item is one token of text whose successor is drawn, without guesses and adapters."""
     return all(
-        item.count == 1 and item.sample and not item.proposed and item.start >= item.sequence.spans.end for item in work
+        item.count == 1
+        and item.sample
+        and not item.proposed
+        and item.sequence.adapter is None
+        and item.start >= item.sequence.spans.end
+        for item in work
     ) and not any(item.sequence.spans.three for item in work)
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 
 from edgewise.core.errors import ConstraintFailed, EdgewiseError, InvalidRequest, UnsupportedField
 from edgewise.core.log import get_logger
+from edgewise.engine.adapters import Adapters
 from edgewise.engine.ahead import AheadRunner, Flight
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.chunking import key_of
@@ -30,6 +31,8 @@ from edgewise.engine.step_cost import PromptLoad
 from edgewise.engine.tiering import NoTiers, PageTiers
 from edgewise.engine.tiers.pages import TieredPages
 from edgewise.kernels.sample import Draw
+from edgewise.models.adapters.files import AdapterFiles
+from edgewise.models.adapters.loading import Adapter
 
 log = get_logger(__name__)
 
@@ -46,6 +49,7 @@ class Engine:
         notices: What the parts want operators to know.
         hand_over: Gives named pages away and takes some; None does neither.
         senses: Encodes media; None where the model takes none.
+        adapters: Low-rank adapters of the model; None where the network takes none.
         speculator: Guesses at next tokens; the same that the scheduler has.
         recording_tokens: Placeholders of the one recording that every prompt begins with; 0 where prompts may do without.
         now, wait: Monotonic seconds, and how to let some pass.
@@ -63,6 +67,7 @@ class Engine:
         notices: Notices | None = None,
         hand_over: HandOver | None = None,
         senses: Senses | None = None,
+        adapters: Adapters | None = None,
         speculator: Speculator | None = None,
         recording_tokens: int = 0,
         now: Callable[[], float] = time.monotonic,
@@ -78,6 +83,7 @@ class Engine:
         self._notices = notices or Notices()
         self._hand_over = hand_over
         self._senses = senses
+        self._adapters = adapters
         self._speculator = speculator
         self._recording_tokens = recording_tokens
         self._writing_behind = False
@@ -108,7 +114,9 @@ class Engine:
                 param="modalities",
             )
         self._check_media(request)
+        adapter = None if request.adapter is None else self._adapter(request.adapter)
         sequence = self._scheduler.add(request)
+        sequence.adapter = adapter
         if request.constraint is not None:
             try:
                 sequence.grammar = self._runner.constraints.open(request.id, request.constraint)
@@ -116,6 +124,16 @@ class Engine:
                 self._scheduler.remove(sequence)
                 raise
         self._live[request.id] = sequence
+
+    def _adapter(self, files: AdapterFiles) -> Adapter:
+        if self._adapters is None:
+            raise UnsupportedField(
+                f"The engine of '{self.info.model}' takes no adapters: its kernels are '{self.info.kernels}', and those of "
+                "a decoder on 'reference' take them. Set engine.kernels to auto or reference.",
+                param="model",
+            )
+        used = {one.request.adapter.digest for one in self._live.values() if one.request.adapter is not None}
+        return self._adapters.open(files, used)
 
     def _check_media(self, request: GenerateRequest) -> None:
         needed = self._recording_tokens
@@ -361,6 +379,8 @@ class Engine:
             spill_limit_bytes=spill.limit_bytes,
             spilled_pages=spill.exported,
             unspilled_pages=spill.restored,
+            adapters=0 if self._adapters is None else len(self._adapters),
+            adapter_bytes=0 if self._adapters is None else self._adapters.nbytes,
             rss_bytes=resident_bytes(),
             **({} if self._tiered is None else asdict(self._tiered.stats())),
             **({} if self._senses is None else self._senses.stats()),

@@ -24,6 +24,7 @@ from edgewise.engine.pictures.config import PictureConfig
 from edgewise.engine.pictures.request import DiffuseChunk, DiffuseParams, DiffuseRequest, PictureInfo
 from edgewise.engine.request import GenerateRequest, Priority, SamplingParams, TokenChunk
 from edgewise.engine.speech import Speech
+from edgewise.models.adapters.files import AdapterFiles
 from edgewise.models.multimodal.media import Media
 
 T = TypeVar("T")
@@ -153,6 +154,7 @@ class Submit(Message, frozen=True):
     constraint: str | None
     media: tuple[Media, ...] = ()
     speech: Speech | None = None
+    adapter: AdapterFiles | None = None
 
     @classmethod
     def of(cls, request: GenerateRequest) -> Submit:
@@ -169,6 +171,7 @@ class Submit(Message, frozen=True):
             constraint=request.constraint,
             media=request.media,
             speech=request.speech,
+            adapter=request.adapter,
         )
 
     def request(self) -> GenerateRequest:
@@ -185,6 +188,7 @@ class Submit(Message, frozen=True):
             constraint=self.constraint,
             media=self.media,
             speech=self.speech,
+            adapter=self.adapter,
         )
 
 

@@ -17,9 +17,10 @@ from edgewise.models.multimodal.media import Media
 PageHash = bytes
 
 
-def chain_start(salt: str, apart: str = "") -> PageHash:
-    """The parent of a sequence's first page. Distinct salts, and distinct values of `apart`, give chains that never meet."""
-    own = f"\0{apart}" if apart else ""
+def chain_start(salt: str, apart: str = "", adapter: str = "") -> PageHash:
+    """The parent of a sequence's first page. Distinct salts, values of `apart`, and digests of adapters give chains that never
+    meet."""
+    own = (f"\0{apart}" if apart else "") + (f"\1{adapter}" if adapter else "")
     return hashlib.sha256(b"edgewise-prefix-1\0" + (salt + own).encode()).digest()
 
 

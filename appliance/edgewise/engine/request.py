@@ -13,6 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.priority import Priority as Priority
 from edgewise.engine.speech import Sound, Speech, SpeechStats
+from edgewise.models.adapters.files import AdapterFiles
 from edgewise.models.multimodal.media import Media
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -122,6 +123,7 @@ class GenerateRequest:
         constraint: Grammar that the answer must follow, as llguidance's JSON text; None for free text.
         shared: Whether KV pages of its prompt may come from, and go to, appliances of the same site.
         media: What the prompt's placeholders stand for, in order, without overlap.
+        adapter: Low-rank adapter of the model to answer with; None for the model as it is.
         speech: That the answer is spoken as well, by an engine that has voices. The answer ends when all has been said.
     """
 
@@ -138,6 +140,7 @@ class GenerateRequest:
     shared: bool = False
     media: tuple[Media, ...] = ()
     speech: Speech | None = None
+    adapter: AdapterFiles | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

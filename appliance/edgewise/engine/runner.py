@@ -10,6 +10,7 @@ from typing import Protocol, cast
 import numpy as np
 import torch
 
+from edgewise.engine.adapters import adapted_rows
 from edgewise.engine.constraint import Constraints, Permitted
 from edgewise.engine.decode_inputs import DecodeInputs, is_plain
 from edgewise.engine.drawing import draw
@@ -17,6 +18,7 @@ from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
 from edgewise.kernels.sample import Draw
+from edgewise.models.decoder.model import Decoder
 from edgewise.models.multimodal.protocol import MultimodalNetwork, StepMedia
 
 
@@ -94,7 +96,10 @@ class Runner:
 
     def _forward(self, work: Seq[Work], media: StepMedia | None) -> torch.Tensor:
         tokens, meta = self._tokens(work), self._meta(work)
-        if media is None:
+        adapted = adapted_rows(work, self._device)
+        if adapted:
+            hidden = cast("Decoder", self._network).forward(tokens, self._kv, meta, adapted=adapted)
+        elif media is None:
             hidden = self._network.forward(tokens, self._kv, meta)
         else:
             hidden = cast("MultimodalNetwork", self._network).forward(tokens, self._kv, meta, media)

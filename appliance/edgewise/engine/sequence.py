@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgewise.engine.pages import Parked
 from edgewise.engine.prefix import PageHash, chain_start
 from edgewise.engine.request import GenerateRequest
 from edgewise.engine.spans import NO_SPANS, Spans
 from edgewise.engine.speculation.guesser import Guesser
+
+if TYPE_CHECKING:
+    from edgewise.models.adapters.loading import Adapter
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +37,7 @@ class Sequence:
         spans: Its media.
         plain_greedy: As of its sampling parameters (`SamplingParams.plain_greedy`).
         grammar: Done when the grammar that it follows is compiled; None if it follows none.
+        adapter: What its request asks for, in memory.
         guesser: What is remembered of guesses at its tokens; None before the first.
         proposed_tokens, accepted_tokens: Guessed tokens that were computed, and those of them that were right.
         hold_until: Engine clock until which it may wait for a lower tier to bring its pages; None before it was asked.
@@ -63,6 +67,7 @@ class Sequence:
     admitted_at: float | None = None
     first_token_at: float | None = None
     preemptions: int = 0
+    adapter: Adapter | None = None
     guesser: Guesser | None = None
     proposed_tokens: int = 0
     accepted_tokens: int = 0
@@ -76,7 +81,7 @@ class Sequence:
             added_at=now,
             deadline_at=deadline,
             tokens=[*request.prompt, *request.output],
-            start=chain_start(request.salt, request.apart),
+            start=chain_start(request.salt, request.apart, "" if request.adapter is None else request.adapter.digest),
             rank=int(request.priority),
             queued_at=now,
             spans=Spans(request.media, len(request.prompt)) if request.media else NO_SPANS,

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from edgewise.core.errors import BadModelFile, UnsupportedModel
 from edgewise.kernels.limits import RANK_MULTIPLE, round_up
+from edgewise.models.adapters.files import AdapterFiles
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.names import names_of
 from edgewise.models.small_files import read_object
@@ -49,22 +50,6 @@ _PLAIN: Final[Mapping[str, tuple[Any, ...]]] = {
     "use_qalora": (False,),
     "megatron_config": ({},),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterFiles:
-    """An adapter on disk; crosses the process border within requests.
-
-    Attributes:
-        name: What callers call it.
-        digest: "sha256:<hex>" of its manifest; part of the names of KV pages.
-        config, weights: Paths of its two files.
-    """
-
-    name: str
-    digest: str
-    config: str
-    weights: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from edgewise.kernels.low_rank import LowRank
+from edgewise.models.adapters.files import AdapterFiles
 from edgewise.models.adapters.layout import (
-    AdapterFiles,
     AdapterLayout,
     Part,
     Product,
