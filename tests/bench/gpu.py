@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.native.formats import Quantize
 from tests.bench.gpu_check import check_shape
 from tests.bench.gpu_engine import engine_of, time_batch
 from tests.bench.gpu_shapes import SHAPES, config_of, product_weights, random_decoder
@@ -43,7 +44,7 @@ class Line:
     batch: int
     context: int
     kv: str = "bfloat16"
-    weights: str = "none"
+    weights: Quantize = "none"
     prefill: bool = False
     peer: float | None = None
     goal: float | None = None

@@ -10,7 +10,9 @@ import torch
 from edgewise.engine.kv_cache import allocate
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta
 from edgewise.models.decoder.cuda.network import CudaDecoder
+from edgewise.models.decoder.cuda.weights import card_weights
 from edgewise.models.decoder.model import Decoder
+from edgewise.models.decoder.native.formats import Quantize
 from edgewise.models.decoder.rows import DecodeRow
 from tests.bench.gpu_shapes import config_of, random_decoder
 
@@ -39,11 +41,17 @@ def check_shape(shape: str, layers: int = 2) -> None:
         prompt, answer = errors(loaded, exact, kv_dtype)
         print(f"check {shape}, KV {kv_dtype}: error of prompts {prompt:.4f}, of answers {answer:.4f}", flush=True)
         assert max(prompt, answer) < limit, (shape, kv_dtype, prompt, answer)
+    rounded: tuple[tuple[Quantize, float], ...] = (("int8", 0.05), ("int4", 0.35))
+    for quantize, limit in rounded:
+        prompt, answer = errors(loaded, exact, "bfloat16", quantize)
+        print(f"check {shape}, weights {quantize}: error of prompts {prompt:.4f}, of answers {answer:.4f}", flush=True)
+        assert max(prompt, answer) < limit, (shape, quantize, prompt, answer)
 
 
-def errors(loaded: Decoder, exact: Decoder, kv_dtype: str) -> tuple[float, float]:
+def errors(loaded: Decoder, exact: Decoder, kv_dtype: str, quantize: Quantize = "none") -> tuple[float, float]:
     """Relative errors of logits: of the last token of prompts, and of one decoded token behind each."""
-    config, card = loaded.config, CudaDecoder(loaded)
+    config = loaded.config
+    card = CudaDecoder(card_weights(config, loaded.parameters, loaded.ropes, quantize))
     counts = [-(-(length + 1) // PAGE_TOKENS) for length in LENGTHS]
     firsts = [sum(counts[:index]) for index in range(len(counts))]
     pages = [list(range(first, first + count)) for first, count in zip(firsts, counts, strict=True)]

@@ -17,9 +17,11 @@ import torch
 from edgewise.engine import build as building
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.engine import Engine
-from edgewise.engine.networks import on_card
 from edgewise.engine.request import GenerateRequest, SamplingParams
+from edgewise.models.decoder.cuda.network import CudaDecoder
+from edgewise.models.decoder.cuda.weights import card_weights
 from edgewise.models.decoder.model import Decoder
+from edgewise.models.decoder.native.formats import Quantize
 from tests.bench.gpu_shapes import write_config
 
 MAX_CONTEXT = 40960
@@ -36,13 +38,13 @@ class Timing:
 
 @contextmanager
 def engine_of(
-    shape: str, loaded: Decoder, *, kv_dtype: str, max_running: int, quantize: str = "none"
+    shape: str, loaded: Decoder, *, kv_dtype: str, max_running: int, quantize: Quantize = "none"
 ) -> Iterator[Engine]:
     """An engine built as always, but for the reading of weights: they are `loaded`."""
 
     def load_network(files: Any, network: Any, **options: Any) -> Any:
         del files, network, options
-        return on_card(loaded)
+        return CudaDecoder(card_weights(loaded.config, loaded.parameters, loaded.ropes, quantize))
 
     with tempfile.TemporaryDirectory() as folder, patch.object(building, "load_network", load_network):
         files = write_config(shape, Path(folder))
@@ -51,6 +53,7 @@ def engine_of(
             device="cuda",
             dtype="bfloat16",
             kv_dtype=kv_dtype,  # type: ignore[arg-type]
+            quantize=quantize,
             max_context=MAX_CONTEXT,
             max_running=max_running,
             max_step_tokens=STEP_TOKENS,

@@ -32,6 +32,7 @@ def choose(network: DecoderConfig, **changes: str) -> WeightChoice:
 def test_a_gpu_takes_tritons_kernels(network: DecoderConfig) -> None:
     chosen = choose(network)
     assert (chosen.kernels, chosen.quantize, chosen.dtype, chosen.lacking) == ("triton", "none", "bfloat16", "")
+    assert choose(network, quantize="int4").quantize == "int4"
     assert chosen.why[0] == "kernels triton: the fastest on CUDA"
     assert choose(network, kernels="triton").kernels == "triton"
     assert choose(network, kernels="reference").kernels == "reference"

@@ -124,7 +124,7 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         dtype=dtype,
         progress=lambda done: progress("weights", done),
         native=native,
-        triton=numerics.kernels == "triton",
+        card=numerics.quantize if numerics.kernels == "triton" else None,
     )
     kv = allocate(network, num_pages=report.num_pages, kv_dtype=numerics.kv_dtype, dtype=numerics.dtype, device=device)
     pacer = Pacer(max_step_tokens=config.max_step_tokens, idle_step_s=config.prefill_step_s)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from edgewise.core.sizes import mib
 from edgewise.engine.ledger import SHRINK_MARK
 from edgewise.engine.numerics import Numerics
+from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.cuda.support import card_weight_bytes
 from edgewise.models.decoder.kv_formats import NetworkConfig, kv_formats, kv_label
 from edgewise.models.decoder.memory import encoder_bytes, kv_bytes_per_token, weight_bytes, workspace_bytes
 from edgewise.models.multimodal.config import MultimodalConfig
@@ -102,6 +104,8 @@ def fit(
     budget = int(available * memory_fraction) if memory_budget_bytes is None else min(memory_budget_bytes, available)
     native = numerics.quantize if numerics.kernels == "native" else None
     weights = weight_bytes(config, numerics.dtype, native)
+    if numerics.kernels == "triton" and isinstance(config, DecoderConfig):
+        weights = card_weight_bytes(config, numerics.quantize)
     workspace = workspace_bytes(config, max_step_tokens, max_running, numerics.device, native=native)
     per_token = kv_bytes_per_token(config, numerics.kv_dtype, numerics.dtype)
     context = min(max_context or config.max_position, config.max_position)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -14,10 +15,10 @@ import torch
 
 from edgewise.core.errors import UnsupportedModel
 from edgewise.engine.runner import Network
+from edgewise.kernels.compiled import compiled
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.loading import load_decoder
-from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.native.formats import Quantize
 from edgewise.models.decoder.native.loading import load_native
 from edgewise.models.files import ModelFiles
@@ -87,13 +88,13 @@ def load_network(
     dtype: torch.dtype,
     progress: Callable[[float], None],
     native: Quantize | None = None,
-    triton: bool = False,
+    card: Quantize | None = None,
 ) -> LoadedNetwork:
     """Load a model of which `network` is the description.
 
     Args:
         native: How weights are packed for the native kernels; None for other kernels.
-        triton: Whether Triton's kernels compute it.
+        card: How weights are rounded for Triton's kernels on a CUDA device; None for other kernels.
 
     Raises:
         UnsupportedModel, BadModelFile, StorageError: As `load_decoder`.
@@ -103,8 +104,9 @@ def load_network(
             return load_native(
                 files, dtype=str(dtype).removeprefix("torch."), quantize=native, progress=progress, config=network
             )
-        decoder = load_decoder(files, device=device, dtype=dtype, progress=progress, config=network)
-        return on_card(decoder) if triton else decoder
+        if card is not None:
+            return _load_on_card(files, network, device, card, progress)
+        return load_decoder(files, device=device, dtype=dtype, progress=progress, config=network)
     if isinstance(network, MultimodalConfig):
         return load_multimodal(files, network, device=device, dtype=dtype, progress=progress, native=native)
     if isinstance(network, WhisperSizes):
@@ -115,11 +117,24 @@ def load_network(
     return loaded
 
 
-def on_card(decoder: Decoder) -> LoadedNetwork:
-    """A decoder on a CUDA device as Triton's kernels compute it."""
+def _load_on_card(
+    files: ModelFiles,
+    config: DecoderConfig,
+    device: torch.device,
+    quantize: Quantize,
+    progress: Callable[[float], None],
+) -> LoadedNetwork:
+    """Kernels are compiled, or found in Triton's cache, while the weights stream."""
+    from edgewise.models.decoder.cuda.loading import load_on_card
     from edgewise.models.decoder.cuda.network import CudaDecoder
 
-    return CudaDecoder(decoder)
+    warming = threading.Thread(target=compiled, args=(device,), name="triton-warm-up")
+    warming.start()
+    try:
+        weights = load_on_card(files, config, device, quantize, progress)
+    finally:
+        warming.join()
+    return CudaDecoder(weights)
 
 
 def _long_tail(architecture: str) -> Any:

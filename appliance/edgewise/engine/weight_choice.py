@@ -59,7 +59,7 @@ def choose_weights(
     elif kernels not in ("auto", fast):
         lacking = f"those kernels do not compute on '{device}'"
     elif fast == "triton":
-        lacking = _lacking_on_card(dtype, network)
+        lacking = _lacking_on_card(dtype, quantize, network)
     else:
         lacking = _lacking(dtype, quantize, network)
     if kernels in ("native", "triton") and lacking is not None:
@@ -81,11 +81,11 @@ def decoder_of(network: NetworkConfig | None) -> DecoderConfig | None:
     return network if isinstance(network, DecoderConfig) else None
 
 
-def _lacking_on_card(dtype: str, network: NetworkConfig | None) -> str | None:
+def _lacking_on_card(dtype: str, quantize: str, network: NetworkConfig | None) -> str | None:
     """Why Triton's kernels cannot compute this, as part of a sentence."""
     if not isinstance(network, DecoderConfig):
         return "this kind of model runs on the reference kernels"
-    return why_not_on_card(network, dtype)
+    return why_not_on_card(network, dtype, "none" if quantize == "auto" else quantize)
 
 
 def _lacking(dtype: str, quantize: str, network: NetworkConfig | None) -> str | None:
@@ -117,15 +117,11 @@ def _reference(quantize: str, lacking: str | None) -> WeightChoice:
 
 
 def _triton(kernels: str, quantize: str) -> WeightChoice:
-    if quantize not in ("auto", "none"):
-        raise ConfigError(
-            f"'quantize' is {quantize}, but Triton's kernels multiply bfloat16 weights in this version: use auto or none.",
-            param="quantize",
-        )
-    why = ("kernels triton: the fastest on CUDA",) if kernels == "auto" else ()
+    why = ["kernels triton: the fastest on CUDA"] if kernels == "auto" else []
     if quantize == "auto":
-        why = (*why, "quantize none: Triton's kernels multiply bfloat16 weights")
-    return WeightChoice("triton", "none", "bfloat16", why)
+        why.append("quantize none: on CUDA weights are rounded where that is asked for")
+    chosen: Quantize = {"int8": "int8", "int4": "int4"}.get(quantize, "none")  # type: ignore[assignment]
+    return WeightChoice("triton", chosen, "bfloat16", tuple(why))
 
 
 def _native(kernels: str, quantize: str, dtype: str, network: NetworkConfig, failed: Collection[str]) -> WeightChoice:

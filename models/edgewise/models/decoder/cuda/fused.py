@@ -2,80 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 
 from edgewise.kernels.limits import PAGE_TOKENS
 from edgewise.kernels.paging import KVLayer
-from edgewise.kernels.rope import RopeTable
-from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.kernels.softcap import softcap
 from edgewise.kernels.triton import sampling
 from edgewise.kernels.triton.decode_attention import Workspace, decode_attention, splits
-from edgewise.kernels.triton.decode_product import Residual, Weight, add, gated, project
+from edgewise.kernels.triton.decode_product import Residual, add, gated, project
 from edgewise.kernels.triton.embed import embed
 from edgewise.kernels.triton.prefill_attention import rope_append
-from edgewise.models.decoder.config import DecoderConfig
-from edgewise.models.decoder.parameters import DecoderParameters
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """The matrices of a layer, as decoding reads them."""
-
-    qkv: Weight
-    output: Weight
-    gate_up: Weight
-    down: Weight
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """All matrices of a decoder, as decoding reads them."""
-
-    layers: tuple[LayerWeights, ...]
-    head: Weight
-
-
-def float_weights(parameters: DecoderParameters) -> Weights:
-    """The decoder's own tensors, not copied."""
-    layers = tuple(
-        LayerWeights(
-            qkv=Weight(layer.qkv, bias=layer.qkv_bias),
-            output=Weight(layer.output, bias=layer.output_bias),
-            gate_up=Weight(layer.gate_up, bias=layer.gate_up_bias),
-            down=Weight(layer.down, bias=layer.down_bias),
-        )
-        for layer in parameters.layers
-    )
-    return Weights(layers, Weight(parameters.head))
+from edgewise.models.decoder.cuda.weights import CardWeights
 
 
 class FusedStep:
     """`DecodeStep` on CUDA, of a decoder that `network.why_not` has nothing against.
 
     Args:
-        config, parameters, ropes: Of the loaded decoder, for embedding, norms and angles.
-        weights: Its matrices.
+        weights: All of the decoder.
         kv: The pages.
     """
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        parameters: DecoderParameters,
-        ropes: Mapping[RopeParameters, RopeTable],
-        weights: Weights,
-        kv: Sequence[KVLayer],
-    ) -> None:
-        self._config = config
-        self._parameters = parameters
+    def __init__(self, weights: CardWeights, kv: Sequence[KVLayer]) -> None:
+        self._config = weights.config
         self._weights = weights
         self._kv = kv
-        self._tables = [ropes[rope] if (rope := config.rope_of(i)) else None for i in range(config.num_layers)]
-        self._scale = torch.tensor(config.embedding_scale, dtype=parameters.embedding.dtype).item()
+        self._scale = weights.embedding_scale
 
     def __repr__(self) -> str:
         return f"FusedStep({self._config.architecture}, {self._config.num_layers} layers)"
@@ -89,8 +43,8 @@ class FusedStep:
         *,
         together: bool,
     ) -> torch.Tensor:
-        config, layers, eps = self._config, self._parameters.layers, self._config.rms_eps
-        embedding, rows = self._parameters.embedding, tokens.shape[0]
+        config, layers, eps = self._config, self._weights.layers, self._config.rms_eps
+        embedding, rows = self._weights.embedding, tokens.shape[0]
         heads, size = config.num_heads, config.head_dim
 
         def empty(columns: int, dtype: torch.dtype = embedding.dtype) -> torch.Tensor:
@@ -102,11 +56,11 @@ class FusedStep:
         workspace = Workspace.empty(rows, heads, size, splits(max_context), tokens.device)
         residual = Residual.empty(rows, config.hidden_size, embedding.dtype, tokens.device)
         turned = torch.empty((rows, heads, size), dtype=embedding.dtype, device=tokens.device) if together else None
-        norms = [layer.attention_norm for layer in layers] + [self._parameters.norm]
+        norms = [layer.attention_norm for layer in layers] + [self._weights.norm]
         embed(tokens, embedding, norms[0], residual, self._scale)
-        for index, (layer, weights) in enumerate(zip(layers, self._weights.layers, strict=True)):
-            angles = self._tables[index]
-            project(residual, weights.qkv, eps, qkv)
+        for index, layer in enumerate(layers):
+            angles = self._weights.tables[index]
+            project(residual, layer.qkv, eps, qkv)
             cos, sin = (None, None) if angles is None else (angles.cos, angles.sin)
             if turned is not None:
                 rope_append(
@@ -140,9 +94,9 @@ class FusedStep:
                 max_context=max_context,
                 append=not together,
             )
-            add(mixed, weights.output, residual, layer.ffn_norm)
-            gated(residual, weights.gate_up, eps, active, config.activation)
-            add(active, weights.down, residual, norms[index + 1])
+            add(mixed, layer.output, residual, layer.ffn_norm)
+            gated(residual, layer.gate_up, eps, active, config.activation)
+            add(active, layer.down, residual, norms[index + 1])
         project(residual, self._weights.head, eps, logits)
         return logits if config.logit_softcap is None else softcap(logits, config.logit_softcap)
 

@@ -1,4 +1,4 @@
-"""A loaded decoder as CUDA computes it: prompts in long passes, answers by a loop on the device."""
+"""A decoder as CUDA computes it: prompts in long passes, answers by a loop on the device."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from edgewise.kernels.linear import measure
 from edgewise.kernels.paging import AttentionMeta, KVLayer
+from edgewise.kernels.rows import default_rows
 from edgewise.models.decoder.config import DecoderConfig
-from edgewise.models.decoder.cuda.fused import FusedStep, float_weights
+from edgewise.models.decoder.cuda.fused import FusedStep
 from edgewise.models.decoder.cuda.loop import DecodeLoop
+from edgewise.models.decoder.cuda.products import measure_products
 from edgewise.models.decoder.cuda.prompts import PromptPass
-from edgewise.models.decoder.model import Decoder
+from edgewise.models.decoder.cuda.weights import CardWeights
 
 
 class CudaDecoder:
@@ -22,25 +23,23 @@ class CudaDecoder:
     bits, is decided by its place in the sequence alone.
     """
 
-    def __init__(self, loaded: Decoder) -> None:
-        self.config: DecoderConfig = loaded.config
-        self._loaded = loaded
-        self._weights = float_weights(loaded.parameters)
-        self._prompts = PromptPass(loaded.config, loaded.parameters, loaded.ropes, loaded.parallel, loaded.rows)
+    def __init__(self, weights: CardWeights) -> None:
+        self.config: DecoderConfig = weights.config
+        self._weights = weights
+        self._prompts = PromptPass(weights, default_rows(weights.dtype))
 
     def __repr__(self) -> str:
-        return f"CudaDecoder({self._loaded!r})"
+        return f"CudaDecoder({self.config.architecture}, {self.config.num_layers} layers, {self._weights.device})"
 
     def prove_rows(self) -> bool:
         """As `Decoder.prove_rows`, for prompts; the kernels of the loop keep rows apart by construction."""
-        self._prompts.rows = measure(self._loaded.parameters.matrices())
+        self._prompts.rows = measure_products(self._weights.matrices())
         return self._prompts.rows.proven
 
     def loop(self, kv: Sequence[KVLayer], *, max_rows: int, max_pages: int) -> DecodeLoop:
         """What decodes on the pages `kv`; see `DecodeLoop`."""
-        loaded = self._loaded
-        step = FusedStep(loaded.config, loaded.parameters, loaded.ropes, self._weights, kv)
-        return DecodeLoop(step, loaded.device, max_rows=max_rows, max_pages=max_pages)
+        step = FusedStep(self._weights, kv)
+        return DecodeLoop(step, self._weights.device, max_rows=max_rows, max_pages=max_pages)
 
     @torch.inference_mode()
     def forward(self, tokens: torch.Tensor, kv: Sequence[KVLayer], meta: AttentionMeta) -> torch.Tensor:

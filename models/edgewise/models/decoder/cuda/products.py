@@ -1,0 +1,45 @@
+"""Products of prompts: the library's, over weights that are unpacked a slice at a time where they are rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from edgewise.kernels.linear import linear, measure
+from edgewise.kernels.rows import Rows
+from edgewise.kernels.triton.decode_product import Weight
+from edgewise.kernels.triton.weights import unpack
+
+_SLICE = 1 << 26  # elements of a weight that are unpacked at a time
+
+
+def long_product(x: torch.Tensor, weight: Weight, rows: Rows) -> torch.Tensor:
+    """x [T, in] @ weight.T + bias, [T, out] in the dtype of `x`; `rows` as of `kernels.linear`."""
+    if weight.scale is None:
+        return linear(x, weight.codes, weight.bias, rows)
+    parts = [linear(x, floats, bias, rows) for floats, bias in _slices(weight, x.dtype)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def measure_products(weights: list[Weight]) -> Rows:
+    """`kernels.linear.measure` of matrices, of the first slice of rounded ones."""
+    floats = [w.codes if w.scale is None else next(_slices(w, torch.bfloat16))[0] for w in weights]
+    return measure(floats)
+
+
+def _slices(weight: Weight, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+    """Rows of the matrix in floats, with their biases."""
+    step = max(1, _SLICE // weight.columns)
+    assert weight.scale is not None
+    for first in range(0, weight.codes.shape[0], step):
+        cut = slice(first, first + step)
+        part = replace(
+            weight,
+            codes=weight.codes[cut],
+            scale=weight.scale[cut],
+            minimum=None if weight.minimum is None else weight.minimum[cut],
+        )
+        out = torch.empty((part.codes.shape[0], weight.columns), dtype=dtype, device=weight.codes.device)
+        yield unpack(part, out), None if weight.bias is None else weight.bias[cut]
