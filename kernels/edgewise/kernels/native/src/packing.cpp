@@ -6,6 +6,7 @@
 
 #include "abi.h"
 #include "float16.h"
+#include "rounding.h"
 
 namespace edgewise {
 namespace {
@@ -97,19 +98,16 @@ bool round_even(const float* x, WeightFormat format, uint8_t* codes, uint16_t* s
   return true;
 }
 
-// To the nearest of 16 equal steps from the least to the largest value (as GGUF's Q4_1). False as round_even.
+// To the nearest of 16 equal steps (as GGUF's Q4_1) that `fit_int4` chooses. False as round_even.
 bool round_between(const float* x, uint8_t* codes, uint16_t* scale, uint16_t* minimum) {
-  float low = x[0], high = x[0], finite = 0.0f;
+  float largest = 0.0f, finite = 0.0f;
   for (int i = 0; i < kGroup; ++i) {
     finite += x[i] * 0.0f;
-    low = std::fmin(low, x[i]);
-    high = std::fmax(high, x[i]);
+    largest = std::fmax(largest, std::fabs(x[i]));
   }
-  if (finite != 0.0f || std::fabs(low) > kLargestHalf || (high - low) / 15.0f > kLargestHalf) return false;
-  *minimum = to_float16(low);
-  const float least = from_float16(*minimum);
-  *scale = to_float16((high - least) / 15.0f);
-  const float step = from_float16(*scale), inverse = step == 0.0f ? 0.0f : 1.0f / step;
+  if (finite != 0.0f || largest > kLargestHalf) return false;
+  fit_int4(x, scale, minimum);
+  const float least = from_float16(*minimum), step = from_float16(*scale), inverse = step == 0.0f ? 0.0f : 1.0f / step;
   for (int i = 0; i < kGroup; ++i) codes[i] = rounded((x[i] - least) * inverse, 0.0f, 15.0f);
   return true;
 }
