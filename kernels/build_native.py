@@ -60,6 +60,7 @@ ISA_FLAGS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "aarch64": {"isa_neon": ("-march=armv8.2-a+dotprod+fp16",)},
 }
+GENERIC_FLAGS = {"isa_generic": ("-O2",)}  # -O3 takes g++ half a minute more
 NO_COMPILER = """no C++ compiler found: the native kernels need one.
   Debian, Ubuntu, JetPack: sudo apt-get install g++        Fedora: sudo dnf install gcc-c++
 Or name one with CXX=..., or set EDGEWISE_NO_NATIVE=1 to install without native kernels (several times slower on a CPU)."""
@@ -75,6 +76,7 @@ class Target(NamedTuple):
     compiler: str
     machine: str
     objects: Path
+    extra: tuple[str, ...] = ()  # flags after all others
 
     @staticmethod
     def host() -> Target:
@@ -87,13 +89,13 @@ class Target(NamedTuple):
 
     def sources(self) -> list[Path]:
         """The files of this machine: all but the instruction sets of others."""
-        own = (*ISA_FLAGS.get(self.machine, {}), "isa_generic")
+        own = (*ISA_FLAGS.get(self.machine, {}), *GENERIC_FLAGS)
         found = sorted(SOURCES.glob("*.cpp"))
         return [path for path in found if not path.stem.startswith("isa_") or path.stem in own]
 
     def command(self, source: Path, out: Path) -> list[str]:
-        isa = ISA_FLAGS.get(self.machine, {}).get(source.stem, ())
-        return [self.compiler, *COMMON_FLAGS, *isa, "-MMD", "-c", str(source), "-o", str(out)]
+        isa = {**ISA_FLAGS.get(self.machine, {}), **GENERIC_FLAGS}.get(source.stem, ())
+        return [self.compiler, *COMMON_FLAGS, *isa, *self.extra, "-MMD", "-c", str(source), "-o", str(out)]
 
 
 def find_compiler() -> str:

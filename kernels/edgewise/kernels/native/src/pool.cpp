@@ -14,7 +14,7 @@ namespace {
 
 // How long a waiting thread keeps its core before it sleeps. Steps and the operations in them follow one another within a few
 // microseconds; a thread that waits longer than this waits for one that lost its core, and the core is better given to that.
-constexpr int64_t kSpinNanoseconds = 30'000;
+constexpr int64_t kSpinNanoseconds = 50'000;
 constexpr int kPausesPerLook = 64;  // a pause lasts 15 to 50 ns; the clock is read after so many
 
 int64_t now() {

@@ -1,0 +1,72 @@
+// Prints a digest of what the kernels compute from fixed inputs, for each instruction set that this processor has: equal digests
+// are equal bits. usage: digest NAME...
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "kernels.h"
+#include "packing.h"
+
+extern "C" int64_t edgewise_pack_rows(const float*, int64_t, int64_t, int32_t, uint8_t*, int64_t);
+
+using namespace edgewise;
+
+namespace {
+
+constexpr int kRows = 7, kOut = 96, kIn = 100, kEven = (kIn + kGroup - 1) / kGroup * kGroup;
+
+struct Random {  // a linear congruential generator: the same everywhere
+  uint64_t state = 1;
+  float next() {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<float>(static_cast<int32_t>(state >> 40) - (1 << 23)) / (1 << 21);
+  }
+};
+
+std::vector<float> random(size_t count, Random& from) {
+  std::vector<float> out(count);
+  for (float& x : out) x = from.next();
+  return out;
+}
+
+struct Digest {  // FNV-1a
+  uint64_t value = 14695981039346656037u;
+  void add(const void* data, size_t count) {
+    for (size_t i = 0; i < count; ++i) value = (value ^ static_cast<const uint8_t*>(data)[i]) * 1099511628211u;
+  }
+};
+
+void products(const Kernels& kernels, WeightFormat format, Random& from, Digest& digest) {
+  const std::vector<float> weight = random(kOut * kIn, from), norm = random(kIn, from), bias = random(kOut, from);
+  std::vector<float> x = random(kRows * kIn, from);
+  x[3 * kIn + 50] = __builtin_nanf("");
+  std::vector<uint8_t> data(static_cast<size_t>(kOut / panel_rows() * panel_bytes(format, kIn)));
+  edgewise_pack_rows(weight.data(), kOut, kIn, static_cast<int32_t>(format), data.data(), 0);
+  std::vector<float> values(kRows * kEven), scales(kRows * kEven / kGroup), sums(scales.size());
+  std::vector<int8_t> codes(values.size());
+  std::vector<int32_t> totals(scales.size());
+  const Activations a{values.data(), codes.data(), scales.data(), sums.data(), totals.data(), kEven};
+  const Matrix matrix{data.data(), bias.data(), kOut, kIn, format};
+  for (int32_t epilogue = 0; epilogue < 4; ++epilogue) {
+    kernels.norm_prepare(x.data(), kIn, 3, kIn, norm.data(), 1e-5f, format, a, 0);
+    kernels.prepare(x.data() + 3 * kIn, kIn, kRows - 3, kIn, format, a, 3);
+    std::vector<float> out(kRows * kOut, 0.5f);
+    kernels.linear(matrix, a, 0, kRows, 0, kOut / panel_rows(), static_cast<Epilogue>(epilogue), out.data(), kOut);
+    for (float& each : out) each = each != each ? 12345.0f : each;  // the sign of a NaN is the processor's own
+    digest.add(out.data(), out.size() * sizeof(float));
+  }
+}
+
+}  // namespace
+
+int main(int count, char** names) {
+  for (int i = 1; i < count; ++i) {
+    const Kernels* kernels = choose_kernels(names[i]);
+    if (kernels == nullptr) continue;
+    Random from;
+    Digest digest;
+    for (int32_t format = 0; format <= 4; ++format) products(*kernels, static_cast<WeightFormat>(format), from, digest);
+    std::printf("%s %016llx\n", kernels->name, static_cast<unsigned long long>(digest.value));
+  }
+  return 0;
+}
