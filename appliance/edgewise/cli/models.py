@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from edgewise.cli.exit_codes import ExitCode
+from edgewise.cli.models_adapters import app as adapters_app
 from edgewise.cli.models_encoders import encoders_command
 from edgewise.cli.models_fit import fit_command
 from edgewise.cli.models_gate import gate_command
@@ -34,6 +35,7 @@ app = typer.Typer(
     help="List, pull, show, verify, fit, gate, quantize, remove and import models, and what encoders were measured.",
     no_args_is_help=True,
 )
+app.add_typer(adapters_app)
 app.command("fit")(fit_command)
 app.command("gate")(gate_command)
 app.command("quantize")(quantize_command)

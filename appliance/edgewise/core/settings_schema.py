@@ -96,6 +96,10 @@ class EngineSettings(Section):
         description="Bytes of decoded pictures, film and sound that the requests in work on one model may hold in all; one more "
         "is answered 429.",
     )
+    adapter_bytes: Bytes = Field(
+        default=64 << 20,
+        description="Memory of the device for low-rank adapters (LoRA) in use, for each loaded model that has some.",
+    )
     speculation: Literal["auto", "off", "lookup"] = Field(
         default="auto",
         description='Guess next tokens from what stood before and check several at once: "auto" where it is measured to pay, '

@@ -42,6 +42,16 @@ from edgewise.pipeline.model import (
     unknown_model,
     wrong_role,
 )
+from edgewise.serving.adapters import (
+    AdaptedModels,
+    adapter_name,
+    base_of,
+    card_of_adapter,
+    config_of,
+    engine_name,
+    no_base,
+    whole_name,
+)
 from edgewise.serving.encoders import ENCODER_ROLES, ReadEncoder, read_encoder
 from edgewise.serving.listening import ReadListener, read_listener
 from edgewise.serving.pictures import ReadPictures, read_pictures
@@ -111,6 +121,7 @@ class InstalledModels(Models):
         self._known: dict[str, _Known] = {}
         self._opened: dict[str, _Opened] = {}
         self._opening: dict[str, asyncio.Task[Served]] = {}
+        self._adapted = AdaptedModels(store)
         self._media: dict[str, tuple[MediaKind, ...]] = {}
         self._numbers = itertools.count(1)
         pool.on_unloaded = self._unloaded
@@ -147,7 +158,8 @@ class InstalledModels(Models):
     # --- what the API asks -------------------------------------------------------------------------------------------
 
     def all(self) -> tuple[ServedModel, ...]:
-        return tuple(one.served for one in self._opened.values() if isinstance(one.served, ServedModel))
+        own = [one.served for name, one in self._opened.items() if name == base_of(name)]
+        return tuple(served for served in (*own, *self._adapted.served()) if isinstance(served, ServedModel))
 
     def pinned(self) -> tuple[ServedModel, ...]:
         return tuple(model for model in self.all() if model.name in self._pinned)
@@ -167,7 +179,13 @@ class InstalledModels(Models):
         for manifest in manifests:
             if manifest.info.role == "llm" and manifest.digest not in self._media:
                 self._media[manifest.digest] = await asyncio.to_thread(_media, self._store, manifest.name)
-        cards = [self._card(manifest) for manifest in manifests]
+        by_name = {manifest.name: manifest for manifest in manifests}
+        cards = [self._card(manifest) for manifest in manifests if manifest.info.role != "adapter"]
+        adapters = [manifest for manifest in manifests if manifest.info.base in by_name]
+        for manifest in adapters:
+            known = self._known.get(engine_name(manifest.info.base))
+            loaded = known is not None and known.engine.state == "ready"
+            cards.append(card_of_adapter(manifest, self._card(by_name[manifest.info.base]), loaded=loaded))
         order = {name: number for number, name in enumerate(self.first)}
         return tuple(sorted(cards, key=lambda card: (order.get(card.name, len(order)), card.role != "llm", card.name)))
 
@@ -182,6 +200,8 @@ class InstalledModels(Models):
         )
 
     def get(self, name: str) -> ServedModel:
+        if (adapted := self._adapted.get(name)) is not None:
+            return adapted
         opened = self._opened.get(_plain(name))
         if opened is None or not isinstance(opened.served, ServedModel):
             raise unknown_model(name, [model.name for model in self.all()])
@@ -228,10 +248,28 @@ class InstalledModels(Models):
         return name
 
     async def _open_any(self, plain: str, name: str, keep_alive_s: float | None) -> Served:
-        stamp = self._stamp(plain) if not self._settings.models or plain in self._allowed else None
+        wanted = adapter_name(plain)
+        stamp = self._stamp(wanted) if not self._settings.models or wanted in self._allowed else None
         if stamp is None:
-            self._forget(plain)
+            self._forget(wanted)
             raise unknown_model(name, [manifest.name for manifest in await self._manifests()])
+        manifest = self._adapted.manifest(wanted, stamp)
+        if manifest is not None and plain in (manifest.name, whole_name(manifest)):
+            return await self._open_adapter(manifest, keep_alive_s)
+        if plain != wanted:
+            raise unknown_model(name, [one.name for one in await self._manifests()])
+        return await self._open_engine(plain, stamp, keep_alive_s)
+
+    async def _open_adapter(self, manifest: Manifest, keep_alive_s: float | None) -> Served:
+        stamp = self._stamp(manifest.info.base)
+        if stamp is None:
+            raise no_base(manifest)
+        base = await self._open_engine(engine_name(manifest.info.base), stamp, keep_alive_s)
+        if not isinstance(base, ServedModel):
+            raise wrong_role(base.name, role_of(base))
+        return self._adapted.adapt(manifest, base)
+
+    async def _open_engine(self, plain: str, stamp: _Stamp, keep_alive_s: float | None) -> Served:
         opened, known = self._opened.get(plain), self._known.get(plain)
         if opened is None or known is None or known.stamp != stamp:
             served = await self._open_once(plain, stamp)
@@ -244,21 +282,20 @@ class InstalledModels(Models):
 
     async def load(self, name: str) -> None:
         await self._open_any(_plain(name), name, None)
-        await self._known[_plain(name)].engine.load()
+        await self._known[self._adapted.engine_of(name) or _plain(name)].engine.load()
 
     async def unload(self, name: str) -> None:
         served = await self._open_any(_plain(name), name, None)
         if served.name in self._pinned:
             raise pinned_error(served.name)
-        self._pool.unload(self._known[served.name].key)
+        self._pool.unload(self._known[self._adapted.engine_of(name) or served.name].key)
 
     # --- opening -----------------------------------------------------------------------------------------------------
 
     def _stamp(self, name: str) -> _Stamp | None:
         """What tells one installed version from another without reading it; None if there is none of that name."""
         try:
-            check_name(name)
-            stat = (self._store.root / "manifests" / f"{name}.json").stat()
+            stat = (self._store.root / "manifests" / f"{check_name(base_of(name))}.json").stat()
         except (InvalidRequest, FileNotFoundError):
             return None
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
@@ -333,6 +370,7 @@ class InstalledModels(Models):
 
     def _forget(self, name: str) -> None:
         """It was removed or replaced: what runs may end, then it is unloaded."""
+        self._adapted.forget(name)
         known = self._known.pop(name, None)
         if known is not None:
             self._pool.retire(known.key)
@@ -360,13 +398,14 @@ class InstalledModels(Models):
     async def _manifests(self) -> list[Manifest]:
         """Those of all models that may be asked. Models that have been removed meanwhile are given up here."""
         installed = await asyncio.to_thread(self._store.manifests)
-        for name in [name for name in self._known if name not in {manifest.name for manifest in installed}]:
+        names = {manifest.name for manifest in installed}
+        for name in [name for name in (*self._known, *self._adapted.names) if base_of(name) not in names]:
             if self._stamp(name) is None:
                 self._forget(name)
         return [
             manifest
             for manifest in installed
-            if manifest.info.role in ("llm", "diffusion", "speech-to-text", *ENCODER_ROLES)
+            if manifest.info.role in ("llm", "adapter", "diffusion", "speech-to-text", *ENCODER_ROLES)
             and (not self._settings.models or manifest.name in self._allowed)
         ]
 
@@ -409,7 +448,7 @@ class InstalledModels(Models):
 
 def _read(settings: Settings, store: Store, name: str, machine: Machine) -> tuple[_Read, Modality]:
     """By what the model is for, and what it serves."""
-    role = store.manifest(name).info.role
+    role = store.manifest(base_of(name)).info.role
     return _read_as(role, settings, store, name, machine), modality_of_role(role)
 
 
@@ -420,7 +459,7 @@ def _read_as(role: Role, settings: Settings, store: Store, name: str, machine: M
         return read_pictures(settings, store, name, machine)
     if role == "speech-to-text":
         return read_listener(settings, store, name, machine)
-    return read_model(settings, store, name, machine)
+    return read_model(settings, store, base_of(name), machine, lambda config: config_of(name, config))
 
 
 def _media(store: Store, name: str) -> tuple[MediaKind, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from edgewise.core.errors import BadModelFile, EdgewiseError, TemplateFailed
@@ -90,6 +90,7 @@ def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
         prefill_step_s=engine.prefill_step_s,
         ageing_s=engine.ageing_s,
         speculation=engine.speculation,
+        adapter_bytes=engine.adapter_bytes,
         spill_bytes=engine.spill_bytes,
         encoder_cache_bytes=engine.encoder_cache_bytes,
         media_bytes=engine.media_bytes,
@@ -101,18 +102,25 @@ def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
     )
 
 
-def read_model(settings: Settings, store: Store, name: str, machine: Machine) -> ReadModel:
+def read_model(
+    settings: Settings,
+    store: Store,
+    name: str,
+    machine: Machine,
+    changed: Callable[[EngineConfig], EngineConfig] = lambda config: config,
+) -> ReadModel:
     """Read a model's header, tokenizer and template, and compute its size. Takes up to seconds: call it in a thread.
 
     Args:
         machine: `available` is what can be had for this model at most.
+        changed: What the engine's configuration is made to be.
 
     Raises:
         ModelNotFound, BadModelFile, UnsupportedModel, ConfigError: Why it cannot be served.
     """
     files = store.resolve(name)
     try:
-        return _read(settings, store, files, machine)
+        return _read(settings, store, files, machine, changed)
     except BadModelFile as error:
         raise with_remedy(error, files.name) from error
 
@@ -125,7 +133,13 @@ def with_remedy(error: EdgewiseError, model: str) -> EdgewiseError:
     return type(error)(f"{error.message.rstrip('.')}. {remedy}", param=error.param)
 
 
-def _read(settings: Settings, store: Store, files: ModelFiles, machine: Machine) -> ReadModel:
+def _read(
+    settings: Settings,
+    store: Store,
+    files: ModelFiles,
+    machine: Machine,
+    changed: Callable[[EngineConfig], EngineConfig],
+) -> ReadModel:
     header = header_of(files) if files.format == "gguf" else None
     tokenizer = load_tokenizer(files, header)
     template = _template(files, tokenizer, header)
@@ -137,6 +151,7 @@ def _read(settings: Settings, store: Store, files: ModelFiles, machine: Machine)
         vocabulary=vocabulary_of(tokenizer),
         disk_cache_key=_disk_cache_key(files, template),
     )
+    config = changed(config)
     needs = model_needs(config, read_network(files, header), machine)
     manifest = store.manifest(files.name)
     return ReadModel(
@@ -176,6 +191,7 @@ def model_needs(config: EngineConfig, network: NetworkConfig, machine: Machine) 
         page_tokens=PAGE_TOKENS,
         memory_budget_bytes=machine.available,
         encoder_cache_bytes=config.encoder_cache_bytes,
+        adapter_bytes=config.adapter_bytes if config.adapters else 0,
     )
     shared = numerics.device == "cpu"
     return needs_of(

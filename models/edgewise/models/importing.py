@@ -85,6 +85,8 @@ def inspect(path: Path, name: str | None, role: Role) -> Candidate:
         InvalidRequest: Neither, or no valid name.
         BadModelFile: It looks like one but is not whole.
     """
+    if role == "adapter":
+        raise InvalidRequest("An adapter belongs to a model: `edgewise models adapters add FOLDER --base NAME`.")
     resolved = path.expanduser().absolute()
     chosen = check_name(name) if name is not None else _derive_name(resolved)
     if resolved.is_dir():

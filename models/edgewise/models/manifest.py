@@ -14,7 +14,9 @@ from edgewise.models.files import ModelFormat
 from edgewise.models.names import check_file_path, check_name, check_sha256
 from edgewise.models.sampling import check_sampling
 
-Role: TypeAlias = Literal["llm", "embeddings", "speech-to-text", "text-to-speech", "vad", "vision", "ocr", "diffusion"]
+Role: TypeAlias = Literal[
+    "llm", "embeddings", "speech-to-text", "text-to-speech", "vad", "vision", "ocr", "diffusion", "adapter"
+]
 ChatTemplate: TypeAlias = Literal["in-file", "none", "unknown"]
 
 SCHEMA: Final = 1
@@ -48,6 +50,7 @@ class ModelInfo:
         memory_bytes: Memory to plan for, weights and a short context together, None where unknown.
         chat_template: Whether the file itself holds a chat template.
         sampling: What its makers recommend for drawing tokens (`models.sampling`); for fields that a request leaves out.
+        base: Name of the installed model that an adapter adapts, "" for anything else.
         gate: Least cosine to float32 that a quicker candidate of an encoder must reach (docs/encoders.md), None for 0.999.
     """
 
@@ -61,6 +64,7 @@ class ModelInfo:
     chat_template: ChatTemplate = "unknown"
     sampling: Mapping[str, float] = field(default_factory=dict)
     gate: float | None = None
+    base: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +186,7 @@ def build_info(raw: Mapping[str, Any]) -> ModelInfo:
         ),
         sampling=check_sampling(raw.get("sampling", {})),
         gate=_optional_cosine(raw, "gate"),
+        base=_base(raw),
     )
 
 
@@ -193,6 +198,13 @@ def _one_of(raw: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> str:
 
 def _optional_count(raw: Mapping[str, Any], key: str) -> int | None:
     return None if raw.get(key) is None else _count(raw[key])
+
+
+def _base(raw: Mapping[str, Any]) -> str:
+    base = _text(raw.get("base", ""))
+    if (raw["role"] == "adapter") != bool(base):
+        raise ValueError(f"base {base!r} of a model for {raw['role']}")
+    return check_name(base) if base else ""
 
 
 def _optional_cosine(raw: Mapping[str, Any], key: str) -> float | None:

@@ -26,7 +26,7 @@ from edgewise.models.catalog import SETS, Catalog, CatalogEntry, load_catalog, m
 from edgewise.models.disk import make_dirs, require_space, storage_errors
 from edgewise.models.encoders.record import drop_ladders
 from edgewise.models.files import ModelFiles
-from edgewise.models.importing import complete_info, inspect
+from edgewise.models.importing import Candidate, complete_info, inspect
 from edgewise.models.intake import How, take
 from edgewise.models.lock import store_lock
 from edgewise.models.manifest import TIME_FORMAT, Manifest, ModelInfo, Role, StoredFile
@@ -207,7 +207,18 @@ class Store:
             StorageError: Disk full, read-only or faulty, or the asked-for kind of link is impossible.
             StoreBusy: Another process is changing the store.
         """
-        candidate = inspect(path, name, role)
+        return self.install(inspect(path, name, role), path, how=how, made_from=made_from, progress=progress)
+
+    def install(
+        self,
+        candidate: Candidate,
+        path: Path,
+        *,
+        how: How = "copy",
+        made_from: Manifest | None = None,
+        progress: ProgressSink = no_progress,
+    ) -> Imported:
+        """`import_path` of what has been found at `path`; raises the same."""
         reject_set_name(candidate.name)
         needed = sum(file.stat().st_size for file in candidate.paths.values()) if how == "copy" else 0
         require_space(self.root, needed, self._reserve)
