@@ -6,14 +6,14 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 import torch
 
 from edgewise.core.errors import BadModelFile, UnsupportedModel
-from edgewise.kernels.native.formats import PANEL_ROWS, WeightFormat
+from edgewise.kernels.native.formats import PANEL_ROWS
 from edgewise.kernels.native.packed import PackedMatrix, alternate, can_pack_blocks
 from edgewise.kernels.native.step import DecoderStep, StepLayer, StepShape
 from edgewise.models.decoder.config import DecoderConfig, read_config
@@ -42,7 +42,6 @@ from edgewise.models.decoder.parameters import DecoderParameters, LayerParameter
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights.open import open_weights
 from edgewise.models.weights.reader import RawReader, WeightReader
-from edgewise.models.weights.rounding import round_int4
 
 _CHUNK_BYTES = 1 << 20  # of rows as float32; a few copies of them are made on the way
 _ALIGNMENT = 64
@@ -242,8 +241,6 @@ class _Packer:
         try:
             if raw:
                 packed.pack_blocks(rows, self._kind(part), first)
-            elif packed.format is WeightFormat.INT4:
-                _pack_searched(packed, rows, first)
             else:
                 packed.pack_rows(rows, first)
         except ValueError as error:
@@ -257,17 +254,6 @@ class _Packer:
     def _report(self) -> None:
         if self.progress is not None:
             self.progress(self.done / self.room.numel())
-
-
-def _pack_searched(packed: PackedMatrix, rows: torch.Tensor, first: int) -> None:
-    """Rows of floats with the scales and minima of least error, not those of the extreme values."""
-    rounded = round_int4(rows)
-    assert rounded.minimum is not None
-    codes = rounded.codes.view(torch.int8).view(len(rows), -1)
-    scales, minima = (one.view(len(rows), -1) for one in (rounded.scale, rounded.minimum))
-    # The same panels, seen with their padding: its codes meet inputs that are zero.
-    padded = replace(packed, cols=codes.shape[1])
-    padded.pack_codes(codes, scales, minima, first)
 
 
 def _room(size: int) -> torch.Tensor:
