@@ -18,6 +18,7 @@ from edgewise.kernels.paging import AttentionMeta, KVLayer
 from edgewise.models.decoder.layout import Target, targets
 from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.names import names_of
+from edgewise.models.decoder.native.formats import FOUR_BITS, stored_bits
 from edgewise.models.decoder.parallel import ALONE
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights import ggml_rounding
@@ -25,7 +26,8 @@ from edgewise.models.weights.open import open_weights
 from edgewise.models.weights.rounding import GROUP, round_int4, round_int8
 
 RoundedFormat = Literal["int8", "int4", "Q8_0", "Q4_0"]
-"""Ours, and llama.cpp's two. Embedding and head have 8 bits in all of them, as in llama.cpp's files of Q4_0."""
+"""Ours, and llama.cpp's two. Embedding and head have 8 bits in all of them, as in llama.cpp's files of Q4_0, unless a file for
+ours has 4 bits there."""
 
 BITS: Final = {"int8": 8.5, "int4": 5.0, "Q8_0": 8.5, "Q4_0": 4.5}
 """Of a weight, scales counted."""
@@ -103,18 +105,26 @@ def _round_matrices(decoder: Decoder, files: ModelFiles, form: RoundedFormat) ->
     config, tally = decoder.config, _Tally()
     with closing(open_weights(files)) as reader:
         names = names_of(config, files.format, list(reader.tensors))
-        ends = (names.parts["embedding"], names.head)
+        tables, router = (names.parts["embedding"], names.head), names.parts["router"]
         for target in targets(config, decoder.parameters, names, ALONE):
-            if target.out.dim() < 2:
+            if target.out.dim() < 2 or target.name.endswith(router):
                 continue
-            own: RoundedFormat = form
-            if target.name in ends and form in ("int4", "Q4_0"):
-                own = "int8" if form == "int4" else "Q8_0"
-            if reader.tensors[target.name].type not in _KEPT[own]:
+            stored = reader.tensors[target.name].type
+            own = _form_of(stored, form, table=target.name in tables, keeps_wide=stored_bits(config)[0] == "int4")
+            if stored not in _KEPT[own]:
                 _round(target, own)
             tally.bits += BITS[own] * target.out.numel()
             tally.elements += target.out.numel()
     return tally.bits / tally.elements
+
+
+def _form_of(stored: str, form: RoundedFormat, *, table: bool, keeps_wide: bool) -> RoundedFormat:
+    """As `models.decoder.native.formats` for our own forms."""
+    if form == "Q4_0":
+        return "Q8_0" if table else form
+    if form == "int4" and stored not in FOUR_BITS and (table or keeps_wide):
+        return "int8"
+    return form
 
 
 def _round(target: Target, form: RoundedFormat) -> None:

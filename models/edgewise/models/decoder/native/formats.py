@@ -15,7 +15,7 @@ from edgewise.models.decoder.names import names_of
 Quantize = Literal["none", "int8", "int4"]
 
 FLOAT_FORMATS = {"float32": WeightFormat.FLOAT32, "bfloat16": WeightFormat.BFLOAT16}
-_FOUR_BITS = frozenset({"Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS", "Q2_K", "Q3_K"})
+FOUR_BITS = frozenset({"Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS", "Q2_K", "Q3_K"})
 _EIGHT_BITS = frozenset({"Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0"})
 _PARTS = ("q", "k", "v", "output", "gate", "up", "down")
 _FUSED = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate_up", "up": "gate_up"}
@@ -61,7 +61,7 @@ def stored_bits(config: DecoderConfig) -> tuple[Quantize, str]:
     if not found:
         return "none", "the file's matrices are floats"
     usual = found.most_common(1)[0][0]
-    if usual in _FOUR_BITS:
+    if usual in FOUR_BITS:
         return "int4", f"most of the file's matrices are {usual}"
     if usual in _EIGHT_BITS:
         return "int8", f"most of the file's matrices are {usual}"
@@ -107,7 +107,7 @@ def _format(kinds: set[str], dtype: str, quantize: Quantize, *, keeps_wide: bool
     given them for its weight in the result, and keeps them."""
     if quantize == "none":
         return FLOAT_FORMATS[dtype]
-    if quantize == "int8" or (keeps_wide and not kinds <= _FOUR_BITS):
+    if quantize == "int8" or (keeps_wide and not kinds <= FOUR_BITS):
         return WeightFormat.INT8
     return WeightFormat.INT4_EVEN if kinds == {"Q4_0"} else WeightFormat.INT4
 
@@ -116,7 +116,7 @@ def _table_format(stored: str | None, dtype: str, quantize: Quantize) -> WeightF
     """Tables keep 8 bits, unless the file has 4: every answer passes the head, and a token's first state is its embedding."""
     if quantize == "none":
         return FLOAT_FORMATS[dtype]
-    if quantize == "int4" and stored in _FOUR_BITS:
+    if quantize == "int4" and stored in FOUR_BITS:
         return WeightFormat.INT4_EVEN if stored == "Q4_0" else WeightFormat.INT4
     return WeightFormat.INT8
 
