@@ -12,6 +12,10 @@ from tests.kernels.native.programs import compiled
 CROSS, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64-static"
 
 
+def objects_of(target: build_native.Target) -> list[str]:
+    return [str(target.objects / f"{source.stem}.o") for source in target.sources()]
+
+
 @pytest.mark.skipif(
     not (shutil.which(CROSS) and shutil.which(EMULATOR)),
     reason=f"needs {CROSS} and {EMULATOR} (apt-get install g++-aarch64-linux-gnu qemu-user-static)",
@@ -20,9 +24,7 @@ def test_arm_gives_the_bits_of_this_processor(tmp_path: Path) -> None:
     """The library for 64-bit ARM is built whole; its products run in an emulator."""
     arm = build_native.Target(CROSS, "aarch64", build_native.OBJECTS.with_name("native-aarch64"), ("-O1",))
     build_native.build(arm, tmp_path / build_native.LIBRARY.name)
-    objects = {path.stem: str(path) for path in arm.objects.glob("*.o")}
-    kernels = [objects[name] for name in ("packing", "dispatch", "isa_generic", "isa_neon")]
-    program = compiled(tmp_path, "digest", "-static", *kernels, compiler=CROSS)
+    program = compiled(tmp_path, "digest", "-static", *objects_of(arm), compiler=CROSS)
     emulated = subprocess.run(
         [EMULATOR, str(program), "neon-dotprod", "generic"], check=True, capture_output=True, text=True
     )
@@ -31,10 +33,7 @@ def test_arm_gives_the_bits_of_this_processor(tmp_path: Path) -> None:
 
     host = build_native.Target.host()
     build_native.build(host, tmp_path / "host.so")
-    own = [
-        str(path) for path in host.objects.glob("*.o") if path.stem in ("packing", "dispatch") or "isa_" in path.name
-    ]
-    native = compiled(tmp_path, "digest", *own)
+    native = compiled(tmp_path, "digest", *objects_of(host))
     found = subprocess.run([str(native), "generic", "avx2", "avx512-vnni"], check=True, capture_output=True, text=True)
     assert {line.split()[1] for line in found.stdout.splitlines()} == set(lines.values())
     assert len(set(lines.values())) == 1
