@@ -24,6 +24,16 @@ struct Queries {
   int32_t* corrections;  // [rows]: where dots start
 };
 
+// What a page's scores fetch into the second cache meanwhile, a few lines at a time: more at once than the processor has places
+// for misses would hold up everything behind them.
+struct Ahead {
+  const int8_t* keys;    // of a later page
+  const int8_t* values;  // of this page
+};
+constexpr int kPagesAhead = 3;
+
+EDGEWISE_INLINE void fetch(const int8_t* from) { __builtin_prefetch(from, 0, 2); }
+
 }  // namespace
 }  // namespace EDGEWISE_ISA_NAMESPACE
 }  // namespace edgewise
@@ -285,24 +295,29 @@ void round_weights(const Tile& tile, Span seen, Span block, int row) {
 
 // ------------------------------------------------------------------ a block of rows
 
-EDGEWISE_INLINE void prefetch(const void* from, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const uint8_t*>(from) + at);
+// Scores of an int8 page. `last` is the last key of the sequence that some row sees, in this tile or a later one.
+void score_integers(const Tile& tile, int page, int rows, int64_t last) {
+  const int8_t *keys = static_cast<const int8_t*>(tile.kv.k), *values = static_cast<const int8_t*>(tile.kv.v);
+  const int64_t row = tile.pool_row(page);
+  Ahead ahead = {keys + row * tile.head_dim(), values + row * tile.head_dim()};
+  const int later = page + kPagesAhead;
+  if (later * kPageTokens <= last) {
+    const int64_t later_row = tile.pool_row(later);
+    ahead.keys = keys + later_row * tile.head_dim();
+    __builtin_prefetch(tile.kv.k_scale + later_row, 0, 2);
+    __builtin_prefetch(tile.kv.v_scale + later_row, 0, 2);
+  }
+  score_page(keys + row * tile.head_dim(), tile.head_dim(), tile.padded, tile.kv.k_scale + row, tile.queries, rows,
+             reinterpret_cast<uint8_t*>(tile.page), ahead, tile.scores + page * kPageTokens);
 }
 
-void score_block(const Tile& tile, Span block, int rows) {
-  const int64_t size = static_cast<int64_t>(kPageTokens) * tile.head_dim();
+void score_block(const Tile& tile, Span block, int rows, int64_t last) {
   for (int page = block.from / kPageTokens; page * kPageTokens < block.to; ++page) {
-    if (tile.kv.format != KVFormat::kInt8) {
+    if (tile.kv.format == KVFormat::kInt8) {
+      score_integers(tile, page, rows, last);
+    } else {
       score_floats(tile, page, rows);
-      continue;
     }
-    const int64_t row = tile.pool_row(page);
-    prefetch(static_cast<const int8_t*>(tile.kv.v) + row * tile.head_dim(), size);  // read once scores are done
-    if ((page + 1) * kPageTokens < block.to) {
-      prefetch(static_cast<const int8_t*>(tile.kv.k) + tile.pool_row(page + 1) * tile.head_dim(), size);
-    }
-    score_page(static_cast<const int8_t*>(tile.kv.k) + row * tile.head_dim(), tile.head_dim(), tile.padded, tile.kv.k_scale + row,
-               tile.queries, rows, reinterpret_cast<uint8_t*>(tile.page), tile.scores + page * kPageTokens);
   }
 }
 
@@ -333,8 +348,11 @@ void attend_block(const Tile& tile, int32_t token, int32_t tokens, const Partial
   const int group = tile.task.group, rows = tokens * group;
   const int64_t at = static_cast<int64_t>(token) * group;
   Span block = {kTileTokens, 0};  // what some row sees
+  int64_t last = 0;
   for (int i = 0; i < tokens; ++i) {
     const Span seen = tile.seen(token + i);
+    const int64_t visible = tile.task.visible[token + i] - tile.task.first;
+    last = visible > last ? visible : last;
     if (seen.to == 0) continue;
     if (seen.from < block.from) block.from = seen.from;
     if (seen.to > block.to) block.to = seen.to;
@@ -345,7 +363,7 @@ void attend_block(const Tile& tile, int32_t token, int32_t tokens, const Partial
     const float* from = query_row(tile, token + row / group, row % group);
     integers ? round_query(tile, from, row) : scale_query(tile, from, row);
   }
-  score_block(tile, block, rows);
+  score_block(tile, block, rows, last);
   const Span pages = {block.from / kPageTokens * kPageTokens, (block.to + kPageTokens - 1) / kPageTokens * kPageTokens};
   for (int row = 0; row < rows; ++row) {
     const Span seen = tile.seen(token + row / group);

@@ -69,12 +69,16 @@ EDGEWISE_INLINE __m256i load_bytes(const int8_t* from, int32_t count) {
 }
 
 // A page's keys -> [padded / 4, even and odd dimensions, 16 tokens, 2] 16-bit numbers.
-EDGEWISE_INLINE void widen_keys(const int8_t* keys, int32_t head_dim, uint8_t* wide) {
+EDGEWISE_INLINE void widen_keys(const int8_t* keys, int32_t head_dim, uint8_t* wide, const int8_t* ahead) {
   for (int32_t at = 0; at < head_dim; at += 32) {
     for (int half = 0; half < 2; ++half) {
       __m256i words[8];
 #pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) words[i] = load_bytes(keys + static_cast<int64_t>(8 * half + i) * head_dim + at, head_dim - at);
+      for (int i = 0; i < 8; ++i) {
+        const int64_t from = static_cast<int64_t>(8 * half + i) * head_dim + at;
+        words[i] = load_bytes(keys + from, head_dim - at);
+        if (at % 64 == 0) fetch(ahead + from);
+      }
       transpose(words);
       __m256i* to = reinterpret_cast<__m256i*>(wide) + at + half;  // 4 vectors of 8 tokens for 4 dimensions
 #pragma GCC unroll 8
@@ -111,8 +115,10 @@ EDGEWISE_INLINE void score_rows(const uint8_t* wide, int32_t padded, Floats key_
 }
 
 void score_page(const int8_t* keys, int32_t head_dim, int32_t padded, const float* key_scales, const Queries& queries, int rows,
-                uint8_t* wide, float* scores) {
-  widen_keys(keys, head_dim, wide);
+                uint8_t* wide, const Ahead& ahead, float* scores) {
+  widen_keys(keys, head_dim, wide, ahead.keys);
+  const int32_t page_bytes = kPageTokens * head_dim;
+  for (int32_t at = 0; at < page_bytes; at += 64) fetch(ahead.values + at);
   const Floats scales = load(key_scales);
   int row = 0;
   for (; row + 4 <= rows; row += 4) score_rows<4>(wide, padded, scales, queries, row, scores);

@@ -63,7 +63,7 @@ EDGEWISE_INLINE __m512i splat_word(const void* from) {
 // Dimensions [at, at + 4 * kWords) of a page's keys against all rows; the last of them makes scores of the sums.
 template <int kWords>
 EDGEWISE_INLINE void score_words(const int8_t* keys, int32_t head_dim, int32_t padded, int32_t at, Floats key_scales,
-                                 const Queries& queries, int rows, float* scores) {
+                                 const Queries& queries, int rows, const Ahead& ahead, float* scores) {
   const int32_t dims = head_dim - at < 4 * kWords ? head_dim - at : 4 * kWords;
   const __mmask64 mask = ~0ull >> (64 - dims);
   __m512i words[16];
@@ -71,8 +71,10 @@ EDGEWISE_INLINE void score_words(const int8_t* keys, int32_t head_dim, int32_t p
   for (int token = 0; token < 16; ++token) {
     const __m512i row = _mm512_maskz_loadu_epi8(mask, keys + static_cast<int64_t>(token) * head_dim + at);
     words[token] = _mm512_xor_si512(row, _mm512_set1_epi8(-128));
+    fetch(ahead.keys + static_cast<int64_t>(token) * head_dim + at);
   }
   transpose(words);
+  for (int token = 0; token < 16; ++token) fetch(ahead.values + static_cast<int64_t>(token) * head_dim + at);
   const bool starts = at == 0, ends = at + 4 * kWords >= padded;
   for (int row = 0; row < rows; ++row) {
     const uint8_t* query = queries.codes + static_cast<int64_t>(row) * 2 * padded + at;
@@ -95,11 +97,11 @@ EDGEWISE_INLINE void score_words(const int8_t* keys, int32_t head_dim, int32_t p
 }
 
 void score_page(const int8_t* keys, int32_t head_dim, int32_t padded, const float* key_scales, const Queries& queries, int rows,
-                uint8_t*, float* scores) {
+                uint8_t*, const Ahead& ahead, float* scores) {
   const Floats scales = load(key_scales);
   int32_t at = 0;
-  for (; at + 64 <= padded; at += 64) score_words<16>(keys, head_dim, padded, at, scales, queries, rows, scores);
-  if (at < padded) score_words<8>(keys, head_dim, padded, at, scales, queries, rows, scores);
+  for (; at + 64 <= padded; at += 64) score_words<16>(keys, head_dim, padded, at, scales, queries, rows, ahead, scores);
+  if (at < padded) score_words<8>(keys, head_dim, padded, at, scales, queries, rows, ahead, scores);
 }
 
 // Codes of a row's weights of 16 keys: the high bytes of a tile, then its low bytes, both unsigned.

@@ -27,7 +27,7 @@ EDGEWISE_INLINE void store_query(uint8_t* query, int32_t, int32_t at, Ints codes
 EDGEWISE_INLINE int32_t query_correction(int32_t) { return 0; }
 
 void score_page(const int8_t* keys, int32_t head_dim, int32_t padded, const float* key_scales, const Queries& queries, int rows,
-                uint8_t*, float* scores) {
+                uint8_t*, const Ahead&, float* scores) {
   const Floats scales = load(key_scales);
   for (int row = 0; row < rows; ++row) {
     const int16_t* query = reinterpret_cast<const int16_t*>(queries.codes + static_cast<int64_t>(row) * 2 * padded);
