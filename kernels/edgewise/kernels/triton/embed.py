@@ -26,7 +26,7 @@ def _embed(
     first = tl.program_id(1) * block
     place = first + tl.arange(0, block)
     real = place < hidden
-    token = tl.load(tokens + row)
+    token = tl.maximum(tl.load(tokens + row), 0)
     value = tl.load(table + token * hidden + place, mask=real, other=0.0).to(tl.float32) * factor
     tl.store(x + row * hidden + place, value, mask=real)
     tl.store(scaled + row * hidden + place, value * tl.load(norm + place, mask=real, other=0.0), mask=real)
@@ -40,7 +40,7 @@ def embed(tokens: torch.Tensor, table: torch.Tensor, norm: torch.Tensor, r: Resi
     """Fill the residual stream with rows of the table times `scale`, and with what the first norm needs.
 
     Args:
-        tokens: [rows] int64, each in [0, vocab).
+        tokens: [rows] int64, each in [0, vocab); -1 counts as 0.
         table: [vocab, hidden], the weights' dtype.
         norm: [hidden] float32, weight of the first norm.
         r: The stream; overwritten.

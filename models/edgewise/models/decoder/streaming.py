@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -92,12 +92,10 @@ def stream_targets(wanted: Sequence[Target], reader: WeightReader, device: torch
             idle.put(lane)
 
     with ThreadPoolExecutor(len(lanes) or 1, thread_name_prefix="weights") as pool:
-        pending = {pool.submit(carry, piece) for piece in pieces}
+        pending = [pool.submit(carry, piece) for piece in pieces]
         try:
-            while pending:
-                done: set[Future[int]]
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                yield from [future.result() for future in done]
+            for future in as_completed(pending):
+                yield future.result()
         finally:
             for future in pending:
                 future.cancel()

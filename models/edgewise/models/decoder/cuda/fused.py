@@ -14,6 +14,7 @@ from edgewise.kernels.triton.decode_attention import Workspace, decode_attention
 from edgewise.kernels.triton.decode_product import Residual, add, gated, project
 from edgewise.kernels.triton.embed import embed
 from edgewise.kernels.triton.prefill_attention import rope_append
+from edgewise.kernels.triton.step_rows import move_on, slots_of
 from edgewise.models.decoder.cuda.weights import CardWeights
 
 
@@ -99,6 +100,12 @@ class FusedStep:
             add(active, layer.down, residual, norms[index + 1])
         project(residual, self._weights.head, eps, logits)
         return logits if config.logit_softcap is None else softcap(logits, config.logit_softcap)
+
+    def slots(self, positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return slots_of(positions, table)
+
+    def advance(self, positions: torch.Tensor, places: torch.Tensor) -> None:
+        move_on(positions, places)
 
     def draw(
         self,

@@ -203,13 +203,10 @@ class DecodeLoop:
         tokens, positions, seeds, places = self._ints[:, :rows]
         temperature, min_p = self._floats[:, :rows]
         table = self._table[: rows * pages].view(rows, pages)
-        at = positions.clamp(min=0)
-        page = table.gather(1, (at // PAGE_TOKENS).unsqueeze(1)).squeeze(1).long()
-        slots = torch.where(positions >= 0, page * PAGE_TOKENS + at % PAGE_TOKENS, -1)
-        logits = self._step.logits(tokens.clamp(min=0), positions, slots, table, together=together)
+        slots = self._step.slots(positions, table)
+        logits = self._step.logits(tokens, positions, slots, table, together=together)
         self._step.draw(logits, temperature, min_p, seeds, places, tokens)
-        places += 1
-        positions += positions >= 0
+        self._step.advance(positions, places)
         return logits
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from edgewise.kernels.paging import AttentionMeta, KVLayer
+from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
 from edgewise.kernels.philox import uniform
 from edgewise.kernels.sample import RowControls, sample
 from edgewise.models.decoder.model import Decoder
@@ -41,10 +41,19 @@ class PlainStep:
             slots=slots[real],
             block_tables=table[real],
         )
-        found = self._decoder.logits(self._decoder.forward(tokens[real], self._kv, meta))
+        found = self._decoder.logits(self._decoder.forward(tokens[real].clamp(min=0), self._kv, meta))
         out = found.new_zeros((tokens.shape[0], found.shape[1]))
         out[real] = found
         return out
+
+    def slots(self, positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        at = positions.clamp(min=0)
+        page = table.gather(1, (at // PAGE_TOKENS).unsqueeze(1)).squeeze(1).long()
+        return torch.where(positions >= 0, page * PAGE_TOKENS + at % PAGE_TOKENS, -1)
+
+    def advance(self, positions: torch.Tensor, places: torch.Tensor) -> None:
+        places += positions >= 0
+        positions += positions >= 0
 
     def draw(
         self,

@@ -23,7 +23,7 @@ class DecodeStep(Protocol):
         """Compute the rows' tokens and write their keys and values.
 
         Args:
-            tokens: [M] int64, each in [0, vocab).
+            tokens: [M] int64, each in [0, vocab); -1 counts as 0.
             positions: [M] int64, in their sequences.
             slots: [M] int64, page * PAGE_TOKENS + offset; -1 for padding.
             table: [M, pages] int32, the pages of each row's sequence.
@@ -32,6 +32,12 @@ class DecodeStep(Protocol):
         Returns:
             [M, vocab] float32; undefined in padding rows. The next call may overwrite it.
         """
+
+    def slots(self, positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        """[M] int64: where the tokens at `positions` [M] int64 are written, by `table` [M, pages]; -1 for padding."""
+
+    def advance(self, positions: torch.Tensor, places: torch.Tensor) -> None:
+        """Move rows on by one token, padding rows excepted; [M] int64, changed."""
 
     def draw(
         self,
