@@ -129,7 +129,9 @@ def run(lines: Sequence[Line], *, repeat: int, profile: bool) -> Iterator[Result
             began = time.perf_counter()
             most = max(line.batch for line in own)
             with engine_of(shape, loaded, kv_dtype=kv, max_running=most, quantize=weights) as core:
-                print(f"{shape} {kv} {weights}: engine built in {time.perf_counter() - began:.1f} s", flush=True)
+                exact = "a row's bits are its own" if core.info.batch_invariant else "bits depend on the batch"
+                took = time.perf_counter() - began
+                print(f"{shape} {kv} {weights}: engine built in {took:.1f} s, {exact}", flush=True)
                 for line in own:
                     yield measure(core, line, config, rate, repeat)
                     if profile and not line.prefill:

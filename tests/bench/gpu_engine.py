@@ -25,7 +25,7 @@ from edgewise.models.decoder.native.formats import Quantize
 from tests.bench.gpu_shapes import write_config
 
 MAX_CONTEXT = 40960
-STEP_TOKENS = 8192
+STEP_TOKENS = 32768
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from edgewise.kernels.triton.long_rows import activate, add_rms_norm
 from edgewise.kernels.triton.prefill_attention import prefill_attention, rope_append
 from edgewise.models.decoder.cuda.products import long_product
 from edgewise.models.decoder.cuda.weights import CardWeights
+from edgewise.models.decoder.cuda.whole_prompts import all_whole, attend_whole
 
 
 class PromptPass:
@@ -61,24 +62,33 @@ class PromptPass:
             )
             mixed = torch.empty_like(q)
             mixed[count:] = 0
-            prefill_attention(
-                q[:count],
-                pages,
-                seen.starts,
-                seen.contexts,
-                meta.block_tables,
-                mixed[:count],
-                scale=config.attention_scale,
-                window=config.windows[index],
-                softcap=config.attention_softcap,
-                max_query=seen.max_query,
-            )
+            self._attend(index, q[:count], pages, meta, seen, mixed[:count])
             delta = long_product(mixed.flatten(1), layer.output, self.rows)
             normed = add_rms_norm(x, delta, layer.ffn_norm, eps, dtype, layer.attention_post_norm)
             active = activate(long_product(normed, layer.gate_up, self.rows), config.activation)
             delta = long_product(active, layer.down, self.rows)
             post = layer.ffn_post_norm
         return add_rms_norm(x, delta, self._weights.norm, eps, dtype, post)[:count]
+
+    def _attend(
+        self, index: int, q: torch.Tensor, pages: KVLayer, meta: AttentionMeta, seen: _Seen, out: torch.Tensor
+    ) -> None:
+        config, window = self._config, self._config.windows[index]
+        if seen.whole and window is None and config.attention_softcap is None and not self.rows.proven:
+            attend_whole(q, pages, meta, out, config.attention_scale)
+            return
+        prefill_attention(
+            q,
+            pages,
+            seen.starts,
+            seen.contexts,
+            meta.block_tables,
+            out,
+            scale=config.attention_scale,
+            window=window,
+            softcap=config.attention_softcap,
+            max_query=seen.max_query,
+        )
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """As `Decoder.logits`."""
@@ -94,3 +104,4 @@ class _Seen:
         self.starts = ends.to(device, torch.int32)
         self.contexts = torch.tensor(meta.context_lens, dtype=torch.int32).to(device)
         self.max_query = max(meta.query_lens)
+        self.whole = all_whole(meta)
