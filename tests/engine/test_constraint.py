@@ -198,7 +198,7 @@ def test_sampled_answers_validate_against_their_schemas(
         name: constraint(rules_of(AnswerFormat(kind="json_schema", value=schema))) for name, schema in CORPUS.items()
     }
     requests = [
-        ask(f"{name}/{seed}", text, seed=seed, max_tokens=200) for name, text in rules.items() for seed in range(2)
+        ask(f"{name}/{seed}", text, seed=seed, max_tokens=400) for name, text in rules.items() for seed in range(2)
     ]
     answers = run(engine, *requests)
     assert {last.finish for _, last in answers.values()} == {"stop"}
