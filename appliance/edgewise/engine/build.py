@@ -157,14 +157,7 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
     scheduler = _scheduler(config, report, pacer, tiers, _spill(config, report, host_ledger, mover), senses, speculator)
     runner = _runner(config, report, decoder, kv, device)
     engine = Engine(
-        replace(
-            info,
-            kv_fingerprint=_kv_fingerprint(config, info, mover),
-            kv_page_bytes=mover.page_bytes,
-            kv_int4_page_bytes=rounder.page_bytes,
-            media=media_kinds(network),
-            model_context=network.max_position,
-        ),
+        _with_pages(info, config, network, mover, rounder),
         scheduler=scheduler,
         runner=runner,
         pacer=pacer,
@@ -374,6 +367,20 @@ def _info(
         page_tokens=PAGE_TOKENS,
         load_s=time.monotonic() - began,
         pid=os.getpid(),
+    )
+
+
+def _with_pages(
+    info: EngineInfo, config: EngineConfig, network: NetworkConfig, mover: KVPageMover, rounder: Int4Pages
+) -> EngineInfo:
+    """With what is known once there are pages."""
+    return replace(
+        info,
+        kv_fingerprint=_kv_fingerprint(config, info, mover),
+        kv_page_bytes=mover.page_bytes,
+        kv_int4_page_bytes=rounder.page_bytes,
+        media=media_kinds(network),
+        model_context=network.max_position,
     )
 
 
