@@ -61,6 +61,9 @@ EDGEWISE_INLINE __m256i splat_word(const void* from) {
   return _mm256_set1_epi32(word);
 }
 
+// Sums are made here: g++ would move all of them behind all products, and keep those in memory.
+EDGEWISE_INLINE void keep_here(__m256i (&sums)[2]) { __asm__("" : "+x"(sums[0]), "+x"(sums[1])); }
+
 EDGEWISE_INLINE __m256i load_bytes(const int8_t* from, int32_t count) {
   if (count >= 32) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   int8_t part[32] = {};
@@ -105,6 +108,7 @@ EDGEWISE_INLINE void score_rows(const uint8_t* wide, int32_t padded, Floats key_
       const __m256i q = splat_word(query + static_cast<int64_t>(r) * 2 * padded + 4 * pair);
       sums[r][0] = _mm256_add_epi32(sums[r][0], _mm256_madd_epi16(a, q));
       sums[r][1] = _mm256_add_epi32(sums[r][1], _mm256_madd_epi16(b, q));
+      keep_here(sums[r]);
     }
   }
 #pragma GCC unroll 4
@@ -171,6 +175,7 @@ EDGEWISE_INLINE void mix_run(const int8_t* packed, int32_t head_dim, int count, 
       const __m256i weight = splat_word(weights + 2 * (r * kTileTokens + key));
       sums[r][0] = _mm256_add_epi32(sums[r][0], _mm256_madd_epi16(a, weight));
       sums[r][1] = _mm256_add_epi32(sums[r][1], _mm256_madd_epi16(b, weight));
+      keep_here(sums[r]);
     }
   }
 #pragma GCC unroll 4
