@@ -1,9 +1,9 @@
-"""Steps of the engine's runner on a CPU, without scheduler, worker and API: tokens a second, and what Python costs beside the kernels.
+"""Steps of the engine's runner on a CPU, without scheduler, worker and API: tokens a second, and what Python costs besides.
 
     python -m tests.bench.native_step MODEL_FOLDER [--kernels native] [--quantize auto] [--threads 2] [--contexts 128 2048]
 
-Each line gives the median of several repetitions: wall clock, processor time of the calling thread (which computes as one of the pool),
-and the part of a step that is not spent in the library, on the calling thread's own processor clock.
+Each line gives the median of several repetitions: wall clock, processor time of the calling thread (which computes as one of the
+pool), and the part of a step that is not spent in the library, on the calling thread's own processor clock.
 """
 
 from __future__ import annotations

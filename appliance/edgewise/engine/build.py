@@ -109,7 +109,7 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         kernels=config.kernels,
         network=network,
     )
-    native = _set_threads(threads, numerics)
+    native = _set_threads(threads, numerics, network)
     device = torch.device(numerics.device)
     progress("fit", 0.0)
     report = _fit(config, network, numerics, device)
@@ -184,8 +184,9 @@ def _runner(
     return AheadRunner(decoder, kv, device, loop, constraints)
 
 
-def _set_threads(threads: int, numerics: Numerics) -> Quantize | None:
-    """The threads that compute: torch's, or the native pool, beside which torch's own would only take its cores away.
+def _set_threads(threads: int, numerics: Numerics, network: NetworkConfig) -> Quantize | None:
+    """The threads that compute: torch's, or the native pool, beside which torch's own would only take its cores away. torch
+    keeps them where it sees or hears: that is done between steps, and the pool sleeps meanwhile.
 
     Returns:
         How weights are packed for the native kernels; None for the reference kernels.
@@ -193,7 +194,7 @@ def _set_threads(threads: int, numerics: Numerics) -> Quantize | None:
     if numerics.kernels != "native":
         torch.set_num_threads(threads)
         return None
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads if media_kinds(network) else 1)
     library.set_threads(min(threads, library.MAX_THREADS))
     return numerics.quantize
 
