@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from edgewise.kernels.back_end import BackEnd
+from edgewise.kernels.native import attention as native
 from edgewise.kernels.paging import SCALED_FORMATS, AttentionMeta, KVLayer
 from edgewise.kernels.reference import attention as reference
 from edgewise.kernels.reference.attention_plan import AttentionPlan, Shape
@@ -29,6 +31,12 @@ def plan_attention(
     Raises:
         ValueError: `heads` is no multiple of `kv_heads`, the window is not positive, or `meta` contradicts itself.
     """
+    _check(meta, heads, kv_heads, window)
+    shape = Shape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, window=window)
+    return build_plan(meta, shape, scratch or Scratch())
+
+
+def _check(meta: AttentionMeta, heads: int, kv_heads: int, window: int | None) -> None:
     if kv_heads < 1 or heads % kv_heads:
         raise ValueError(f"heads must be a multiple of kv_heads, got {heads} and {kv_heads}")
     if window is not None and window < 1:
@@ -39,8 +47,6 @@ def plan_attention(
         raise ValueError(f"each query length must be in [1, context length]: {meta.query_lens}, {meta.context_lens}")
     if meta.visible is not None:
         _check_visible(meta, meta.visible, window)
-    shape = Shape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, window=window)
-    return build_plan(meta, shape, scratch or Scratch())
 
 
 def _check_visible(meta: AttentionMeta, visible: torch.Tensor, window: int | None) -> None:
@@ -63,6 +69,7 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     plan: AttentionPlan | None = None,
+    back_end: BackEnd = "reference",
 ) -> torch.Tensor:
     """softmax(q k^T * scale) v over each sequence's own cache, in float32 whatever the storage.
 
@@ -77,13 +84,15 @@ def paged_attention(
         scale: Multiplies the scores; usually head_dim ** -0.5.
         window: Positions that a token sees, itself included; None for all before it.
         softcap: Scores are kept within (-softcap, softcap) by tanh, as in `kernels.softcap`; None leaves them.
-        plan: `plan_attention` of the same arguments if the caller has it from another layer.
+        plan: `plan_attention` of the same arguments if the caller has it from another layer; `native` needs none.
+        back_end: `native` is on the CPU; int8 pages meet queries rounded to 16 bits and weights rounded to 15 there.
 
     Returns:
         [rows, heads, head_dim], the dtype of `q`; zero in padding rows.
 
     Raises:
         ValueError: Shapes or dtypes do not agree, or `plan` was made for another shape or window.
+        NativeUnavailable: `native` was asked for and there is no library.
     """
     tokens = sum(meta.query_lens)
     kv_heads, head_dim = kv.k.shape[1], kv.k.shape[3]
@@ -93,6 +102,9 @@ def paged_attention(
         raise ValueError(f"{kv.k.dtype} pages need k_scale and v_scale")
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap must be positive, got {softcap}")
+    if back_end == "native":
+        _check(meta, q.shape[1], kv_heads, window)
+        return native.attention(q, kv, meta, scale, window, softcap)
     if plan is None:
         plan = plan_attention(meta, heads=q.shape[1], kv_heads=kv_heads, head_dim=head_dim, window=window)
     if plan.shape != Shape(heads=q.shape[1], kv_heads=kv_heads, head_dim=head_dim, window=window):

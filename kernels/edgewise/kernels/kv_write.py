@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import torch
 
+from edgewise.kernels.back_end import BackEnd
+from edgewise.kernels.native import kv_write as native
 from edgewise.kernels.paging import SCALED_FORMATS, KVLayer
 from edgewise.kernels.reference import kv_write as reference
 
 
 def write_kv(
-    kv: KVLayer, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor, *, rows: torch.Tensor | None = None
+    kv: KVLayer,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    rows: torch.Tensor | None = None,
+    back_end: BackEnd = "reference",
 ) -> None:
     """Write T tokens' keys and values in place.
 
@@ -21,10 +29,12 @@ def write_kv(
         kv: The layer's pages; changed.
         k, v: [T, kv_heads, head_dim] floating point.
         slots: [T] int64, page * PAGE_TOKENS + offset; all different.
-        rows: `kv_rows(slots, kv_heads)` if the caller has it from another layer.
+        rows: `kv_rows(slots, kv_heads)` if the caller has it from another layer; `native` needs none.
+        back_end: All store the same bits.
 
     Raises:
         ValueError: Shapes or dtypes do not agree.
+        NativeUnavailable: `native` was asked for and there is no library.
     """
     if k.dim() != 3 or k.shape != v.shape or (k.shape[1], k.shape[2]) != (kv.k.shape[1], kv.k.shape[3]):
         raise ValueError(
@@ -32,12 +42,15 @@ def write_kv(
         )
     if slots.shape != k.shape[:1] or slots.dtype != torch.int64:
         raise ValueError(f"slots must be [{k.shape[0]}] int64, got {tuple(slots.shape)} {slots.dtype}")
+    if kv.k.dtype in SCALED_FORMATS and (kv.k_scale is None or kv.v_scale is None):
+        raise ValueError(f"{kv.k.dtype} pages need k_scale and v_scale")
+    if back_end == "native":
+        native.write(kv, k, v, slots)
+        return
     if rows is None:
         rows = kv_rows(slots, k.shape[1])
-    if kv.k.dtype not in SCALED_FORMATS:
+    if kv.k_scale is None or kv.v_scale is None:
         reference.write(kv, k, v, rows)
-    elif kv.k_scale is None or kv.v_scale is None:
-        raise ValueError(f"{kv.k.dtype} pages need k_scale and v_scale")
     else:
         reference.write_scaled(kv, kv.k_scale, kv.v_scale, k, v, rows)
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from edgewise.kernels.back_end import BackEnd
+from edgewise.kernels.native import rope as native
 from edgewise.kernels.reference import rope as reference
 from edgewise.kernels.rope_parameters import RopeParameters
 
@@ -86,19 +88,23 @@ def rope_rows(table: RopeTable, positions: torch.Tensor) -> RopeRows:
     return RopeRows(*reference.section_rows(table.cos, table.sin, positions, table.axes))
 
 
-def apply_rope(x: torch.Tensor, rows: RopeRows) -> torch.Tensor:
+def apply_rope(x: torch.Tensor, rows: RopeRows, *, back_end: BackEnd = "reference") -> torch.Tensor:
     """Rotate the first n dimensions of heads, keep the others; query and key heads that lie side by side take one call.
 
     Args:
         x: [T, heads, head_dim] floating point.
         rows: The angles of the T tokens.
+        back_end: All give the same bits.
 
     Returns:
         [T, heads, head_dim] float32, contiguous.
 
     Raises:
         ValueError: Shapes do not agree.
+        NativeUnavailable: `native` was asked for and there is no library.
     """
     if x.dim() != 3 or rows.cos.shape[:2] != (x.shape[0], 1) or rows.cos.shape[2] > x.shape[2]:
         raise ValueError(f"x must be [T, heads, head_dim] with rows {tuple(rows.cos.shape)}, got {tuple(x.shape)}")
+    if back_end == "native":
+        return native.apply(x, rows.cos, rows.sin)
     return reference.apply(x, rows.cos, rows.sin)

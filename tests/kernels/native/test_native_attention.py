@@ -13,9 +13,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from edgewise.kernels.attention import paged_attention
 from edgewise.kernels.native import library
-from edgewise.kernels.native.attention import attention
-from edgewise.kernels.paging import SCALED_FORMATS, AttentionMeta
+from edgewise.kernels.paging import SCALED_FORMATS, AttentionMeta, KVLayer
 
 Paged = Callable[..., Any]
 FORMATS = [torch.float32, torch.bfloat16, torch.float16, torch.int8, torch.float8_e4m3fn]
@@ -30,6 +30,12 @@ def one_thread() -> Iterator[None]:
     library.set_threads(1)
     yield
     library.set_threads(before)
+
+
+def attention(
+    q: torch.Tensor, kv: KVLayer, meta: AttentionMeta, scale: float, window: int | None, softcap: float | None
+) -> torch.Tensor:
+    return paged_attention(q, kv, meta, scale=scale, window=window, softcap=softcap, back_end="native")
 
 
 def stored(sequences: Any, sequence: int, which: str) -> torch.Tensor:
@@ -253,6 +259,8 @@ def test_pages_that_cannot_be_used_are_named(paged_sequences: Paged) -> None:
     strange = replace(sequences.layer, k=sequences.layer.k.double(), v=sequences.layer.v.double())
     with pytest.raises(ValueError, match="float64"):
         attention(q, strange, meta, 1.0, None, None)
-    turned = replace(sequences.layer, k=sequences.layer.k.transpose(0, 1))
+    turned = replace(sequences.layer, v=sequences.layer.v.transpose(0, 1))
     with pytest.raises(ValueError, match="contiguous"):
         attention(q, turned, meta, 1.0, None, None)
+    with pytest.raises(ValueError, match="multiple of kv_heads"):
+        attention(q[:, :3], sequences.layer, meta, 1.0, None, None)

@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 
 from edgewise.kernels.kv_write import write_kv
 from edgewise.kernels.native import library
-from edgewise.kernels.native import rms_norm as norm
-from edgewise.kernels.native import rope as rotation
-from edgewise.kernels.native import softcap as cap
-from edgewise.kernels.native.kv_write import write
 from edgewise.kernels.paging import SCALED_FORMATS, KVLayer
 from edgewise.kernels.reference import softcap as reference_cap
 from edgewise.kernels.rms_norm import rms_norm
 from edgewise.kernels.rope import RopeTable, apply_rope, rope_rows
+from edgewise.kernels.softcap import softcap
 
 FORMATS = [torch.float32, torch.bfloat16, torch.float16, torch.int8, torch.float8_e4m3fn]
 FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True)
@@ -64,7 +61,7 @@ def test_stores_the_bits_of_the_reference(isas: list[str], data: st.DataObject) 
     for name in isas:
         library.use_isa(name)
         found = layer(dtype, kv_heads, head_dim)
-        write(found, k, v, slots)
+        write_kv(found, k, v, slots, back_end="native")
         assert same_pages(found, expected), name
 
 
@@ -82,7 +79,7 @@ def test_every_code_is_rounded_half_to_even(isas: list[str], dtype: torch.dtype)
     for name in isas:
         library.use_isa(name)
         found = layer(dtype, 1, k.shape[2])
-        write(found, k, -k, torch.tensor([3]))
+        write_kv(found, k, -k, torch.tensor([3]), back_end="native")
         assert same_pages(found, expected), name
 
 
@@ -94,7 +91,7 @@ def test_a_poisoned_row_has_the_scale_nan(isas: list[str], dtype: torch.dtype, p
     for name in isas:
         library.use_isa(name)
         found = layer(dtype, 2, 20)
-        write(found, k, torch.zeros_like(k), torch.tensor([5]))
+        write_kv(found, k, torch.zeros_like(k), torch.tensor([5]), back_end="native")
         assert found.k_scale is not None
         assert found.v_scale is not None
         assert found.k_scale[0, :, 5].isnan().tolist() == [False, True]
@@ -111,20 +108,20 @@ def test_norm_matches_float64(isas: list[str], rows: int, cols: int, seed: int) 
     results = []
     for name in isas:
         library.use_isa(name)
-        results.append(norm.rms_norm(x, weight, 1e-5, torch.float32))
+        results.append(rms_norm(x, weight, 1e-5, back_end="native"))
         torch.testing.assert_close(results[-1].double(), exact, rtol=2e-6, atol=1e-7)
         assert torch.equal(results[-1], results[0])
-        assert torch.equal(norm.rms_norm(x[:1], weight, 1e-5, torch.float32), results[-1][:1])
+        assert torch.equal(rms_norm(x[:1], weight, 1e-5, back_end="native"), results[-1][:1])
 
 
 def test_norm_takes_a_weight_for_each_head_and_any_dtype(isas: list[str]) -> None:
     x, weight = torch.randn(4, 3, 24).bfloat16(), torch.randn(3, 24)
     for name in isas:
         library.use_isa(name)
-        found = norm.rms_norm(x, weight, 1e-6, torch.bfloat16)
+        found = rms_norm(x, weight, 1e-6, torch.bfloat16, back_end="native")
         assert found.dtype is torch.bfloat16
         torch.testing.assert_close(found, rms_norm(x, weight, 1e-6, torch.bfloat16))
-        assert norm.rms_norm(x[:0], weight, 1e-6, torch.float32).shape == (0, 3, 24)
+        assert rms_norm(x[:0], weight, 1e-6, back_end="native").shape == (0, 3, 24)
 
 
 @given(half=st.integers(1, 40), rest=st.integers(0, 9), tokens=st.integers(1, 3))
@@ -136,7 +133,7 @@ def test_rotation_has_the_bits_of_the_reference(isas: list[str], half: int, rest
     expected, before = apply_rope(x, rows), x.clone()
     for name in isas:
         library.use_isa(name)
-        assert torch.equal(rotation.apply_rope(x, rows), expected)
+        assert torch.equal(apply_rope(x, rows, back_end="native"), expected)
         assert torch.equal(x, before)
 
 
@@ -145,9 +142,11 @@ def test_soft_cap_is_close_and_keeps_nan(isas: list[str]) -> None:
     expected = reference_cap.softcap_(x.double(), 30.0)
     for name in isas:
         library.use_isa(name)
-        found = cap.softcap_(x.clone(), 30.0)
+        found = softcap(x.clone(), 30.0, back_end="native")
         torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5, equal_nan=True)
         assert (found[:-2].abs() <= 30.0).all()
+    with pytest.raises(ValueError, match="contiguous"):
+        softcap(torch.zeros(4, 4).T[:2], 30.0, back_end="native")
 
 
 def argmax(row: torch.Tensor) -> int:

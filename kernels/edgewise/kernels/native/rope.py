@@ -7,21 +7,20 @@ import ctypes
 import torch
 
 from edgewise.kernels.native.library import library
-from edgewise.kernels.rope import RopeRows
 
 _Pointer, _Int = ctypes.c_void_p, ctypes.c_int32
 
 
-def apply_rope(x: torch.Tensor, rows: RopeRows) -> torch.Tensor:
-    """As `kernels.rope.apply_rope`, which checks the arguments.
+def apply(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """As `kernels.rope.apply_rope`, which checks the arguments; `cos`, `sin`: [T, 1, n], cos twice, and -sin before sin.
 
     Raises:
         NativeUnavailable: There is no library.
     """
     out = x.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     tokens, heads, head_dim = out.shape
-    half = rows.cos.shape[-1] // 2
-    cos, sin = rows.cos.contiguous(), rows.sin.contiguous()  # [T, 1, 2 * half]: cos twice; -sin, then sin
+    half = cos.shape[-1] // 2
+    cos, sin = cos.contiguous(), sin.contiguous()
     library().edgewise_rope(
         _Pointer(out.data_ptr()),
         _Pointer(cos.data_ptr()),

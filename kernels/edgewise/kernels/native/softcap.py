@@ -14,6 +14,9 @@ def softcap_(logits: torch.Tensor, cap: float) -> torch.Tensor:
 
     Raises:
         NativeUnavailable: There is no library.
+        ValueError: `logits` is not contiguous.
     """
+    if not logits.is_contiguous():
+        raise ValueError("native kernels need contiguous logits")
     library().edgewise_softcap(ctypes.c_void_p(logits.data_ptr()), ctypes.c_int64(logits.numel()), ctypes.c_float(cap))
     return logits
