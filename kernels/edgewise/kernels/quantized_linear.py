@@ -6,13 +6,13 @@ from typing import Literal
 
 import torch
 
+from edgewise.kernels.back_end import BackEnd
 from edgewise.kernels.native import quantized_linear as native
 from edgewise.kernels.native.formats import PANEL_ROWS
 from edgewise.kernels.native.packed import PackedMatrix
 from edgewise.kernels.reference import quantized_linear as reference
 
 Epilogue = Literal["store", "silu_mul", "gelu_mul"]
-BackEnd = Literal["native", "reference"]
 
 
 def quantized_linear(
