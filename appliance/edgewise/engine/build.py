@@ -19,6 +19,7 @@ from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.constraint import Constraints
 from edgewise.engine.core import ProgressSink
+from edgewise.engine.drafting import DraftPlan, load_draft, plan_draft
 from edgewise.engine.encoder_cache import EncoderCache
 from edgewise.engine.engine import Engine
 from edgewise.engine.fit import FitReport, fit
@@ -112,7 +113,8 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
     native = _set_threads(threads, numerics, network)
     device = torch.device(numerics.device)
     progress("fit", 0.0)
-    report = _fit(config, network, numerics, device)
+    plan = plan_draft(config, network, numerics)
+    report = _fit(config, network, numerics, device, plan)
     ledger = _book(report, device)
     if numerics.kernels == "triton" and isinstance(network, DecoderConfig):
         ledger.book("graphs", loop_bytes(network, config.max_running, report.max_context))
@@ -153,7 +155,7 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         notify=notices.put,
     )
     senses = _senses(config, network, decoder, ledger, device, dtype)
-    speculator = _speculator(config, network, info)
+    speculator = _speculator(config, network, info, plan)
     scheduler = _scheduler(config, report, pacer, tiers, _spill(config, report, host_ledger, mover), senses, speculator)
     runner = _runner(config, report, decoder, kv, device)
     engine = Engine(
@@ -207,7 +209,9 @@ def _log_choices(numerics: Numerics, threads: int) -> None:
         log.info("numerics_chosen", choice=choice)
 
 
-def _fit(config: EngineConfig, network: NetworkConfig, numerics: Numerics, device: torch.device) -> FitReport:
+def _fit(
+    config: EngineConfig, network: NetworkConfig, numerics: Numerics, device: torch.device, draft: DraftPlan | None
+) -> FitReport:
     report = fit(
         network,
         numerics,
@@ -222,6 +226,7 @@ def _fit(config: EngineConfig, network: NetworkConfig, numerics: Numerics, devic
         tier_bytes=wanted_bytes(config) if _shares_host_memory(device) else 0,
         encoder_cache_bytes=config.encoder_cache_bytes,
         adapter_bytes=config.adapter_bytes if config.adapters else 0,
+        draft_bytes=0 if draft is None else draft.nbytes,
     )
     if not report.fits:
         # A cache that is asked for and too small is a mistake that no freed memory mends.
@@ -236,8 +241,9 @@ def _book(report: FitReport, device: torch.device) -> Ledger:
     ledger.book("workspace", report.workspace)
     if report.media:
         ledger.book("encoder_cache", report.media)
-    if report.adapters:
-        ledger.book("adapters", report.adapters)
+    for purpose, size in (("adapters", report.adapters), ("draft", report.draft)):
+        if size:
+            ledger.book(purpose, size)
     ledger.book("kv_cache", report.kv)
     return ledger
 
@@ -315,7 +321,9 @@ def _adapters(report: FitReport, decoder: LoadedNetwork) -> Adapters | None:
     return Adapters(decoder.config, decoder.dtype, decoder.device, report.adapters)
 
 
-def _speculator(config: EngineConfig, network: NetworkConfig, info: EngineInfo) -> Speculator | None:
+def _speculator(
+    config: EngineConfig, network: NetworkConfig, info: EngineInfo, plan: DraftPlan | None
+) -> Speculator | None:
     """None where it is off, or cannot be: speech is made of all tokens that a step computes, and where a token's bits depend on
     what is computed beside it, so would the answer."""
     if config.speculation == "off":
@@ -330,7 +338,8 @@ def _speculator(config: EngineConfig, network: NetworkConfig, info: EngineInfo) 
     if reason:
         log.info("speculation_off", reason=reason)
         return None
-    return Speculator(always=config.speculation == "lookup")
+    draft = None if plan is None else load_draft(config, plan)
+    return Speculator(draft=draft, always=config.speculation in ("lookup", "draft"))
 
 
 def _info(

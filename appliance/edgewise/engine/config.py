@@ -10,7 +10,7 @@ from edgewise.models.files import ModelFiles
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 KVDtypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
-SpeculationName = Literal["auto", "off", "lookup"]
+SpeculationName = Literal["auto", "off", "lookup", "draft"]
 QuantizeName = Literal["auto", "none", "int8", "int4"]
 KernelsName = Literal["auto", "reference", "native", "triton"]
 
@@ -45,7 +45,8 @@ class EngineConfig:
         vocabulary: Spelling of every token, for answers that follow a grammar; None refuses them.
         adapters: Whether requests name adapters; "auto" then takes kernels that compute them.
         adapter_bytes: Memory of the device for adapters, where `adapters`.
-        speculation: Guesses at next tokens: "auto" where they are measured to pay, "lookup" always, "off" never.
+        speculation: Guesses at next tokens: "auto" where they are measured to pay, "lookup" or "draft" always, "off" never.
+        draft: A smaller model of the same vocabulary that guesses; None for none.
         turns: File in which engine processes take turns on one device (`engine.turns`); None runs without regard to others.
     """
 
@@ -80,4 +81,5 @@ class EngineConfig:
     adapters: bool = False
     adapter_bytes: int = 64 << 20
     speculation: SpeculationName = "auto"
+    draft: ModelFiles | None = None
     turns: str | None = None

@@ -334,6 +334,8 @@ class Engine:
     def _close(self, sequence: Sequence, reason: FinishReason) -> TokenChunk:
         del self._live[sequence.id]
         self._runner.constraints.close(sequence.id)
+        if self._speculator is not None:
+            self._speculator.ended(sequence)
         if self._senses is not None:
             self._senses.release(self._live.values())
         return TokenChunk(

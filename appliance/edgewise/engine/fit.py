@@ -33,6 +33,7 @@ class FitReport:
     workspace: int
     media: int
     adapters: int
+    draft: int
     kv_format: str
     kv_per_token: int
     kv: int
@@ -59,7 +60,7 @@ class FitReport:
             f"kernels {self.numerics.kernels}{self._of_encoder()})",
             f"workspace         {mib(self.workspace):>14}   (activations and logits of the largest step)",
             *self._of_media(),
-            *self._of_adapters(),
+            *self._of_others(),
             f"KV cache          {mib(self.kv):>14}   ({self.kv_format}, {self.kv_per_token:,} bytes a token, "
             f"{self.num_pages:,} pages of {self.page_tokens} tokens)",
             f"context           {self.max_context:,} of the model's {self.model_context:,} tokens; "
@@ -71,8 +72,12 @@ class FitReport:
     def _of_encoder(self) -> str:
         return f"; {mib(self.encoder)} of them see or hear" if self.encoder else ""
 
-    def _of_adapters(self) -> list[str]:
-        return [f"adapters          {mib(self.adapters):>14}   (low-rank adapters in use)"] if self.adapters else []
+    def _of_others(self) -> list[str]:
+        sizes = {
+            "adapters": (self.adapters, "low-rank adapters in use"),
+            "draft model": (self.draft, "weights and pages"),
+        }
+        return [f"{name:17} {mib(size):>14}   ({what})" for name, (size, what) in sizes.items() if size]
 
     def _of_media(self) -> list[str]:
         return [f"media             {mib(self.media):>14}   (encoded pictures and sound)"] if self.media else []
@@ -93,13 +98,15 @@ def fit(
     tier_bytes: int = 0,
     encoder_cache_bytes: int = 0,
     adapter_bytes: int = 0,
+    draft_bytes: int = 0,
 ) -> FitReport:
     """Divide the budget: weights, workspace and encoded media first, the rest below `SHRINK_MARK` to the KV cache.
 
     The budget is `memory_budget_bytes`, but no more than is available; without it, `memory_fraction` of what is available.
     The cache is never larger than `max_running` full contexts can use, and exactly `kv_memory_bytes` when that is given.
     Tiers that want `tier_bytes` of the same memory are left a quarter at most of what lies beyond one whole context.
-    A model that takes media keeps `encoder_cache_bytes` for what it has encoded, and `adapter_bytes` are kept for adapters.
+    A model that takes media keeps `encoder_cache_bytes` for what it has encoded, and `adapter_bytes` are kept for adapters,
+    `draft_bytes` for a draft model.
     """
     budget = int(available * memory_fraction) if memory_budget_bytes is None else min(memory_budget_bytes, available)
     native = numerics.quantize if numerics.kernels == "native" else None
@@ -110,12 +117,12 @@ def fit(
     per_token = kv_bytes_per_token(config, numerics.kv_dtype, numerics.dtype)
     context = min(max_context or config.max_position, config.max_position)
     media = encoder_cache_bytes if isinstance(config, MultimodalConfig | WhisperSizes) else 0
-    room = int(budget * SHRINK_MARK) - weights - workspace - media - adapter_bytes
+    room = int(budget * SHRINK_MARK) - weights - workspace - media - adapter_bytes - draft_bytes
     left = room - min(tier_bytes, max(0, room - context * per_token) // 4)
     wanted = kv_memory_bytes if kv_memory_bytes is not None else min(left, max_running * context * per_token)
     pages = max(0, wanted) // (per_token * page_tokens)
     usable = min(context, pages * page_tokens)
-    fits, reason = _verdict(weights + workspace + media + adapter_bytes, wanted, room, usable, context)
+    fits, reason = _verdict(weights + workspace + media + adapter_bytes + draft_bytes, wanted, room, usable, context)
     return FitReport(
         available=available,
         budget=budget,
@@ -124,6 +131,7 @@ def fit(
         workspace=workspace,
         media=media,
         adapters=adapter_bytes,
+        draft=draft_bytes,
         kv_format=kv_label(kv_formats(config, numerics.kv_dtype, numerics.dtype)),
         kv_per_token=per_token,
         kv=pages * page_tokens * per_token,
@@ -161,7 +169,7 @@ def needs(
 
     `tier_bytes` of the same memory are of use to its cache tiers.
     """
-    fixed = report.weights + report.workspace + report.media + report.adapters
+    fixed = report.weights + report.workspace + report.media + report.adapters + report.draft
     page = report.kv_per_token * report.page_tokens
     wanted = min(max_context or report.model_context, report.model_context)
     one = math.ceil(wanted / report.page_tokens) * page if kv_memory_bytes is None else kv_memory_bytes

@@ -8,7 +8,6 @@ No stream may become slower by it than `_SLOWER` times, whoever else gains.
 
 from __future__ import annotations
 
-import heapq
 import math
 import time
 from collections.abc import Callable
@@ -16,13 +15,17 @@ from collections.abc import Sequence as Seq
 from typing import Protocol
 
 from edgewise.engine.sequence import Sequence
+from edgewise.engine.speculation.allotment import allot, within
 from edgewise.engine.speculation.guesser import Guesser, Rate
-from edgewise.engine.speculation.step_ratio import ROWS, StepRatio
+from edgewise.engine.speculation.step_ratio import StepRatio
 
+MOST_DRAFTED = 8
+"""Tokens that are drafted of one sequence in one step."""
 MOST = 16
 """Guessed tokens of one sequence in one step."""
-_WORTH = 1.05  # tokens per second with guesses over those without, from which on they pay
-_SLOWER = 1.1
+_DRAFTED = 0  # stands for the length of a match
+_ALWAYS_DRAFTED = 4
+_TRY_AGAIN = 256  # steps after which the draft model is tried again
 _LOOKING_SHARE = 0.01  # of a step's time that looking may take where nothing is guessed
 _MOST_REST = 16  # steps
 
@@ -46,23 +49,42 @@ class Speculates(Protocol):
         """A step was made of which it was not asked."""
 
 
+class Drafts(Protocol):
+    """What `engine.speculation.draft.DraftModel` does."""
+
+    def guess(self, sequences: Seq[Sequence], counts: Seq[int]) -> list[tuple[int, ...]]: ...
+
+    def forget(self, request_id: str) -> None: ...
+
+
 class Speculator:
-    """Prompt lookup where it pays.
+    """Prompt lookup where it pays, and a draft model's guesses where lookup has none that do.
 
     Args:
+        draft: The draft model, if there is one.
         always: Take every guess, whatever it costs; for comparisons.
         now: Seconds.
     """
 
-    def __init__(self, *, always: bool = False, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        *,
+        draft: Drafts | None = None,
+        always: bool = False,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.ratios = StepRatio()
+        self._draft = draft
+        self._draft_ratios = StepRatio()
+        self._drafted_s: float | None = None  # of the step under way, if the draft model wrote for it
+        self._declined = 0
         self._always = always
         self._now = now
         self._overall: dict[int, Rate] = {}
         self._rest = 0
 
     def __repr__(self) -> str:
-        return f"Speculator(always={self._always}, resting={self._rest})"
+        return f"Speculator(always={self._always}, resting={self._rest}, draft={self._draft})"
 
     @property
     def resting(self) -> bool:
@@ -75,20 +97,35 @@ class Speculator:
 
     def propose(self, sequences: Seq[Sequence], rooms: Seq[int], most: int) -> list[tuple[int, ...]]:
         """See `Speculates`."""
+        self._drafted_s = None
         if self.resting or not sequences:
             self.passed()
             return [()] * len(sequences)
         began = self._now()
         guesses = [self._guess(one, min(room, most, MOST)) for one, room in zip(sequences, rooms, strict=True)]
-        counts = [len(guess) for guess in guesses] if self._always else self._counts(sequences, guesses, most)
-        chosen = [guess[:count] for guess, count in zip(guesses, _within(counts, most), strict=True)]
+        lengths = [len(guess) for guess in guesses]
+        counts = lengths if self._always else allot(self._chances(sequences, lengths), lengths, most, self.ratios)
+        chosen = [guess[:count] for guess, count in zip(guesses, within(counts, most), strict=True)]
+        if not any(chosen) and self._draft is not None:
+            return self._drafted(self._draft, sequences, rooms, most)
         if not any(chosen) and not self._always:
             self._rest = self._steps_of_rest(len(sequences), self._now() - began)
         return chosen
 
     def observe(self, decoding: int, rows: int, seconds: float) -> None:
         """A step of `decoding` sequences and no prompts took so long; `rows` of its tokens were guessed."""
-        self.ratios.observe(decoding, rows, seconds)
+        if rows == 0:
+            self.ratios.observe(decoding, 0, seconds)
+            self._draft_ratios.observe(decoding, 0, seconds)
+        elif self._drafted_s is None:
+            self.ratios.observe(decoding, rows, seconds)
+        else:
+            self._draft_ratios.observe(decoding, rows, seconds + self._drafted_s)
+
+    def ended(self, sequence: Sequence) -> None:
+        """An answer is complete or given up."""
+        if self._draft is not None:
+            self._draft.forget(sequence.id)
 
     def learn(self, sequence: Sequence, proposed: int, accepted: int) -> None:
         """Of the guesses in a step, so many were right; called before anything is asked about the sequence's new tokens."""
@@ -113,37 +150,38 @@ class Speculator:
         for rates in (guesser.rates, self._overall):
             rates.setdefault(guesser.matched, Rate()).learn(right, wrong)
 
-    def _counts(self, sequences: Seq[Sequence], guesses: Seq[tuple[int, ...]], most: int) -> list[int]:
-        """How many of each sequence's guesses are worth their rows."""
-        none = [0] * len(guesses)
-        decoding = len(sequences)
-        if not any(guesses) or self.ratios.needs_plain(decoding):
-            return none
-        chances = [self._chance(one) if guess else 0.0 for one, guess in zip(sequences, guesses, strict=True)]
-        best, best_rate, counts, gains = none, _WORTH, list(none), [0.0] * decoding
-        # The next guess of each sequence, the likeliest first; it is only right if those before it are.
-        waiting = [(-chance, place) for place, chance in enumerate(chances) if guesses[place]]
-        heapq.heapify(waiting)
-        while waiting and sum(counts) < most:
-            likely, place = heapq.heappop(waiting)
-            counts[place] += 1
-            gains[place] -= likely
-            if counts[place] < len(guesses[place]):
-                heapq.heappush(waiting, (likely * chances[place], place))
-            rows = sum(counts)
-            if rows not in ROWS and rows < most and waiting:
-                continue
-            ratio = self.ratios.ratio(decoding, rows)
-            rate = (1.0 + sum(gains) / decoding) / ratio
-            if rate > best_rate and (1.0 + min(gains)) * _SLOWER >= ratio:
-                best, best_rate = list(counts), rate
-        return best
+    def _drafted(self, draft: Drafts, sequences: Seq[Sequence], rooms: Seq[int], most: int) -> list[tuple[int, ...]]:
+        """Guesses of the draft model, as many as pay. Where none do, a few are made now and then to see whether that holds."""
+        lengths = [max(0, min(room, MOST_DRAFTED)) for room in rooms]
+        counts = [min(length, _ALWAYS_DRAFTED) for length in lengths]
+        if not self._always:
+            chances = [self._chance(one, _DRAFTED) for one in sequences]
+            counts = allot(chances, lengths, most, self._draft_ratios)
+            self._declined = 0 if any(counts) else self._declined + 1
+            if self._declined > _TRY_AGAIN and not self._draft_ratios.needs_plain(len(sequences)):
+                counts = [min(length, 2) for length in lengths]
+                self._declined = 0
+        counts = within(counts, most)
+        if not any(counts):
+            return [()] * len(sequences)
+        began = self._now()
+        guesses = draft.guess(sequences, counts)
+        self._drafted_s = self._now() - began
+        for sequence, guess in zip(sequences, guesses, strict=True):
+            if guess:
+                guesser = _guesser(sequence)
+                guesser.matched, guesser.at = _DRAFTED, -1
+        return guesses
 
-    def _chance(self, sequence: Sequence) -> float:
+    def _chances(self, sequences: Seq[Sequence], lengths: Seq[int]) -> list[float]:
+        matched = [_guesser(one).matched for one in sequences]
+        pairs = zip(sequences, matched, lengths, strict=True)
+        return [self._chance(one, match) if length else 0.0 for one, match, length in pairs]
+
+    def _chance(self, sequence: Sequence, matched: int) -> float:
         """That a guess of the sequence is right, from what it saw and, as long as that is little, from what all saw."""
-        guesser = _guesser(sequence)
-        prior = self._overall.get(guesser.matched, Rate()).value(0.5)
-        return guesser.rates.get(guesser.matched, Rate()).value(prior)
+        prior = self._overall.get(matched, Rate()).value(0.5)
+        return _guesser(sequence).rates.get(matched, Rate()).value(prior)
 
     def _steps_of_rest(self, decoding: int, looked_s: float) -> int:
         """Steps without looking, so that it takes no more than its share of the time."""
@@ -157,12 +195,3 @@ def _guesser(sequence: Sequence) -> Guesser:
     if sequence.guesser is None:
         sequence.guesser = Guesser()
     return sequence.guesser
-
-
-def _within(counts: Seq[int], most: int) -> list[int]:
-    """The first ones get theirs, as far as `most` goes."""
-    given = []
-    for count in counts:
-        given.append(min(count, most))
-        most -= given[-1]
-    return given

@@ -1,0 +1,98 @@
+"""The draft model of an engine: how much it takes, and how it is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from edgewise.core.errors import ConfigError
+from edgewise.engine.config import EngineConfig
+from edgewise.engine.kv_cache import allocate
+from edgewise.engine.networks import describe, load_network
+from edgewise.engine.numerics import Numerics, resolve
+from edgewise.engine.pages import PagePool
+from edgewise.engine.runner import Runner
+from edgewise.engine.speculation.draft import DraftModel
+from edgewise.kernels.paging import PAGE_TOKENS
+from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.kv_formats import NetworkConfig
+from edgewise.models.decoder.memory import kv_bytes_per_token, weight_bytes, workspace_bytes
+from edgewise.models.decoder.native.formats import Quantize
+
+_CONTEXTS = 4
+"""Whole contexts that its cache holds; more and shorter answers have room as well."""
+_CHUNK = 128
+"""Prompt tokens that it reads in one step of the engine at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPlan:
+    """What is loaded, and how; `nbytes` are those of weights, pages and workspace."""
+
+    network: DecoderConfig
+    numerics: Numerics
+    pages: int
+    nbytes: int
+
+
+def plan_draft(config: EngineConfig, network: NetworkConfig, numerics: Numerics) -> DraftPlan | None:
+    """None where no draft model is to guess.
+
+    Raises:
+        ConfigError: It cannot guess for this model: another vocabulary, or it is no decoder of our own.
+    """
+    if config.draft is None or config.speculation not in ("auto", "draft"):
+        return None
+    draft = describe(config.draft, max_context=config.max_context)
+    if not isinstance(draft, DecoderConfig):
+        raise ConfigError(f"'engine.draft_model' {config.draft.name} reads more than text.", param="engine.draft_model")
+    if draft.vocab_size != network.vocab_size:
+        raise ConfigError(
+            f"'engine.draft_model' {config.draft.name} has a vocabulary of {draft.vocab_size}, {config.model.name} one of "
+            f"{network.vocab_size}: they must be the same.",
+            param="engine.draft_model",
+        )
+    context = min(draft.max_position, network.max_position, config.max_context or network.max_position)
+    pages = -(-context * min(_CONTEXTS, config.max_running) // PAGE_TOKENS)
+    own = _own(config, draft, numerics)
+    kv = pages * PAGE_TOKENS * kv_bytes_per_token(draft, own.kv_dtype, own.dtype)
+    workspace = workspace_bytes(draft, _CHUNK, config.max_running, own.device)
+    return DraftPlan(draft, own, pages, weight_bytes(draft, own.dtype, _native(own)) + kv + workspace)
+
+
+def _own(config: EngineConfig, draft: DecoderConfig, numerics: Numerics) -> Numerics:
+    """The draft model's: native kernels beside native ones, else the reference's."""
+    if numerics.kernels != "native":
+        return replace(numerics, quantize="none", kernels="reference")
+    return resolve(
+        device=numerics.device,
+        dtype=config.dtype,
+        kv_dtype=numerics.kv_dtype,
+        quantize=config.quantize,
+        cuda=False,
+        network=draft,
+    )
+
+
+def _native(numerics: Numerics) -> Quantize | None:
+    return numerics.quantize if numerics.kernels == "native" else None
+
+
+def load_draft(config: EngineConfig, plan: DraftPlan) -> DraftModel:
+    """Raises as `networks.load_network`."""
+    assert config.draft is not None
+    numerics = plan.numerics
+    device, dtype = torch.device(numerics.device), getattr(torch, numerics.dtype)
+    network = load_network(
+        config.draft,
+        plan.network,
+        device=device,
+        dtype=dtype,
+        progress=lambda _: None,
+        native=_native(numerics),
+    )
+    network.prove_rows()
+    kv = allocate(plan.network, num_pages=plan.pages, kv_dtype=numerics.kv_dtype, dtype=numerics.dtype, device=device)
+    pool = PagePool(plan.pages, keep_cached=False)
+    return DraftModel(Runner(network, kv, device), pool, page_tokens=PAGE_TOKENS, chunk=_CHUNK)
