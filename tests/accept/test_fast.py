@@ -1,4 +1,4 @@
-"""The acceptance lines of fast, each at a small count."""
+"""The acceptance lines of speed, each at a small count: that they run and that what they measure is right, not how fast it is."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import time
@@ -33,6 +34,8 @@ from tests.bench.cpu_sides import KV_MIB, QUANTIZE, STREAMS, Side, missing, star
 from tests.bench.peers import machine, spread
 from tests.e2e.service import starter_model
 
+PYTHON = "LLAMACPP_PYTHON"
+"""Environment variable: the interpreter that has xllamacpp."""
 OUT = Path(__file__).resolve().parents[2] / "build" / "bench-cpu.json"
 
 
@@ -130,7 +133,8 @@ def show(report: Mapping[str, Any]) -> None:
     print_table(("side", *figures, "load s", "peak MiB"), rows)
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Of the command line by default."""
     parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", choices=tuple(KV_MIB), default="starter")
     parser.add_argument("--bits", type=int, choices=(4, 8), action="append", help="of weights; both by default")
@@ -139,9 +143,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", help="sides whose name has this in it; may be given several times")
     parser.add_argument("--figure", action="append", help="figures whose name has this in it; likewise")
     parser.add_argument("--quick", action="store_true", help="one round of short work: does it run at all?")
-    parser.add_argument("--llamacpp-python", default=sys.executable, help="interpreter that has xllamacpp")
+    python = os.environ.get(PYTHON, sys.executable)
+    parser.add_argument("--llamacpp-python", default=python, help=f"interpreter that has xllamacpp; default: {PYTHON}")
     parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     args.bits = args.bits or [4, 8]
     return args
 

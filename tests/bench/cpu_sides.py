@@ -89,7 +89,7 @@ class Service:
         return {"version": self._server.version}
 
 
-def peak_mib(pid: int) -> float:
+def peak_mib(pid: int | str) -> float:
     """The greatest resident set of a process (proc(5), VmHWM)."""
     status = Path(f"/proc/{pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
