@@ -203,7 +203,7 @@ def _set_threads(threads: int, numerics: Numerics, network: NetworkConfig) -> Qu
 
 def _log_choices(numerics: Numerics, threads: int) -> None:
     isa = library.isa() if numerics.kernels == "native" else None
-    say = log.warning if numerics.lacking and numerics.device == "cpu" else log.info
+    say = log.warning if numerics.lacking else log.info
     say("kernels_chosen", kernels=numerics.kernels, isa=isa, threads=threads, lacking=numerics.lacking or None)
     for choice in numerics.why:
         log.info("numerics_chosen", choice=choice)
