@@ -57,6 +57,49 @@ void products(const Kernels& kernels, WeightFormat format, Random& from, Digest&
   }
 }
 
+// Keys and values stored and attended to, with all that is done to rows on the way.
+void attention(const Kernels& kernels, KVFormat format, int32_t head_dim, Random& from, Digest& digest) {
+  constexpr int kTokens = 5, kHeads = 2, kQueries = 3, kContext = 300, kPages = (kContext + kPageTokens - 1) / kPageTokens;
+  const size_t size = static_cast<size_t>(kPages * kHeads * kPageTokens * head_dim);
+  std::vector<uint8_t> k(size * 4), v(size * 4);
+  std::vector<float> k_scale(size), v_scale(size);
+  const KVPages pages{k.data(), v.data(), k_scale.data(), v_scale.data(), kHeads, head_dim, format};
+  std::vector<float> angles = random(static_cast<size_t>(head_dim), from), weight = random(static_cast<size_t>(head_dim), from);
+  for (int32_t at = 0; at < kContext; ++at) {
+    std::vector<float> row = random(static_cast<size_t>(2 * kHeads * head_dim), from);
+    kernels.rms_norm(row.data(), weight.data(), 1e-5f, head_dim, row.data());
+    kernels.rope(row.data(), angles.data(), angles.data() + head_dim / 2, head_dim / 2);
+    kernels.kv_write(pages, row.data(), row.data() + kHeads * head_dim, at);
+  }
+  digest.add(k.data(), k.size());
+  digest.add(v_scale.data(), v_scale.size() * sizeof(float));
+  if (format != KVFormat::kInt8 && format != KVFormat::kFp8) {
+    for (float& each : k_scale) each = 1.0f;
+    for (float& each : v_scale) each = 1.0f;
+  }
+  std::vector<float> q = random(static_cast<size_t>(kTokens * kQueries * head_dim), from), out(q.size());
+  int64_t positions[kTokens];
+  int32_t table[kPages];
+  for (int i = 0; i < kTokens; ++i) positions[i] = kContext - kTokens + i;
+  for (int i = 0; i < kPages; ++i) table[i] = i;
+  std::vector<float> scratch(static_cast<size_t>(attend_scratch(kQueries, head_dim)));
+  std::vector<float> maxima(2 * kTokens * kQueries), sums(maxima.size()), values(maxima.size() * static_cast<size_t>(head_dim));
+  for (int32_t head = 0; head < kHeads; ++head) {
+    for (int32_t tile = 0; tile < 2; ++tile) {
+      const int32_t first = tile * kTileTokens, end = tile == 0 ? kTileTokens : kContext, row = tile * kTokens * kQueries;
+      const AttentionTile task{q.data(), kQueries * head_dim, kTokens, kQueries, positions, positions, 150, table, head, first, end,
+                               0.2f, head == 0 ? 0.0f : 5.0f};
+      kernels.attend(pages, task, scratch.data(),
+                     {maxima.data() + row, sums.data() + row, values.data() + static_cast<int64_t>(row) * head_dim});
+    }
+    kernels.merge({maxima.data(), sums.data(), values.data()}, 2, kTokens, kQueries, head_dim, out.data(), kQueries * head_dim);
+    kernels.softcap(out.data(), static_cast<int64_t>(out.size()), 2.0f);
+    const int32_t best = kernels.argmax(out.data(), static_cast<int32_t>(out.size()));
+    digest.add(out.data(), out.size() * sizeof(float));
+    digest.add(&best, sizeof(best));
+  }
+}
+
 }  // namespace
 
 int main(int count, char** names) {
@@ -65,7 +108,10 @@ int main(int count, char** names) {
     if (kernels == nullptr) continue;
     Random from;
     Digest digest;
-    for (int32_t format = 0; format <= 4; ++format) products(*kernels, static_cast<WeightFormat>(format), from, digest);
+    for (int32_t format = 0; format <= 5; ++format) products(*kernels, static_cast<WeightFormat>(format), from, digest);
+    for (int32_t format = 0; format <= 5; ++format) {
+      for (int32_t head_dim : {10, 64, 80}) attention(*kernels, static_cast<KVFormat>(format), head_dim, from, digest);
+    }
     std::printf("%s %016llx\n", kernels->name, static_cast<unsigned long long>(digest.value));
   }
   return 0;
