@@ -2,6 +2,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -73,6 +74,10 @@ struct Pool::State {
 };
 
 Pool::Pool(int threads) : threads_(threads), state_(std::make_unique<State>()) {
+  // Threads inherit the mask: signals of the process are for threads of Python, whose waits they must end.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
   for (int thread = 1; thread < threads; ++thread) {
     state_->others.emplace_back([this, thread] {
       pthread_setname_np(pthread_self(), "edgewise-pool");
@@ -85,6 +90,7 @@ Pool::Pool(int threads) : threads_(threads), state_(std::make_unique<State>()) {
       }
     });
   }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Pool::~Pool() {
