@@ -1,5 +1,6 @@
 """Writes the files of the repository that are made from code or from measurements: the configuration reference, the rendered
-systemd files, and table and plot of `edgewise bench offload`, whose result is docs/figures/offload.json.
+systemd files, table and plot of `edgewise bench offload`, whose result is docs/figures/offload.json, and the table of
+`python -m tests.bench.gpu`, whose result is docs/figures/gpu.json.
 
 `python -m scripts.generate` writes them, `--check` only says which are stale (exit code 1).
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from edgewise.bench.offload_shown import markdown, plot
 from edgewise.cli.install_plan import (
@@ -22,16 +24,17 @@ from edgewise.cli.install_plan import (
     template,
 )
 from edgewise.core.settings_reference import markdown_reference
+from scripts import gpu_table
 
 ROOT = Path(__file__).resolve().parents[1]
-_BEGIN, _END = "<!-- made from figures/offload.json -->\n", "<!-- end -->"
+_END = "<!-- end -->"
 
 
 def generated() -> dict[str, str]:
     """Path in the repository -> content."""
     rows = json.loads((ROOT / "docs/figures/offload.json").read_text("utf-8"))["rows"]
     return {
-        "docs/benchmarks.md": _between((ROOT / "docs/benchmarks.md").read_text("utf-8"), f"\n{markdown(rows)}\n"),
+        "docs/benchmarks.md": _benchmarks(rows),
         "docs/figures/offload.svg": plot(rows),
         "docs/configuration.md": markdown_reference(),
         f"systemd/{UNIT}": render_unit(DEFAULT_EXEC),
@@ -44,11 +47,18 @@ def generated() -> dict[str, str]:
     }
 
 
-def _between(page: str, text: str) -> str:
-    """The page with `text` between its two marks."""
-    before, rest = page.split(_BEGIN)
-    _, after = rest.split(_END)
-    return f"{before}{_BEGIN}{text}{_END}{after}"
+def _benchmarks(rows: list[dict[str, Any]]) -> str:
+    page = (ROOT / "docs/benchmarks.md").read_text("utf-8")
+    gpu = json.loads((ROOT / "docs/figures/gpu.json").read_text("utf-8"))
+    return _between(_between(page, "offload", markdown(rows)), "gpu", gpu_table.markdown(gpu))
+
+
+def _between(page: str, name: str, text: str) -> str:
+    """The page with `text` between the two marks of what is made from a file of figures."""
+    begin = f"<!-- made from figures/{name}.json -->\n"
+    before, rest = page.split(begin)
+    _, after = rest.split(_END, maxsplit=1)
+    return f"{before}{begin}\n{text}\n{_END}{after}"
 
 
 def main() -> int:
