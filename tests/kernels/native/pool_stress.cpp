@@ -1,6 +1,6 @@
 // Drives a pool hard and checks what it promises. usage: pool_stress THREADS RUNS BARRIERS
-// Exits 1 with a message if a thread ran twice or not at all, if signals are not left to the caller, or if a barrier let a thread through early or without what the others
-// wrote. Prints the median and the 90th centile of the nanoseconds that a run with no work took.
+// Exits 1 with a message if a thread ran twice or not at all, if signals are not left to the caller, or if a barrier let a thread
+// through early or without what the others wrote. Prints the median and the 90th centile of the nanoseconds that a run with no work took.
 #include <signal.h>
 
 #include <algorithm>
