@@ -107,12 +107,13 @@ def test_keys_that_are_stored_already(paged_sequences: Paged, stored: torch.dtyp
         heads=4, scale=0.2, max_context=256, append=False,
     )  # fmt: skip
     wanted = paged_attention(qkv[:, :64].view(2, 4, 16), paged.layer, meta, scale=0.2)
-    torch.testing.assert_close(out.view(2, 4, 16), wanted, rtol=0, atol=1e-5)
+    # Of 8-bit pages queries and weights are rounded to float16.
+    torch.testing.assert_close(out.view(2, 4, 16), wanted, rtol=0, atol=1e-5 if stored == torch.float32 else 5e-3)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    lengths=st.lists(st.integers(1, 40) | st.sampled_from([256, 257, 300, 520]), min_size=1, max_size=3),
+    lengths=st.lists(st.integers(1, 40) | st.sampled_from([256, 257, 513, 520]), min_size=1, max_size=3),
     dtype=st.sampled_from([torch.float32, torch.float16]),
     stored=st.sampled_from([None, torch.int8]),  # the interpreter rounds to fp8 wrongly
     head_dim=st.sampled_from([16, 24, 32]),
@@ -146,7 +147,9 @@ def test_against_the_operations_one_after_the_other(
     result = attend(paged, work, qkv, heads, **controls)
     assert result.isfinite().all()
     wanted = expected(paged, work, qkv, heads, **controls)
-    torch.testing.assert_close(result.float(), wanted, rtol=0, atol=1e-4 if dtype == torch.float32 else 1e-2)
+    torch.testing.assert_close(
+        result.float(), wanted, rtol=0, atol=1e-4 if dtype == torch.float32 and stored is None else 1e-2
+    )
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.int8])
@@ -170,17 +173,17 @@ def test_the_new_token_is_stored_as_the_reference_stores_it(paged_sequences: Pag
 
 def test_a_row_does_not_depend_on_its_neighbours_or_on_the_grid(paged_sequences: Paged) -> None:
     paged = paged_sequences(kv_heads=2, head_dim=16, dtype=torch.float32)
-    work = [paged.add(length) for length in (300, 17, 40)]
+    work = [paged.add(length) for length in (600, 17, 40)]
     qkv = paged.random(3, 8 * 16)
     together = attend(paged, work, qkv, 4)
-    assert torch.equal(attend(paged, work[:1], qkv[:1], 4, buckets=512), together[:1])
-    assert torch.equal(attend(paged, work[1:2], qkv[1:2], 4, buckets=256), together[1:2])
+    assert torch.equal(attend(paged, work[:1], qkv[:1], 4, buckets=2048), together[:1])
+    assert torch.equal(attend(paged, work[1:2], qkv[1:2], 4, buckets=512), together[1:2])
 
 
 def test_rows_of_padding_are_zero_and_store_nothing(paged_sequences: Paged) -> None:
     paged = paged_sequences(kv_heads=1, head_dim=16, dtype=torch.float32)
     work = [paged.add(20), -1]
-    for buckets in (256, 512):
+    for buckets in (512, 1024):
         before = paged.layer.k.isnan().sum()
         result = attend(paged, work, paged.random(2, 4 * 16), 2, buckets=buckets)
         assert torch.equal(result[1], torch.zeros(32))

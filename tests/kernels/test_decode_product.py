@@ -130,17 +130,34 @@ def test_add_leaves_what_the_next_product_needs(stored: str, rows: int, inner: i
     torch.testing.assert_close(r.squares, (r.x * r.x).view(rows, -1, 16).sum(-1))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_embed(dtype: torch.dtype) -> None:
-    table, norm, tokens = random(20, 48, dtype=dtype), random(48, seed=1), torch.tensor([19, 0, 7])
-    r = product.Residual(*(nothing(3, n, dtype=d) for n, d in ((48, torch.float32), (48, dtype), (3, torch.float32))))
-    product.embed(tokens, table, norm, r, 1.5)
-    x = table[tokens].float() * 1.5
-    assert torch.equal(r.x, x)
-    torch.testing.assert_close(r.scaled, (x * norm).to(dtype), rtol=2**-7, atol=1e-6)
-    torch.testing.assert_close(r.squares, (x * x).view(3, 3, 16).sum(-1))
-    with pytest.raises(ValueError, match="tokens must be"):
-        product.embed(tokens[:2], table, norm, r)
+@pytest.mark.parametrize("rows", [20, 33])
+@pytest.mark.parametrize("kind", ["project", "gated", "add"])
+def test_wide_blocks(kind: str, rows: int) -> None:
+    """The kernel for many rows, which on a card has the same bits."""
+    dtype = torch.bfloat16
+    w, values = weight("float", 96, 96, dtype, 3, bias=True)
+    r, norm = stream(rows, 96, dtype, random(96, seed=8)), random(96, seed=6)
+    for blocks in (product.Blocks(64, 256, 2, wide=True), product.Blocks(16, 512, 2)):
+        other = product.Residual(r.x.clone(), r.scaled.clone(), r.squares.clone())
+        if kind == "add":
+            product.add(r.scaled, w, other, norm, blocks)
+            result, expected = other.x, r.x.double() + r.scaled.double() @ values.T + w.bias.double()
+        elif kind == "project":
+            result = product.project(other, w, EPS, nothing(rows, 96, dtype=dtype), blocks)
+            expected = normed(r) @ values.T + w.bias.double()
+        else:
+            result = product.gated(other, w, EPS, nothing(rows, 48, dtype=dtype), "silu", blocks)
+            both = normed(r) @ values.T + w.bias.double()
+            expected = torch.nn.functional.silu(both[:, :48]) * both[:, 48:]
+        close(result, expected, dtype)
+
+
+@pytest.mark.parametrize("held", [0, 256])
+def test_weights_that_are_loaded_ahead(held: int) -> None:
+    w, values = weight("float", 48, 512, torch.float16, 3, bias=False)
+    r = stream(3, 512, torch.float16, random(512, seed=8))
+    result = product.project(r, w, EPS, nothing(3, 48, dtype=torch.float16), product.Blocks(16, 256, 2, held))
+    close(result, normed(r) @ values.T, torch.float16)
 
 
 @pytest.mark.parametrize("stored", FORMATS)

@@ -6,9 +6,9 @@ afterwards. The inner dimension is dealt in runs of 64 elements to four warps, w
 instructions; each output is four chains, sixteen elements a link, and their sum, whatever the block sizes. So a row's bits depend
 neither on its neighbours nor on how many rows a batch has.
 
-Norms are deferred. rms_norm(x) @ W.T equals ((x * norm) @ W.T) / rms(x): the kernels that change the residual stream leave
-x * norm rounded to the weights' dtype and sums of squares of 16 elements each, and the product divides at its end. So a decoder's
-layer has no kernel for its norms.
+Norms are deferred. rms_norm(x) @ W.T equals ((x * norm) @ W.T) / rms(x): the kernels that change the residual stream, `add`
+here and `embed.embed`, leave x * norm rounded to the weights' dtype and sums of squares of 16 elements each, and the product
+divides at its end. So a decoder's layer has no kernel for its norms.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ import torch
 import triton
 import triton.language as tl
 
-from edgewise.kernels.triton.launch import begin, dot, fetch_rows, let_next_begin, multiprocessors, overlaps
+from edgewise.kernels.triton.launch import begin, capability, dot, fetch_rows, overlaps, shared_memory
+from edgewise.kernels.triton.wide_product import wide_chains
 
 MAX_ROWS = 64
 GROUP = 32  # columns of a row that share a scale
 _SLICES, _RUN = 4, 64
+_LINE_BYTES = 128
+_MANY_OUTPUTS = 12288
 SQUARES = 16  # elements of the residual stream whose squares are summed before they are stored
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -76,11 +79,24 @@ class Residual:
 
 
 class Blocks(NamedTuple):
-    """How a product is cut: outputs of a program, inner elements of one step (a multiple of 256), stages of the pipeline."""
+    """How a product is cut.
+
+    Attributes:
+        columns: Outputs of a program.
+        inner: Inner elements of one step, a multiple of 256.
+        stages: Of the pipeline of steps.
+        held: The last inner elements of a weight of floats that are loaded before the program waits for its predecessor: 0, or
+            a power of two from 256 on that leaves a multiple of `inner`.
+        fetched: Bytes of the weight that a program asks the L2 cache for before it waits.
+        wide: Computed by `wide_product`; of a weight of floats.
+    """
 
     columns: int
     inner: int
     stages: int
+    held: int = 0
+    fetched: int = 0
+    wide: bool = False
 
 
 @triton.jit
@@ -90,6 +106,20 @@ def _spread(
     """[slices, rows, groups] -> [slices, rows, groups * each], every entry `each` times."""
     wide = tl.broadcast_to(tl.expand_dims(scale, 3), (slices, rows, groups, each))
     return tl.reshape(wide, (slices, rows, groups * each))
+
+
+@triton.jit
+def _places(first: tl.tensor, part: tl.constexpr, slices: tl.constexpr, run: tl.constexpr) -> tl.tensor:
+    """[slices, part]: the inner elements from `first` on, dealt in runs."""
+    at, own = tl.arange(0, part)[None, :], tl.arange(0, slices)[:, None]
+    return first + (at // run * slices + own) * run + at % run
+
+
+@triton.jit
+def _codes(codes: tl.tensor, column: tl.tensor, columns: tl.constexpr, at: tl.tensor, inner: tl.constexpr) -> tl.tensor:
+    """[slices, columns, elements] for `at` [slices, elements]."""
+    mask = (column < columns)[None, :, None] & (at < inner)[:, None, :]
+    return tl.load(codes + column.to(tl.int64)[None, :, None] * inner + at[:, None, :], mask=mask, other=0.0)
 
 
 @triton.jit
@@ -143,10 +173,8 @@ def _add_step(
         total = dot(low, _activations(a, row, at, rows, inner), total)
         total = dot(high, _activations(a, row, at + 16, rows, inner), total)
     else:
-        at = tl.arange(0, part)[None, :]
-        at = first + (at // run * slices + own) * run + at % run
-        mask = real & (at < inner)[:, None, :]
-        code = tl.load(codes + wide * inner + at[:, None, :], mask=mask, other=0.0)
+        at = _places(first, part, slices, run)
+        code = _codes(codes, column, columns, at, inner)
         if stored == tl.int8:
             code = code.to(tl.float32) * _spread(scale, slices, block_columns, part // 32, 32)
         total = dot(code.to(dtype), _activations(a, row, at, rows, inner), total)
@@ -154,17 +182,11 @@ def _add_step(
 
 
 @triton.jit
-def _inverse_rms(
-    squares: tl.tensor, row: tl.tensor, rows: tl.tensor, hidden: tl.constexpr, eps: tl.tensor, block_rows: tl.constexpr
-) -> tl.tensor:
-    """[block_rows]: 1 / sqrt(mean square + eps), from sums of 16 squares."""
-    count: tl.constexpr = hidden // 16
-    sums = tl.zeros((block_rows, 32), dtype=tl.float32)
-    for first in tl.static_range(0, count, 32):
-        part = first + tl.arange(0, 32)
-        mask = (row < rows)[:, None] & (part < count)[None, :]
-        sums += tl.load(squares + row[:, None] * count + part[None, :], mask=mask, other=0.0)
-    return 1.0 / tl.sqrt(tl.sum(sums, axis=1) / hidden + eps)
+def _squares(squares: tl.tensor, row: tl.tensor, rows: tl.tensor, count: tl.constexpr) -> tl.tensor:
+    """[block_rows, count rounded up to a power of two]: the sums of 16 squares of each row."""
+    at = tl.arange(0, triton.next_power_of_2(count))
+    mask = (row < rows)[:, None] & (at < count)[None, :]
+    return tl.load(squares + row[:, None] * count + at[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
@@ -174,6 +196,12 @@ def sums_of_16(x: tl.tensor, groups: tl.constexpr, rows: tl.constexpr) -> tl.ten
     x = tl.sum(tl.reshape(x, (groups * 4, 2, rows)), axis=1)
     x = tl.sum(tl.reshape(x, (groups * 2, 2, rows)), axis=1)
     return tl.sum(tl.reshape(x, (groups, 2, rows)), axis=1)
+
+
+@triton.jit
+def _joined(x: tl.tensor, columns: tl.constexpr, rows: tl.constexpr) -> tl.tensor:
+    """The sum of four slices, (0 + 1) + (2 + 3)."""
+    return tl.sum(tl.sum(tl.reshape(x, (2, 2, columns, rows)), axis=1), axis=0)
 
 
 @triton.jit
@@ -208,6 +236,8 @@ def _product(
     block_inner: tl.constexpr,
     slices: tl.constexpr,
     run: tl.constexpr,
+    held: tl.constexpr,
+    wide: tl.constexpr,
     fetched_lines: tl.constexpr,
     overlapped: tl.constexpr,
 ) -> None:
@@ -215,51 +245,89 @@ def _product(
     gated: tl.constexpr = kind != "project" and kind != "add"
     column = tl.program_id(0) * block_columns + tl.arange(0, block_columns)
     row = tl.arange(0, block_rows)
-    if overlapped:
-        let_next_begin()
-        if fetched_lines > 0:
-            row_bytes: tl.constexpr = inner * codes.dtype.element_ty.primitive_bitwidth // 8
-            stored_bytes: tl.constexpr = row_bytes // 2 if codes.dtype.element_ty == tl.uint8 else row_bytes
-            last = tl.minimum(column, columns - 1)
-            fetch_rows(codes, last, stored_bytes, fetched_lines)
-            if gated:
-                fetch_rows(codes, last + columns, stored_bytes, fetched_lines)
-    begin(overlapped)
-    total = tl.zeros((slices, block_columns, block_rows), dtype=tl.float32)
-    up = tl.zeros((slices, block_columns, block_rows), dtype=tl.float32)
     part: tl.constexpr = block_inner // slices
-    for first in range(0, inner, block_inner):
-        total = _add_step(
-            total, a, codes, scales, minima, row, rows, column, columns, first, inner, part, slices, run, block_columns
-        )
+    held_part: tl.constexpr = held // slices
+    looped: tl.constexpr = inner - held
+    if held > 0:
+        held_at = _places(looped, held_part, slices, run)
+        held_codes = _codes(codes, column, columns, held_at, inner)
         if gated:
-            up = _add_step(
-                up, a, codes, scales, minima, row, rows, column + columns, matrix_rows, first, inner, part, slices, run,
-                block_columns,
-            )  # fmt: skip
-    total = tl.sum(total, axis=0)
-    up = tl.sum(up, axis=0)
+            held_up = _codes(codes, column + columns, matrix_rows, held_at, inner)
+    if fetched_lines > 0:
+        row_bytes: tl.constexpr = inner * codes.dtype.element_ty.primitive_bitwidth // 8
+        stored_bytes: tl.constexpr = row_bytes // 2 if codes.dtype.element_ty == tl.uint8 else row_bytes
+        last = tl.minimum(column, columns - 1)
+        fetch_rows(codes, last, stored_bytes, fetched_lines)
+        if gated:
+            fetch_rows(codes, last + columns, stored_bytes, fetched_lines)
+    begin(overlapped)
     real = column < columns
+    mask = real[:, None] & (row < rows)[None, :]
+    target = row[None, :] * columns + column[:, None]
+    # Few rows: what the end needs is asked for now, and comes while the products are computed.
+    early: tl.constexpr = block_rows <= 16
+    if early:
+        if kind == "add":
+            before = tl.load(out + target, mask=mask, other=0.0)
+        else:
+            square = _squares(squares, row, rows, inner // 16)
+    if wide:
+        total, up = wide_chains(a, codes, row, rows, column, columns, inner, gated, block_rows, block_columns)
+    else:
+        total = tl.zeros((slices, block_columns, block_rows), dtype=tl.float32)
+        up = tl.zeros((slices, block_columns, block_rows), dtype=tl.float32)
+        for first in range(0, looped, block_inner):
+            total = _add_step(
+                total,
+                a,
+                codes,
+                scales,
+                minima,
+                row,
+                rows,
+                column,
+                columns,
+                first,
+                inner,
+                part,
+                slices,
+                run,
+                block_columns,
+            )
+            if gated:
+                up = _add_step(
+                    up, a, codes, scales, minima, row, rows, column + columns, matrix_rows, first, inner, part, slices,
+                    run, block_columns,
+                )  # fmt: skip
+        if held > 0:
+            held_x = _activations(a, row, held_at, rows, inner)
+            total = dot(held_codes, held_x, total)
+            if gated:
+                up = dot(held_up, held_x, up)
+        total = _joined(total, block_columns, block_rows)
+        up = _joined(up, block_columns, block_rows)
     if codes.dtype.element_ty == tl.float8e4nv:
         total *= tl.load(scales + column, mask=real, other=0.0)[:, None]
         if gated:
             up *= tl.load(scales + column + columns, mask=real, other=0.0)[:, None]
     if kind != "add":
-        inverse = _inverse_rms(squares, row, rows, inner, eps, block_rows)[None, :]
+        if not early:
+            square = _squares(squares, row, rows, inner // 16)
+        inverse = (1.0 / tl.sqrt(tl.sum(square, axis=1) / inner + eps))[None, :]
         total *= inverse
         up *= inverse
     if biased:
         total += tl.load(bias + column, mask=real, other=0.0).to(tl.float32)[:, None]
         if gated:
             up += tl.load(bias + column + columns, mask=real, other=0.0).to(tl.float32)[:, None]
-    mask = real[:, None] & (row < rows)[None, :]
-    target = row[None, :] * columns + column[:, None]
     if gated:
         tl.store(out + target, gate(total, kind) * up, mask=mask)
     elif kind == "project":
         tl.store(out + target, total.to(a.dtype.element_ty), mask=mask)
     else:
-        total += tl.load(out + target, mask=mask, other=0.0)
+        if not early:
+            before = tl.load(out + target, mask=mask, other=0.0)
+        total += before
         tl.store(out + target, total, mask=mask)
         weight = tl.load(norm + column, mask=real, other=0.0)[:, None]
         tl.store(scaled + target, total * weight, mask=mask)
@@ -268,67 +336,6 @@ def _product(
         group = tl.program_id(0) * groups + tl.arange(0, groups)
         mask = (group < columns // 16)[:, None] & (row < rows)[None, :]
         tl.store(squares + row[None, :] * (columns // 16) + group[:, None], sums, mask=mask)
-
-
-@triton.jit
-def _embed(
-    tokens: tl.tensor,
-    table: tl.tensor,
-    norm: tl.tensor,
-    x: tl.tensor,
-    scaled: tl.tensor,
-    squares: tl.tensor,
-    scale: tl.tensor,
-    hidden: tl.constexpr,
-    groups: tl.constexpr,
-    overlapped: tl.constexpr,
-) -> None:
-    """Grid (rows,); `groups` of 16 elements cover a row."""
-    row = tl.program_id(0)
-    at = tl.arange(0, groups * 16)
-    begin(overlapped)
-    token = tl.load(tokens + row)
-    value = tl.load(table + token * hidden + at, mask=at < hidden, other=0.0).to(tl.float32) * scale
-    tl.store(x + row * hidden + at, value, mask=at < hidden)
-    tl.store(scaled + row * hidden + at, value * tl.load(norm + at, mask=at < hidden, other=0.0), mask=at < hidden)
-    group = tl.arange(0, groups)
-    sums = tl.sum(tl.reshape(value * value, (groups, 16)), axis=1)
-    tl.store(squares + row * (hidden // 16) + group, sums, mask=group < hidden // 16)
-
-
-def embed(tokens: torch.Tensor, table: torch.Tensor, norm: torch.Tensor, r: Residual, scale: float = 1.0) -> None:
-    """x = table[tokens] * scale, and what the next norm needs.
-
-    Args:
-        tokens: [rows] int64, each in [0, vocab); the caller has checked them.
-        table: [vocab, hidden] floating point, contiguous.
-        norm: [hidden] float32, weight of the first norm.
-        r: The stream; overwritten.
-        scale: Multiplies embeddings.
-
-    Raises:
-        ValueError: Shapes do not agree, or hidden is no multiple of 16.
-    """
-    rows, hidden = r.x.shape
-    if tokens.shape != (rows,) or table.dim() != 2 or table.shape[1] != hidden or norm.shape != (hidden,):
-        raise ValueError(f"tokens must be [{rows}] and table [vocab, {hidden}], got {tuple(table.shape)}")
-    if hidden % SQUARES:
-        raise ValueError(f"hidden must be a multiple of {SQUARES}, got {hidden}")
-    overlapped = overlaps(r.x.device)
-    _embed[(rows,)](
-        tokens,
-        table,
-        norm,
-        r.x,
-        r.scaled,
-        r.squares,
-        float(scale),
-        hidden,
-        triton.next_power_of_2(hidden) // SQUARES,
-        overlapped,
-        num_warps=4,
-        **({"launch_pdl": True} if overlapped else {}),
-    )
 
 
 def project(r: Residual, weight: Weight, eps: float, out: torch.Tensor, blocks: Blocks | None = None) -> torch.Tensor:
@@ -387,12 +394,29 @@ def add(a: torch.Tensor, weight: Weight, r: Residual, norm: torch.Tensor, blocks
     _launch("add", a, weight, r, r.x, r.scaled, norm, 0.0, blocks)
 
 
-def choose_blocks(outputs: int, rows: int, device: torch.device) -> Blocks:
-    """Small enough blocks that every multiprocessor has one, large enough that activations are not read too often."""
-    columns = 16 if rows <= 16 else 32
-    while columns < 32 and outputs // (2 * columns) >= 3 * multiprocessors(device):
-        columns *= 2
-    return Blocks(columns, 512 if rows <= 8 and columns == 16 else 256, 4 if rows <= 16 else 3)
+def choose_blocks(weight: Weight, rows: int, gated: bool, device: torch.device) -> Blocks:
+    """Blocks for a matrix: those that were fastest on an H200 (docs/benchmarks.md), with fewer stages where they do not fit.
+
+    Few rows: small blocks, so that every multiprocessor has one, and weights that are loaded before the wait. More rows: larger
+    blocks, so that activations are not read too often.
+    """
+    outputs, inner = weight.codes.shape[0], weight.columns
+    floats = weight.codes.dtype in (torch.bfloat16, torch.float16)
+    many = outputs >= _MANY_OUTPUTS
+    if rows <= 8:
+        step = 256 if many and gated else 512
+        blocks = Blocks(32 if many else 16, step, 3 if many else 4)
+        if floats and overlaps(device, rows) and not (many and not gated):
+            held = 256 if many else 1024
+            if inner > held and (inner - held) % step == 0:
+                blocks = blocks._replace(held=held, fetched=65536 if inner > 4096 else 0)
+    elif floats and capability(device) == (9, 0) and (rows > 16 or outputs >= 6144):
+        columns = 16 if outputs < 3072 else 32 if outputs < 4096 else 64
+        blocks = Blocks(columns, 256, 4 if columns < 64 else 2 if gated and rows > 16 else 3, wide=True)
+    else:
+        blocks = Blocks(32, 256, 4 if rows <= 16 else 3)
+    stage = (blocks.columns * (2 if gated else 1) + block_rows(rows)) * blocks.inner * 2
+    return blocks._replace(stages=max(2, min(blocks.stages, 1 + shared_memory(device) // stage)))
 
 
 def _check(a: torch.Tensor, weight: Weight, out: torch.Tensor, outputs: int) -> None:
@@ -425,11 +449,11 @@ def _launch(
     codes, rows, inner = weight.codes, a.shape[0], weight.columns
     matrix_rows = codes.shape[0]
     columns = out.shape[1]
-    blocks = blocks or choose_blocks(matrix_rows, rows, a.device)
-    overlapped = overlaps(a.device)
-    line_bytes = 128
-    lines = codes.shape[1] * codes.element_size() // line_bytes
-    lines = min(1 << (lines.bit_length() - 1), _fetched_lines(blocks)) if lines else 0
+    blocks = blocks or choose_blocks(weight, rows, kind not in ("project", "add"), a.device)
+    overlapped = overlaps(a.device, rows)
+    most = codes.shape[1] * codes.element_size() // _LINE_BYTES
+    lines = min(most, blocks.fetched // (_LINE_BYTES * blocks.columns)) if overlapped else 0
+    lines = 1 << (lines.bit_length() - 1) if lines else 0
     unused = a
     _product[(triton.cdiv(columns, blocks.columns),)](
         a,
@@ -453,9 +477,11 @@ def _launch(
         blocks.inner,
         _SLICES,
         _RUN,
+        blocks.held,
+        blocks.wide,
         lines,
         overlapped,
-        num_warps=_SLICES,
+        num_warps=8 if blocks.wide and kind not in ("project", "add") else _SLICES,
         num_stages=blocks.stages,
         enable_fp_fusion=False,  # which products and sums are joined would depend on the blocks
         **({"launch_pdl": True} if overlapped else {}),
@@ -465,8 +491,3 @@ def _launch(
 def block_rows(rows: int) -> int:
     """Rows of the activations' block: a matrix instruction takes 8 at least."""
     return max(8, 1 << (rows - 1).bit_length())
-
-
-def _fetched_lines(blocks: Blocks) -> int:
-    """Lines of each row of the weight that a program asks for while it waits: 64 KiB in all."""
-    return max(1, (64 << 10) // (128 * blocks.columns))
