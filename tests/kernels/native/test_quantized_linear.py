@@ -17,7 +17,7 @@ from tests.kernels.native.conftest import usable
 from tests.kernels.native.using import using
 
 FORMATS = list(WeightFormat)
-INTEGERS = [WeightFormat.INT8, WeightFormat.INT4, WeightFormat.INT4_EVEN]
+INTEGERS = [it for it in WeightFormat if not it.is_float]
 ISAS = usable()
 GATED: list[Epilogue] = ["silu_mul", "gelu_mul"]
 

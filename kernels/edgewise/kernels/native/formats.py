@@ -18,11 +18,19 @@ class WeightFormat(IntEnum):
     INT8 = 2  # codes -127 to 127 and a float16 scale for 32 columns of a row
     INT4 = 3  # codes 0 to 15, a float16 scale and a float16 minimum for 32 columns
     INT4_EVEN = 4  # codes -8 to 7 and a float16 scale for 32 columns
+    INT8_ROTATED = (
+        5  # as INT8, of groups turned by a Walsh-Hadamard transform, as rows that they are multiplied with are
+    )
 
     @property
     def is_float(self) -> bool:
         """Whether products with it take float rows, not rows rounded to int8."""
         return self in (WeightFormat.FLOAT32, WeightFormat.BFLOAT16)
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether codes are whole bytes."""
+        return self in (WeightFormat.INT8, WeightFormat.INT8_ROTATED)
 
 
 # Bytes of a group of 32 columns in a panel of 16 rows: codes, scales and minima.
@@ -32,6 +40,7 @@ _CODES = {
     WeightFormat.INT8: 512,
     WeightFormat.INT4: 256,
     WeightFormat.INT4_EVEN: 256,
+    WeightFormat.INT8_ROTATED: 512,
 }
 _SCALES = {
     WeightFormat.FLOAT32: 0,
@@ -39,6 +48,7 @@ _SCALES = {
     WeightFormat.INT8: 32,
     WeightFormat.INT4: 64,
     WeightFormat.INT4_EVEN: 32,
+    WeightFormat.INT8_ROTATED: 32,
 }
 
 

@@ -134,7 +134,7 @@ class PackedMatrix:
             raise ValueError(f"scales and minima must be float16 {groups}, columns a multiple of {GROUP}")
         if self.format < WeightFormat.INT8 or (minima is None) == (self.format == WeightFormat.INT4):
             raise ValueError(f"{self.format.name} is not stored as these codes: minima belong to INT4 alone")
-        low, high = (-127, 127) if self.format == WeightFormat.INT8 else (0, 15)
+        low, high = (-127, 127) if self.format.has_bytes else (0, 15)
         if codes.dtype != torch.int8 or int(codes.min()) < low or int(codes.max()) > high:
             raise ValueError(f"codes must be int8 from {low} to {high}")
         codes, scales = codes.contiguous(), scales.contiguous()

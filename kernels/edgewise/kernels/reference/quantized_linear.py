@@ -22,10 +22,21 @@ def round_activations(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return codes, torch.where(finite, scales, torch.nan)
 
 
+def rotate(x: torch.Tensor) -> torch.Tensor:
+    """The Walsh-Hadamard transform of every group of 32 columns, zeros added to the last, in float32 and in the order of
+    native/src/rotation.h; twice is 32 times as much as nothing done."""
+    padded = F.pad(x, (0, -x.shape[1] % GROUP))
+    groups = padded.reshape(-1, GROUP)
+    for apart in (16, 1, 2, 4, 8):
+        low, high = groups.reshape(len(groups), GROUP // (2 * apart), 2, apart).unbind(2)
+        groups = torch.stack((low + high, low - high), dim=2).reshape(groups.shape)
+    return groups.reshape(padded.shape)
+
+
 def unpack_codes(weight: PackedMatrix) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Codes [rows, groups, 32], scales and minima [rows, groups] of an integer format, float32 (layout: native/src/packing.h)."""
     groups, panels = -(-weight.cols // GROUP), -(-weight.rows // PANEL_ROWS)
-    affine, wide = weight.format == WeightFormat.INT4, weight.format == WeightFormat.INT8
+    affine, wide = weight.format == WeightFormat.INT4, weight.format.has_bytes
     data = weight.data.view(panels, -1)
     words = groups * PANEL_ROWS * (2 if affine else 1)
     scales = data[:, : 2 * words].contiguous().view(torch.float16).float().view(panels, groups, -1, PANEL_ROWS)
@@ -42,7 +53,7 @@ def unpack_codes(weight: PackedMatrix) -> tuple[torch.Tensor, torch.Tensor, torc
 
 def _integer_product(x: torch.Tensor, weight: PackedMatrix) -> torch.Tensor:
     """Sums over groups as a fused multiply-add gives them: exact in float64, then rounded to float32."""
-    codes, scales = round_activations(x)
+    codes, scales = round_activations(rotate(x) / 8.0 if weight.format == WeightFormat.INT8_ROTATED else x)
     weights, steps, minima = unpack_codes(weight)
     acc = torch.zeros((len(x), weight.rows))
     for g in range(codes.shape[1]):

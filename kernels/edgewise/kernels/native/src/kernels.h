@@ -21,6 +21,7 @@ enum class WeightFormat : int32_t {
   kInt8 = 2,      // signed codes, one fp16 scale for 32 columns of a row
   kInt4 = 3,      // unsigned codes, one fp16 scale and one fp16 minimum for 32 columns (GGUF Q4_1 fits without loss)
   kInt4Even = 4,  // codes less 8, one fp16 scale for 32 columns (GGUF Q4_0 fits without loss)
+  kInt8Rotated = 5,  // as kInt8, of columns that were rotated in their groups (rotation.h), as their activations are
 };
 
 // A weight [rows, cols] in panels (packing.cpp). Rows are padded to whole panels and columns to whole groups, with zeros.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "packing.h"
+#include "rotation.h"
 #if defined(EDGEWISE_ISA_AVX512)
 #include "linear_avx512.inc.h"
 #elif defined(EDGEWISE_ISA_AVX2)
@@ -50,14 +51,39 @@ EDGEWISE_INLINE void round_group(Floats low, Floats high, int8_t* codes, float* 
 
 EDGEWISE_INLINE int part_of(int64_t left) { return left >= kLanes ? kLanes : left > 0 ? static_cast<int>(left) : 0; }
 
+// 1 where a lane's number lacks the bit kApart, else -1.
+template <int kApart>
+struct Signs {
+  alignas(64) float lanes[kLanes];
+  constexpr Signs() : lanes() {
+    for (int i = 0; i < kLanes; ++i) lanes[i] = (i & kApart) != 0 ? -1.0f : 1.0f;
+  }
+};
+
+// Of values kApart lanes from each other, the sum in the lower lane and the difference in the upper one.
+template <int kApart>
+EDGEWISE_INLINE Floats butterfly(Floats x) {
+  static constexpr Signs<kApart> kSigns;
+  return fma(x, load(kSigns.lanes), exchange<kApart>(x));  // a product with one is exact
+}
+
+// rotate_group, in registers.
+EDGEWISE_INLINE void rotate(Floats* low, Floats* high) {
+  const Floats a = *low + *high, b = *low - *high;
+  const Floats factor = splat(kRotatedActivation);
+  *low = butterfly<8>(butterfly<4>(butterfly<2>(butterfly<1>(a)))) * factor;
+  *high = butterfly<8>(butterfly<4>(butterfly<2>(butterfly<1>(b)))) * factor;
+}
+
 // value(col, count) gives `count` <= 16 columns of the row from `col`, zeros after them.
 template <typename Value>
 EDGEWISE_INLINE void prepare_row(int32_t cols, WeightFormat format, const Activations& to, int64_t row, Value&& value) {
   const int64_t groups = to.padded / kGroup;
   for (int64_t g = 0; g < groups; ++g) {
     const int64_t col = g * kGroup;
-    const Floats low = value(col, part_of(cols - col)), high = value(col + kLanes, part_of(cols - col - kLanes));
+    Floats low = value(col, part_of(cols - col)), high = value(col + kLanes, part_of(cols - col - kLanes));
     if (is_integer(format)) {
+      if (format == WeightFormat::kInt8Rotated) rotate(&low, &high);
       const int64_t at = row * groups + g;
       round_group(low, high, to.codes + row * to.padded + col, to.scales + at, to.sums + at, to.totals + at);
     } else {
@@ -230,7 +256,8 @@ void linear(const Matrix& m, const Activations& a, int32_t row, int32_t rows, in
   switch (m.format) {
     case WeightFormat::kFloat32: return multiply<WeightFormat::kFloat32>(m, a, row, rows, panel, panels, to);
     case WeightFormat::kBFloat16: return multiply<WeightFormat::kBFloat16>(m, a, row, rows, panel, panels, to);
-    case WeightFormat::kInt8: return multiply<WeightFormat::kInt8>(m, a, row, rows, panel, panels, to);
+    case WeightFormat::kInt8:
+    case WeightFormat::kInt8Rotated: return multiply<WeightFormat::kInt8>(m, a, row, rows, panel, panels, to);
     case WeightFormat::kInt4: return multiply<WeightFormat::kInt4>(m, a, row, rows, panel, panels, to);
     case WeightFormat::kInt4Even: return multiply<WeightFormat::kInt4Even>(m, a, row, rows, panel, panels, to);
   }

@@ -6,6 +6,7 @@
 
 #include "abi.h"
 #include "float16.h"
+#include "rotation.h"
 #include "rounding.h"
 
 namespace edgewise {
@@ -36,7 +37,7 @@ Place place(uint8_t* data, WeightFormat format, int64_t cols, int64_t row) {
 
 int64_t code_offset(WeightFormat format, int64_t col, int row) {
   const int64_t group = col / kGroup * group_bytes(format), c = col % kGroup;
-  return format == WeightFormat::kInt8 ? group + c / 4 * 64 + row * 4 + c % 4 : group + c / 8 * 64 + row * 4 + c % 4;
+  return has_bytes(format) ? group + c / 4 * 64 + row * 4 + c % 4 : group + c / 8 * 64 + row * 4 + c % 4;
 }
 
 uint16_t& scale_at(uint8_t* scales, WeightFormat format, int64_t group, int row) {
@@ -55,7 +56,7 @@ void put_codes(const Codes& from, WeightFormat format, int64_t cols, uint8_t* da
   for (int64_t c = 0; c < groups * kGroup; ++c) {
     uint8_t& byte = to.codes[code_offset(format, c, to.row)];
     const uint8_t code = from.values[c];
-    if (format == WeightFormat::kInt8) {
+    if (has_bytes(format)) {
       byte = code;
     } else {
       byte = c % 8 < 4 ? static_cast<uint8_t>((byte & 0xf0) | code) : static_cast<uint8_t>((byte & 0x0f) | code << 4);
@@ -87,7 +88,7 @@ bool round_even(const float* x, WeightFormat format, uint8_t* codes, uint16_t* s
     finite += x[i] * 0.0f;
     if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
   }
-  const bool wide = format == WeightFormat::kInt8;
+  const bool wide = has_bytes(format);
   const float exact = wide ? std::fabs(extreme) / 127.0f : extreme / -8.0f;
   if (finite != 0.0f || std::fabs(exact) > kLargestHalf) return false;
   *scale = to_float16(exact);
@@ -117,6 +118,7 @@ bool round_row(const float* x, WeightFormat format, int64_t cols, Codes& to) {
     float group[kGroup] = {};
     const int64_t left = cols - g * kGroup;
     std::memcpy(group, x + g * kGroup, sizeof(float) * static_cast<size_t>(left < kGroup ? left : kGroup));
+    if (format == WeightFormat::kInt8Rotated) rotate_group(group, kRotatedWeight);
     uint8_t* codes = to.values.data() + g * kGroup;
     const bool done = format == WeightFormat::kInt4 ? round_between(group, codes, &to.scales[g], &to.minima[g])
                                                     : round_even(group, format, codes, &to.scales[g]);
@@ -129,7 +131,7 @@ bool round_row(const float* x, WeightFormat format, int64_t cols, Codes& to) {
 bool read_blocks(const uint8_t* raw, Block block, WeightFormat format, int64_t cols, Codes& to) {
   const bool bytes = block == Block::kQ8_0, minimum = block == Block::kQ4_1;
   const WeightFormat own = bytes ? WeightFormat::kInt8 : minimum ? WeightFormat::kInt4 : WeightFormat::kInt4Even;
-  if (format != own && block != Block::kQ4_0) return false;
+  if (format != own && (block != Block::kQ4_0 || format == WeightFormat::kInt8Rotated)) return false;
   for (int64_t g = 0; g < cols / kGroup; ++g) {
     uint8_t* codes = to.values.data() + g * kGroup;
     std::memcpy(&to.scales[g], raw, 2);
@@ -160,12 +162,27 @@ bool read_blocks(const uint8_t* raw, Block block, WeightFormat format, int64_t c
   return true;
 }
 
+void unpack_rotated(const Place& at, int64_t cols, float* out) {
+  constexpr WeightFormat kFormat = WeightFormat::kInt8Rotated;
+  for (int64_t g = 0; g < groups_of(cols); ++g) {
+    float group[kGroup];
+    const float scale = from_float16(scale_at(at.scales, kFormat, g, at.row));
+    for (int i = 0; i < kGroup; ++i) {
+      group[i] = scale * static_cast<float>(static_cast<int8_t>(at.codes[code_offset(kFormat, g * kGroup + i, at.row)]));
+    }
+    rotate_group(group, kRotatedActivation);
+    const int64_t left = cols - g * kGroup;
+    std::memcpy(out + g * kGroup, group, sizeof(float) * static_cast<size_t>(left < kGroup ? left : kGroup));
+  }
+}
+
 }  // namespace
 
 int32_t panel_rows() { return kPanelRows; }
 
 void unpack_row(const Matrix& m, int32_t row, float* out) {
   const Place at = place(const_cast<uint8_t*>(m.data), m.format, m.cols, row);
+  if (m.format == WeightFormat::kInt8Rotated) return unpack_rotated(at, m.cols, out);
   for (int64_t c = 0; c < m.cols; ++c) {
     if (m.format == WeightFormat::kFloat32) {
       out[c] = reinterpret_cast<const float*>(at.codes)[c * kPanelRows + at.row];

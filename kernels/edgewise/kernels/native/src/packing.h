@@ -8,6 +8,7 @@
 //   kInt4      group g: float16 scale g * 32 + r and minimum g * 32 + 16 + r; column c of the group: byte
 //              g * 256 + (c / 8) * 64 + r * 4 + c % 4, low half where c % 8 < 4
 //   kInt4Even  scales as kInt8, codes as kInt4
+//   kInt8Rotated  as kInt8
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,7 @@ constexpr int64_t scale_bytes(WeightFormat format, int64_t groups) {
   switch (format) {
     case WeightFormat::kInt4: return groups * 64;
     case WeightFormat::kInt8:
+    case WeightFormat::kInt8Rotated:
     case WeightFormat::kInt4Even: return (groups * 32 + 63) / 64 * 64;
     default: return 0;
   }
@@ -35,7 +37,8 @@ constexpr int64_t group_bytes(WeightFormat format) {
   switch (format) {
     case WeightFormat::kFloat32: return kPanelRows * kGroup * 4;
     case WeightFormat::kBFloat16: return kPanelRows * kGroup * 2;
-    case WeightFormat::kInt8: return kPanelRows * kGroup;
+    case WeightFormat::kInt8:
+    case WeightFormat::kInt8Rotated: return kPanelRows * kGroup;
     default: return kPanelRows * kGroup / 2;
   }
 }
@@ -43,6 +46,8 @@ constexpr int64_t group_bytes(WeightFormat format) {
 constexpr int64_t panel_bytes(WeightFormat format, int64_t cols) {
   return scale_bytes(format, groups_of(cols)) + groups_of(cols) * group_bytes(format);
 }
+
+constexpr bool has_bytes(WeightFormat format) { return format == WeightFormat::kInt8 || format == WeightFormat::kInt8Rotated; }
 
 constexpr bool is_integer(WeightFormat format) {
   return format != WeightFormat::kFloat32 && format != WeightFormat::kBFloat16;

@@ -76,6 +76,15 @@ EDGEWISE_INLINE Floats power_of_two(Ints n) {  // -126 <= n <= 127
           _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.b, bias), 23))};
 }
 
+// Lanes i and i ^ kApart change places.
+template <int kApart>
+EDGEWISE_INLINE Floats exchange(Floats x) {
+  if constexpr (kApart == 1) return {_mm256_permute_ps(x.a, 0xb1), _mm256_permute_ps(x.b, 0xb1)};
+  if constexpr (kApart == 2) return {_mm256_permute_ps(x.a, 0x4e), _mm256_permute_ps(x.b, 0x4e)};
+  if constexpr (kApart == 4) return {_mm256_permute2f128_ps(x.a, x.a, 1), _mm256_permute2f128_ps(x.b, x.b, 1)};
+  if constexpr (kApart == 8) return {x.b, x.a};
+}
+
 // Sums across lanes halve the width: 16 to 8, 4, 2, 1.
 EDGEWISE_INLINE float sum(Floats x) {
   const __m256 eight = _mm256_add_ps(x.a, x.b);

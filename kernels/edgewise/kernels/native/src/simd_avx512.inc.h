@@ -56,6 +56,15 @@ EDGEWISE_INLINE Floats power_of_two(Ints n) {  // -126 <= n <= 127
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n.v, _mm512_set1_epi32(127)), 23))};
 }
 
+// Lanes i and i ^ kApart change places.
+template <int kApart>
+EDGEWISE_INLINE Floats exchange(Floats a) {
+  if constexpr (kApart == 1) return {_mm512_permute_ps(a.v, 0xb1)};
+  if constexpr (kApart == 2) return {_mm512_permute_ps(a.v, 0x4e)};
+  if constexpr (kApart == 4) return {_mm512_shuffle_f32x4(a.v, a.v, 0xb1)};
+  if constexpr (kApart == 8) return {_mm512_shuffle_f32x4(a.v, a.v, 0x4e)};
+}
+
 // Sums across lanes halve the width: 16 to 8, 4, 2, 1.
 EDGEWISE_INLINE float sum(Floats a) {
   const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));

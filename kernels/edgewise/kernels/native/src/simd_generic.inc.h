@@ -112,6 +112,12 @@ EDGEWISE_INLINE Floats power_of_two(const Ints& n) {  // -126 <= n <= 127
   return to;
 }
 
+// Lanes i and i ^ kApart change places.
+template <int kApart>
+EDGEWISE_INLINE Floats exchange(const Floats& a) {
+  return lanes<Floats>([&](int i) { return a.v[i ^ kApart]; });
+}
+
 // Sums across lanes halve the width: 16 to 8, 4, 2, 1.
 template <typename Value, typename Two>
 EDGEWISE_INLINE Value halved(const Value (&lanes)[16], Two&& two) {

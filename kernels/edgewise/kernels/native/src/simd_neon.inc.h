@@ -108,6 +108,14 @@ EDGEWISE_INLINE Floats power_of_two(Ints n) {  // -126 <= n <= 127
   return quarters<Floats>([&](int i) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(n.v[i], vdupq_n_s32(127)), 23)); });
 }
 
+// Lanes i and i ^ kApart change places.
+template <int kApart>
+EDGEWISE_INLINE Floats exchange(Floats a) {
+  if constexpr (kApart == 1) return quarters<Floats>([&](int i) { return vrev64q_f32(a.v[i]); });
+  if constexpr (kApart == 2) return quarters<Floats>([&](int i) { return vextq_f32(a.v[i], a.v[i], 2); });
+  return quarters<Floats>([&](int i) { return a.v[i ^ (kApart / 4)]; });
+}
+
 // Sums across lanes halve the width: 16 to 8, 4, 2, 1.
 EDGEWISE_INLINE float sum(Floats a) {
   const float32x4_t four = vaddq_f32(vaddq_f32(a.v[0], a.v[2]), vaddq_f32(a.v[1], a.v[3]));
