@@ -31,7 +31,7 @@ def test_matrices_and_nothing_else_are_rounded(tiny_model: ModelFiles, form: Rou
     assert rounded.bits == 8.5 if form == "int8" else 5 < rounded.bits < 8.5  # embedding and head keep 8 bits
     for mine, theirs in zip(decoder.parameters.layers, exact.parameters.layers, strict=True):
         for a, b in zip(mine.matrices(), theirs.matrices(), strict=True):
-            assert 0 < float((a - b).abs().max()) < float(b.abs().max()) / (100 if form == "int8" else 8)
+            assert 0 < float((a - b).abs().max()) < float(b.abs().max()) / (50 if form == "int8" else 8)
         assert torch.equal(mine.ffn_norm, theirs.ffn_norm)
     assert not torch.equal(decoder.parameters.embedding, exact.parameters.embedding)
 

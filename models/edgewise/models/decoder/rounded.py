@@ -6,19 +6,20 @@ additions alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from edgewise.kernels.paging import AttentionMeta, KVLayer
+from edgewise.kernels.reference.quantized_linear import rotate
 from edgewise.models.decoder.layout import Target, targets
 from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.names import names_of
-from edgewise.models.decoder.native.formats import FOUR_BITS, stored_bits
+from edgewise.models.decoder.native.formats import FOUR_BITS, KEPT_AS_INT8, stored_bits
 from edgewise.models.decoder.parallel import ALONE
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights import ggml_rounding
@@ -32,7 +33,7 @@ ours has 4 bits there."""
 BITS: Final = {"int8": 8.5, "int4": 5.0, "Q8_0": 8.5, "Q4_0": 4.5}
 """Of a weight, scales counted."""
 
-_KEPT: Final = {"int8": ("Q8_0",), "int4": ("Q4_0", "Q4_1"), "Q8_0": ("Q8_0",), "Q4_0": ("Q4_0",)}
+_KEPT: Final = {"int8": KEPT_AS_INT8, "int4": ("Q4_0", "Q4_1"), "Q8_0": ("Q8_0",), "Q4_0": ("Q4_0",)}
 """Encodings of a file that a format takes over without loss."""
 
 _Rounding = Callable[[torch.Tensor], torch.Tensor]
@@ -50,8 +51,8 @@ class RoundedDecoder:
         self._decoder = decoder
         self.config = decoder.config
         ours = form in ("int8", "int4")
-        self._mode = _RoundedInputs(_activations if ours else ggml_rounding.q8_0)
-        self.bits = _round_matrices(decoder, files, form)
+        self.bits, rotated = _round_matrices(decoder, files, form)
+        self._mode = _RoundedInputs(_activations if ours else ggml_rounding.q8_0, rotated)
 
     def __repr__(self) -> str:
         return f"RoundedDecoder({self._decoder!r}, {self.bits:.2f} bits)"
@@ -74,16 +75,18 @@ class RoundedDecoder:
 
 
 class _RoundedInputs(TorchFunctionMode):
-    """Rounds the activations of every weight product."""
+    """Rounds the activations of every weight product, those of matrices that begin at `rotated` addresses while rotated."""
 
-    def __init__(self, rounding: _Rounding) -> None:
+    def __init__(self, rounding: _Rounding, rotated: Collection[int]) -> None:
         super().__init__()
         self._rounding = rounding
+        self._rotated = rotated
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.linear:
             x, *rest = args
-            args = (self._rounding(x), *rest)
+            turned = rest[0].data_ptr() in self._rotated
+            args = (_rotated(x, self._rounding) if turned else self._rounding(x), *rest)
         return func(*args, **(kwargs or {}))
 
 
@@ -95,13 +98,20 @@ def _activations(x: torch.Tensor) -> torch.Tensor:
     return (torch.round(groups / scale) * scale).reshape(padded.shape)[..., : x.shape[-1]]
 
 
+def _rotated(values: torch.Tensor, rounding: _Rounding) -> torch.Tensor:
+    """Rounded between a rotation of every group of 32 columns and its inverse."""
+    return (rotate(rounding(rotate(values) / 4.0)) / 8.0)[:, : values.shape[1]]
+
+
 @dataclass(slots=True)
 class _Tally:
     bits: float = 0.0
     elements: int = 0
+    rotated: set[int] = field(default_factory=set)
 
 
-def _round_matrices(decoder: Decoder, files: ModelFiles, form: RoundedFormat) -> float:
+def _round_matrices(decoder: Decoder, files: ModelFiles, form: RoundedFormat) -> tuple[float, set[int]]:
+    """Bits of a weight, and the addresses of matrices that are rotated."""
     config, tally = decoder.config, _Tally()
     with closing(open_weights(files)) as reader:
         names = names_of(config, files.format, list(reader.tensors))
@@ -112,10 +122,13 @@ def _round_matrices(decoder: Decoder, files: ModelFiles, form: RoundedFormat) ->
             stored = reader.tensors[target.name].type
             own = _form_of(stored, form, table=target.name in tables, keeps_wide=stored_bits(config)[0] == "int4")
             if stored not in _KEPT[own]:
-                _round(target, own)
+                turned = own == "int8" and (form == "int8" or target.name in tables)
+                _round(target, own, turned)
+                if turned:
+                    tally.rotated.add(target.out.data_ptr())
             tally.bits += BITS[own] * target.out.numel()
             tally.elements += target.out.numel()
-    return tally.bits / tally.elements
+    return tally.bits / tally.elements, tally.rotated
 
 
 def _form_of(stored: str, form: RoundedFormat, *, table: bool, keeps_wide: bool) -> RoundedFormat:
@@ -127,9 +140,10 @@ def _form_of(stored: str, form: RoundedFormat, *, table: bool, keeps_wide: bool)
     return form
 
 
-def _round(target: Target, form: RoundedFormat) -> None:
+def _round(target: Target, form: RoundedFormat, turned: bool) -> None:
     matrices = target.out.reshape(-1, target.out.shape[-1])
-    target.out.copy_(_ROUNDINGS[form](matrices).reshape(target.out.shape))
+    rounded = _rotated(matrices, _int8) if turned else _ROUNDINGS[form](matrices)
+    target.out.copy_(rounded.reshape(target.out.shape))
 
 
 def _int8(weight: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ Quantize = Literal["none", "int8", "int4"]
 
 FLOAT_FORMATS = {"float32": WeightFormat.FLOAT32, "bfloat16": WeightFormat.BFLOAT16}
 FOUR_BITS = frozenset({"Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS", "Q2_K", "Q3_K"})
+KEPT_AS_INT8 = frozenset({"Q8_0", "Q4_0"})
 _EIGHT_BITS = frozenset({"Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0"})
 _PARTS = ("q", "k", "v", "output", "gate", "up", "down")
 _FUSED = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate_up", "up": "gate_up"}
@@ -80,7 +81,9 @@ def layer_plans(config: DecoderConfig, dtype: str, quantize: Quantize) -> Iterat
             kinds = {stored[part] for part in parts if part in stored}
             return MatrixPlan(rows, cols, _format(kinds, dtype, quantize, keeps_wide=keeps_wide))
 
-        apart = tuple(plan(rows, hidden, part) for part, rows in (("q", queries), ("k", keys), ("v", keys)))
+        # in 8 bits all three are rotated or none: they share their input
+        sizes = {"q": queries, "k": keys, "v": keys}
+        apart = tuple(plan(rows, hidden, *(sizes if quantize == "int8" else (part,))) for part, rows in sizes.items())
         together = len({one.format for one in apart}) == 1
         yield LayerPlan(
             qkv=(MatrixPlan(queries + 2 * keys, hidden, apart[0].format),) if together else apart,
@@ -107,8 +110,10 @@ def _format(kinds: set[str], dtype: str, quantize: Quantize, *, keeps_wide: bool
     given them for its weight in the result, and keeps them."""
     if quantize == "none":
         return FLOAT_FORMATS[dtype]
-    if quantize == "int8" or (keeps_wide and not kinds <= FOUR_BITS):
-        return WeightFormat.INT8
+    if quantize == "int8":
+        return _eight_bits(kinds)
+    if keeps_wide and not kinds <= FOUR_BITS:
+        return WeightFormat.INT8  # beside matrices of 4 bits with the same inputs, which are not rotated
     return WeightFormat.INT4_EVEN if kinds == {"Q4_0"} else WeightFormat.INT4
 
 
@@ -118,7 +123,12 @@ def _table_format(stored: str | None, dtype: str, quantize: Quantize) -> WeightF
         return FLOAT_FORMATS[dtype]
     if quantize == "int4" and stored in FOUR_BITS:
         return WeightFormat.INT4_EVEN if stored == "Q4_0" else WeightFormat.INT4
-    return WeightFormat.INT8
+    return _eight_bits(set() if stored is None else {stored})
+
+
+def _eight_bits(kinds: set[str]) -> WeightFormat:
+    """Blocks that fit are taken over without loss; what has to be rounded is rotated first, which costs less of it."""
+    return WeightFormat.INT8 if kinds and kinds <= KEPT_AS_INT8 else WeightFormat.INT8_ROTATED
 
 
 def _layer_encodings(config: DecoderConfig, layer: int) -> dict[str, str]:
