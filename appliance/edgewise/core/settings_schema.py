@@ -100,10 +100,15 @@ class EngineSettings(Section):
         default=64 << 20,
         description="Memory of the device for low-rank adapters (LoRA) in use, for each loaded model that has some.",
     )
-    speculation: Literal["auto", "off", "lookup"] = Field(
+    speculation: Literal["auto", "off", "lookup", "draft"] = Field(
         default="auto",
-        description='Guess next tokens from what stood before and check several at once: "auto" where it is measured to pay, '
-        '"lookup" always, "off" never. Answers stay the same.',
+        description='Guess next tokens and check several at once: "auto" where it is measured to pay, "lookup" always from '
+        'what stood before, "draft" always, by `draft_model` as well, "off" never. Answers stay the same.',
+    )
+    draft_model: str | None = Field(
+        default=None,
+        min_length=1,
+        description="An installed, smaller model with the same vocabulary that guesses next tokens; unset: none.",
     )
     threads: PositiveInt | None = Field(default=None, description="CPU threads for kernels; unset takes all cores.")
     prefix_cache: bool = Field(default=True, description="Reuse the KV pages of equal beginnings of prompts.")

@@ -19,7 +19,8 @@ from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.constraint import Constraints
 from edgewise.engine.core import ProgressSink
-from edgewise.engine.drafting import DraftPlan, load_draft, plan_draft
+from edgewise.engine.draft_loading import load_draft
+from edgewise.engine.drafting import DraftPlan, plan_draft
 from edgewise.engine.encoder_cache import EncoderCache
 from edgewise.engine.engine import Engine
 from edgewise.engine.fit import FitReport, fit

@@ -1,28 +1,22 @@
-"""The draft model of an engine: how much it takes, and how it is loaded."""
+"""The draft model of an engine: whether it can guess for it, and how much memory it takes. Imports no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
-
 from edgewise.core.errors import ConfigError
 from edgewise.engine.config import EngineConfig
-from edgewise.engine.kv_cache import allocate
-from edgewise.engine.networks import describe, load_network
 from edgewise.engine.numerics import Numerics, resolve
-from edgewise.engine.pages import PagePool
-from edgewise.engine.runner import Runner
-from edgewise.engine.speculation.draft import DraftModel
-from edgewise.kernels.paging import PAGE_TOKENS
+from edgewise.kernels.limits import PAGE_TOKENS
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.memory import kv_bytes_per_token, weight_bytes, workspace_bytes
 from edgewise.models.decoder.native.formats import Quantize
+from edgewise.models.longtail.estimate import read_network
 
 _CONTEXTS = 4
 """Whole contexts that its cache holds; more and shorter answers have room as well."""
-_CHUNK = 128
+CHUNK = 128
 """Prompt tokens that it reads in one step of the engine at most."""
 
 
@@ -44,9 +38,13 @@ def plan_draft(config: EngineConfig, network: NetworkConfig, numerics: Numerics)
     """
     if config.draft is None or config.speculation not in ("auto", "draft"):
         return None
-    draft = describe(config.draft, max_context=config.max_context)
+    draft = read_network(config.draft)
     if not isinstance(draft, DecoderConfig):
-        raise ConfigError(f"'engine.draft_model' {config.draft.name} reads more than text.", param="engine.draft_model")
+        raise ConfigError(
+            f"'engine.draft_model' {config.draft.name} cannot guess: models that read text alone do, on our own decoder.",
+            param="engine.draft_model",
+        )
+    draft = draft.served(config.max_context)
     if draft.vocab_size != network.vocab_size:
         raise ConfigError(
             f"'engine.draft_model' {config.draft.name} has a vocabulary of {draft.vocab_size}, {config.model.name} one of "
@@ -57,8 +55,8 @@ def plan_draft(config: EngineConfig, network: NetworkConfig, numerics: Numerics)
     pages = -(-context * min(_CONTEXTS, config.max_running) // PAGE_TOKENS)
     own = _own(config, draft, numerics)
     kv = pages * PAGE_TOKENS * kv_bytes_per_token(draft, own.kv_dtype, own.dtype)
-    workspace = workspace_bytes(draft, _CHUNK, config.max_running, own.device)
-    return DraftPlan(draft, own, pages, weight_bytes(draft, own.dtype, _native(own)) + kv + workspace)
+    workspace = workspace_bytes(draft, CHUNK, config.max_running, own.device)
+    return DraftPlan(draft, own, pages, weight_bytes(draft, own.dtype, native_weights(own)) + kv + workspace)
 
 
 def _own(config: EngineConfig, draft: DecoderConfig, numerics: Numerics) -> Numerics:
@@ -75,24 +73,6 @@ def _own(config: EngineConfig, draft: DecoderConfig, numerics: Numerics) -> Nume
     )
 
 
-def _native(numerics: Numerics) -> Quantize | None:
+def native_weights(numerics: Numerics) -> Quantize | None:
+    """How weights are packed for the native kernels; None for others."""
     return numerics.quantize if numerics.kernels == "native" else None
-
-
-def load_draft(config: EngineConfig, plan: DraftPlan) -> DraftModel:
-    """Raises as `networks.load_network`."""
-    assert config.draft is not None
-    numerics = plan.numerics
-    device, dtype = torch.device(numerics.device), getattr(torch, numerics.dtype)
-    network = load_network(
-        config.draft,
-        plan.network,
-        device=device,
-        dtype=dtype,
-        progress=lambda _: None,
-        native=_native(numerics),
-    )
-    network.prove_rows()
-    kv = allocate(plan.network, num_pages=plan.pages, kv_dtype=numerics.kv_dtype, dtype=numerics.dtype, device=device)
-    pool = PagePool(plan.pages, keep_cached=False)
-    return DraftModel(Runner(network, kv, device), pool, page_tokens=PAGE_TOKENS, chunk=_CHUNK)

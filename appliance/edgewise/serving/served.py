@@ -7,11 +7,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from edgewise.core.errors import BadModelFile, EdgewiseError, TemplateFailed
+from edgewise.core.errors import BadModelFile, ConfigError, EdgewiseError, TemplateFailed
 from edgewise.core.log import get_logger
 from edgewise.core.settings import Settings
 from edgewise.engine.api import Engine
 from edgewise.engine.config import EngineConfig
+from edgewise.engine.drafting import plan_draft
 from edgewise.engine.fit import Needs, fit
 from edgewise.engine.fit import needs as needs_of
 from edgewise.engine.machine import Machine
@@ -151,7 +152,7 @@ def _read(
         vocabulary=vocabulary_of(tokenizer),
         disk_cache_key=_disk_cache_key(files, template),
     )
-    config = changed(config)
+    config = changed(replace(config, draft=_draft(settings, store, files, tokenizer)))
     needs = model_needs(config, read_network(files, header), machine)
     manifest = store.manifest(files.name)
     return ReadModel(
@@ -163,6 +164,36 @@ def _read(
         sampling=manifest.info.sampling or recommended_sampling(files),
         layout=read_layout(files),
     )
+
+
+def _draft(settings: Settings, store: Store, files: ModelFiles, tokenizer: Tokenizer) -> ModelFiles | None:
+    """The model that guesses for this one; None for none, and for models of another vocabulary than the one that is served first.
+
+    Raises:
+        ConfigError: It was set for the model that is served first, and writes other tokens.
+        ModelNotFound: It is not installed.
+    """
+    name = settings.engine.draft_model
+    if name is None and settings.engine.speculation == "draft":
+        raise ConfigError("'engine.speculation' is draft: set engine.draft_model too.", param="engine.draft_model")
+    if name is None or settings.engine.speculation in ("off", "lookup"):
+        return None
+    draft = store.resolve(name)
+    if draft.name == files.name:
+        return None
+    theirs = load_tokenizer(draft, header_of(draft) if draft.format == "gguf" else None)
+    if _tokens(theirs) == _tokens(tokenizer):
+        return draft
+    reason = f"'engine.draft_model' {name} has other tokens than {files.name}: a draft model needs the same vocabulary."
+    if store.resolve(settings.model).name == files.name:
+        raise ConfigError(reason, param="engine.draft_model")
+    log.warning("draft_model_not_used", model=files.name, draft=name, reason="it has another vocabulary")
+    return None
+
+
+def _tokens(tokenizer: Tokenizer) -> list[tuple[bytes, bool]]:
+    ids = range(tokenizer.vocab_size)
+    return [(tokenizer.token_bytes(id), tokenizer.is_special(id)) for id in ids]
 
 
 def model_needs(config: EngineConfig, network: NetworkConfig, machine: Machine) -> Needs:
@@ -179,6 +210,7 @@ def model_needs(config: EngineConfig, network: NetworkConfig, machine: Machine) 
         kernels=config.kernels,
         network=network,
     )
+    draft = plan_draft(config, network, numerics)
     report = fit(
         network,
         numerics,
@@ -192,6 +224,7 @@ def model_needs(config: EngineConfig, network: NetworkConfig, machine: Machine) 
         memory_budget_bytes=machine.available,
         encoder_cache_bytes=config.encoder_cache_bytes,
         adapter_bytes=config.adapter_bytes if config.adapters else 0,
+        draft_bytes=0 if draft is None else draft.nbytes,
     )
     shared = numerics.device == "cpu"
     return needs_of(

@@ -1,0 +1,53 @@
+"""Which model guesses for which: the same vocabulary, told apart by its tokens, and counted in what a model needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgewise.core.errors import ConfigError, ModelNotFound
+from edgewise.core.settings import load_settings
+from edgewise.engine.machine import Machine
+from edgewise.models.store import Store
+from edgewise.models.tiny import make_tiny_model
+from edgewise.serving.served import ReadModel, read_model
+
+MACHINE = Machine(cuda=False, capability=None, available=8 << 30)
+Read = Callable[..., ReadModel]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    store = Store(tmp_path / "models", reserve_bytes=0)
+    for name, options in {"large": {}, "small": {"layers": 1}, "other": {"vocab": 600}}.items():
+        store.import_path(make_tiny_model(tmp_path / name, **options), name)
+
+    def call(model: str, **engine: Any) -> ReadModel:
+        inner = {f"engine.{key}": value for key, value in engine.items()}
+        overrides = {"home": str(tmp_path), "model": "large", **inner}
+        return read_model(load_settings(overrides=overrides, environ={}).settings, store, model, MACHINE)
+
+    return call
+
+
+def test_a_draft_of_the_same_vocabulary_is_used_and_counted(read: Read) -> None:
+    plain, drafted = read("large"), read("large", draft_model="small")
+    assert plain.config.draft is None
+    assert drafted.config.draft is not None
+    assert drafted.config.draft.name == "small"
+    assert drafted.needs.minimal > plain.needs.minimal
+    assert read("small", draft_model="small").config.draft is None
+    assert read("large", draft_model="small", speculation="off").config.draft is None
+
+
+def test_other_vocabularies_are_refused_for_the_first_model_and_left_out_for_others(read: Read) -> None:
+    with pytest.raises(ConfigError, match="other has other tokens than large"):
+        read("large", draft_model="other")
+    assert read("other", draft_model="small").config.draft is None
+    with pytest.raises(ConfigError, match=r"set engine\.draft_model too"):
+        read("large", speculation="draft")
+    with pytest.raises(ModelNotFound, match="nobody"):
+        read("large", draft_model="nobody")
