@@ -57,6 +57,8 @@ class ServerSide:
     def __init__(self, name: str, version: str, url: str, model: str) -> None:
         self.name = name
         self.version = version
+        self.url = url
+        self.model = model
         fields = {"temperature": 0, "ignore_eos": True}
         self._target = Target(base_url=url, model=model, endpoint="completions", fields=fields)
 
