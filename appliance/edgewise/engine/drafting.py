@@ -38,6 +38,8 @@ def plan_draft(config: EngineConfig, network: NetworkConfig, numerics: Numerics)
     """
     if config.draft is None or config.speculation not in ("auto", "draft"):
         return None
+    if numerics.kernels == "triton" and config.speculation == "auto":
+        return None  # steps are queued ahead instead
     draft = read_network(config.draft)
     if not isinstance(draft, DecoderConfig):
         raise ConfigError(
