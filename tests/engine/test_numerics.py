@@ -101,9 +101,7 @@ def test_native_kernels_hold_weights_as_the_file_does(
 def test_auto_says_what_keeps_it_from_native_kernels_and_native_is_refused_there(
     starter_files: ModelFiles, tiny_model_factory: Callable[..., ModelFiles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experts = tiny_model_factory(family="mixtral")
     cases = {
-        "experts": (experts, {}),
         "float16": (tiny_model_factory(), {"dtype": "float16"}),
         "beside integer weights": (starter_files, {"dtype": "bfloat16"}),
     }
@@ -114,8 +112,8 @@ def test_auto_says_what_keeps_it_from_native_kernels_and_native_is_refused_there
         assert f"kernels reference: {found.lacking}" in found.why
         with pytest.raises(ConfigError, match=reason):
             kernels_of(files, kernels="native", **chosen)
-    with pytest.raises(ConfigError, match=r"'quantize' is int8.*experts"):
-        kernels_of(experts, quantize="int8")
+    with pytest.raises(ConfigError, match=r"'quantize' is int8.*float16"):
+        kernels_of(starter_files, quantize="int8", dtype="float16")
     with pytest.raises(ConfigError, match="'quantize' is int4"):
         kernels_of(tiny_model_factory(), kernels="reference", quantize="int4")
     monkeypatch.setattr(weight_choice, "why_no_library", lambda: "the library was not built")

@@ -12,7 +12,7 @@ from edgewise.kernels.native.library import why_not as why_no_library
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.cuda.support import why_not as why_not_on_card
 from edgewise.models.decoder.kv_formats import NetworkConfig
-from edgewise.models.decoder.native.formats import FLOAT_FORMATS, Quantize, stored_bits, why_not
+from edgewise.models.decoder.native.formats import FLOAT_FORMATS, Quantize, stored_bits
 from edgewise.models.multimodal.config import MultimodalConfig
 
 KERNELS = get_args(KernelsName)
@@ -93,7 +93,7 @@ def _lacking(dtype: str, quantize: str, network: NetworkConfig | None) -> str | 
     decoder = decoder_of(network)
     if decoder is None or (isinstance(network, MultimodalConfig) and network.speaks):
         return "this kind of model runs on the reference kernels"
-    lacks = why_not(decoder) or why_no_library()
+    lacks = why_no_library()
     if lacks is not None:
         return lacks
     integers = quantize in ("int8", "int4") or (quantize == "auto" and stored_bits(decoder)[0] != "none")

@@ -10,22 +10,19 @@ from typing import Any, Literal, cast
 import pytest
 import torch
 
-from edgewise.core.errors import UnsupportedModel
 from edgewise.kernels.native import library
 from edgewise.models.decoder.config import read_config
 from edgewise.models.decoder.loading import load_decoder
 from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.native.formats import Quantize, layer_plans
 from edgewise.models.decoder.native.loading import load_native
-from edgewise.models.decoder.native.memory import native_weight_bytes
+from edgewise.models.decoder.native.memory import native_weight_bytes, native_workspace_bytes
 from edgewise.models.decoder.native.model import NativeDecoder
 from edgewise.models.decoder.rounded import RoundedDecoder
 from edgewise.models.files import ModelFiles
 from edgewise.models.tiny_families import FAMILIES
 from tests.models.decoder.driver import Driver
 
-EXPERTS = ("mixtral", "qwen3_moe")
-DENSE = [family for family in FAMILIES if family not in EXPERTS]
 TOKENS = [(7 * place + place * place) % 500 for place in range(330)]
 # Sizes that fill neither vectors, nor groups, nor panels: head size 40, inner size 200, hidden size 96.
 UNEVEN = {"head_dim": 40, "heads": 6, "kv_heads": 2, "hidden": 96, "intermediate": 200}
@@ -56,9 +53,16 @@ def far(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).abs().max() / b.abs().max())
 
 
-@pytest.mark.parametrize("family", DENSE)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_agrees_with_the_reference(family: str, tiny_model_factory: Callable[..., ModelFiles]) -> None:
     files = tiny_model_factory(family=family)
+    assert far(native(files).whole(TOKENS), driver(reference(files)).whole(TOKENS)) < 1e-4
+
+
+@pytest.mark.parametrize("family", ["llama", "phi3", "mixtral", "qwen3_moe"])
+def test_gguf_files_agree_too(family: str, tiny_model_factory: Callable[..., ModelFiles]) -> None:
+    """Rotating rows in pairs, fused matrices, and all experts of a layer in one tensor."""
+    files = tiny_model_factory(family=family, format="gguf", dtype="F16")
     assert far(native(files).whole(TOKENS), driver(reference(files)).whole(TOKENS)) < 1e-4
 
 
@@ -92,7 +96,10 @@ def test_integers_are_near_a_reference_that_rounds_alike(
 
 
 @pytest.mark.parametrize("kv_dtype", [torch.float32, torch.int8, torch.bfloat16])
-@pytest.mark.parametrize(("quantize", "family"), [("none", "gemma2"), ("int8", "llama"), ("int4", "gemma3")])
+@pytest.mark.parametrize(
+    ("quantize", "family"),
+    [("none", "gemma2"), ("int8", "llama"), ("int4", "gemma3"), ("int8", "qwen3_moe"), ("none", "mixtral")],
+)
 def test_same_bits_alone_batched_and_chunked(
     quantize: Quantize, family: str, kv_dtype: torch.dtype, tiny_model_factory: Callable[..., ModelFiles]
 ) -> None:
@@ -134,8 +141,9 @@ def test_blocks_of_a_gguf_file_are_packed_without_loss(starter_files: ModelFiles
         (qkv,) = mine.qkv
         assert torch.equal(qkv.unpack(), theirs.qkv)
         assert torch.equal(mine.output.unpack(), theirs.output)
-        assert torch.equal(mine.down.unpack(), theirs.down)
-        gate, up = mine.gate_up.unpack().view(-1, 2, 16, mine.gate_up.cols).unbind(1)
+        ((gate_up, down),) = mine.feed
+        assert torch.equal(down.unpack(), theirs.down)
+        gate, up = gate_up.unpack().view(-1, 2, 16, gate_up.cols).unbind(1)
         assert torch.equal(torch.cat((gate.flatten(0, 1), up.flatten(0, 1))), theirs.gate_up)
 
 
@@ -148,22 +156,25 @@ def test_the_ledgers_sum_is_what_is_resident(
 ) -> None:
     files = tiny_model_factory(**options)
     config, step = read_config(files), load_native(files, dtype="bfloat16", quantize=quantize).step
-    tensors: dict[int, int] = {}
     held = [step.embedding, step.head, *step.vectors]
     for layer in step.layers:
         held += [getattr(layer, name) for name in layer.__slots__]
-    for one in held:
-        for part in one if isinstance(one, tuple) else (one,):
-            tensor = getattr(part, "data", None) if not isinstance(part, torch.Tensor) else part
-            if isinstance(tensor, torch.Tensor):
-                tensors[tensor.data_ptr()] = max(tensor.nbytes, tensors.get(tensor.data_ptr(), 0))
-    assert sum(tensors.values()) == native_weight_bytes(config, "bfloat16", quantize)
+    assert sum(sizes_of(held).values()) == native_weight_bytes(config, "bfloat16", quantize)
 
 
-def test_a_step_takes_no_more_than_the_workspace_that_is_booked(tiny_model: ModelFiles) -> None:
-    from edgewise.models.decoder.native.memory import native_workspace_bytes
+def sizes_of(held: Any) -> dict[int, int]:
+    """Bytes by address of all tensors in nested tuples, fields of packed matrices included."""
+    if isinstance(held, list | tuple):
+        return {address: size for one in held for address, size in sizes_of(one).items()}
+    tensor = held if isinstance(held, torch.Tensor) else getattr(held, "data", None)
+    return {tensor.data_ptr(): tensor.nbytes} if isinstance(tensor, torch.Tensor) else {}
 
-    decoder = load_native(tiny_model, dtype="float32", quantize="int8")
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe"])
+def test_a_step_takes_no_more_than_the_workspace_that_is_booked(
+    family: str, tiny_model_factory: Callable[..., ModelFiles]
+) -> None:
+    decoder = load_native(tiny_model_factory(family=family), dtype="float32", quantize="int8")
     drive = driver(decoder)
     drive.whole(TOKENS)
     drive.whole(TOKENS[:3])
@@ -179,12 +190,6 @@ def test_wider_matrices_of_a_four_bit_file_keep_their_bits(tiny_model_factory: C
     assert [one.format.name for one in first.qkv] == ["INT4_EVEN", "INT4_EVEN", "INT8"]
     assert [one.format.name for one in second.qkv] == ["INT4_EVEN"]
     assert (first.down.format.name, second.down.format.name) == ("INT4_EVEN", "INT8")
-
-
-@pytest.mark.parametrize("family", EXPERTS)
-def test_experts_are_refused_by_name(family: str, tiny_model_factory: Callable[..., ModelFiles]) -> None:
-    with pytest.raises(UnsupportedModel, match=r"experts.*engine\.kernels to reference"):
-        load_native(tiny_model_factory(family=family), dtype="float32", quantize="none")
 
 
 def test_what_lies_outside_vocabulary_and_tables_is_refused(tiny_model: ModelFiles) -> None:

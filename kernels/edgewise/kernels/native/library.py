@@ -13,7 +13,7 @@ import platform
 from functools import cache
 from pathlib import Path
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 PATH = Path(__file__).with_name("libedgewise_native.so")
 ISA_VARIABLE = "EDGEWISE_NATIVE_ISA"
 MAX_THREADS = 64

@@ -43,7 +43,8 @@ class _Layer(ctypes.Structure):
             for name in ("attention_norm", "attention_post_norm", "ffn_norm", "ffn_post_norm", "qk_norm")
         ),
         ("qkv", _Matrix * 3),
-        *((name, _Matrix) for name in ("output", "gate_up", "down")),
+        *((name, _Matrix) for name in ("output", "gate_up", "down", "router")),
+        ("experts", _Pointer),
         ("rope", _Int),
         ("window", _Int),
     )
@@ -56,7 +57,7 @@ class _Shape(ctypes.Structure):
             (name, _Float)
             for name in ("eps", "attention_scale", "attention_softcap", "logit_softcap", "embedding_scale")
         ),
-        ("gelu", _Int),
+        *((name, _Int) for name in ("gelu", "experts", "per_token", "expert_ffn", "normalised")),
     )
 
 
@@ -73,7 +74,7 @@ class _Batch(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShape:
-    """Sizes and numbers of a decoder; as `models.decoder.config.DecoderConfig`, None for no soft cap."""
+    """Sizes and numbers of a decoder; as `models.decoder.config.DecoderConfig`, None for no soft cap, no `experts` for none."""
 
     hidden: int
     heads: int
@@ -87,6 +88,10 @@ class StepShape:
     logit_softcap: float | None
     embedding_scale: float
     gelu: bool
+    experts: int = 0
+    per_token: int = 0
+    expert_ffn: int = 0
+    normalised: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +104,9 @@ class StepLayer:
         qkv: One matrix [(heads + 2 * kv_heads) * head_dim, hidden], or three: queries, keys, values. They, as all matrices
             that take the same rows, are either all floats or all integers.
         qkv_bias: One per matrix of `qkv`; empty if there are none.
-        gate_up: Panels of gate and up in turn (`Epilogue` in kernels.h), its bias likewise.
+        feed: gate_up, panels of gate and up in turn (`Epilogue` in kernels.h), and down; of a layer with experts those of each.
+        gate_up_bias: As the rows of gate_up; layers with experts have none.
+        router: [experts, hidden] in floats; None in a layer without experts.
         rope: Number of the rope table; None if the layer does not rotate.
         window: Positions that a token sees, itself included; None for all.
     """
@@ -113,10 +120,10 @@ class StepLayer:
     qkv_bias: tuple[torch.Tensor, ...]
     output: PackedMatrix
     output_bias: torch.Tensor | None
-    gate_up: PackedMatrix
+    feed: tuple[tuple[PackedMatrix, PackedMatrix], ...]
     gate_up_bias: torch.Tensor | None
-    down: PackedMatrix
     down_bias: torch.Tensor | None
+    router: PackedMatrix | None
     rope: int | None
     window: int | None
 
@@ -151,11 +158,12 @@ class DecoderStep:
         self._num_layers = len(layers)
         self._pages: tuple[Sequence[KVLayer], Any] | None = None
         native_ropes = (_Rope * max(1, len(ropes)))(*map(_rope, ropes))
-        native_layers = (_Layer * len(layers))(*map(_layer, layers))
+        self._experts = [_experts(layer) for layer in layers]
+        native_layers = (_Layer * len(layers))(*map(_layer, layers, self._experts))
         native_shape = _Shape(
             len(layers), shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.ffn, shape.vocab, len(ropes),
             shape.eps, shape.attention_scale, shape.attention_softcap or 0.0, shape.logit_softcap or 0.0,
-            shape.embedding_scale, int(shape.gelu),
+            shape.embedding_scale, int(shape.gelu), shape.experts, shape.per_token, shape.expert_ffn, int(shape.normalised),
         )  # fmt: skip
         self._decoder = self._library.edgewise_decoder_new(
             ctypes.byref(native_shape),
@@ -266,7 +274,15 @@ def _rope(table: RopeTable) -> _Rope:
     return _Rope(table.cos.data_ptr(), table.sin.data_ptr(), _pointer(table.axes), *table.cos.shape)
 
 
-def _layer(layer: StepLayer) -> _Layer:
+def _experts(layer: StepLayer) -> Any:
+    """The matrices of a layer's experts, to which the layer points; None in a layer without."""
+    if layer.router is None:
+        return None
+    matrices = [_matrix(matrix, None) for pair in layer.feed for matrix in pair]
+    return (_Matrix * len(matrices))(*matrices)
+
+
+def _layer(layer: StepLayer, experts: Any) -> _Layer:
     biases = layer.qkv_bias or (None,) * len(layer.qkv)
     parts = [_matrix(matrix, bias) for matrix, bias in zip(layer.qkv, biases, strict=True)]
     return _Layer(
@@ -277,8 +293,10 @@ def _layer(layer: StepLayer) -> _Layer:
         _pointer(layer.qk_norm),
         (_Matrix * 3)(*parts),
         _matrix(layer.output, layer.output_bias),
-        _matrix(layer.gate_up, layer.gate_up_bias),
-        _matrix(layer.down, layer.down_bias),
+        _Matrix() if layer.router is not None else _matrix(layer.feed[0][0], layer.gate_up_bias),
+        _Matrix() if layer.router is not None else _matrix(layer.feed[0][1], layer.down_bias),
+        _Matrix() if layer.router is None else _matrix(layer.router, None),
+        None if experts is None else ctypes.addressof(experts),
         -1 if layer.rope is None else layer.rope,
         layer.window or 0,
     )
@@ -288,13 +306,15 @@ def _check(shape: StepShape, layer: StepLayer) -> None:
     width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     if sum(matrix.rows for matrix in layer.qkv) != width or len(layer.qkv) not in (1, 3):
         raise ValueError(f"qkv must have {width} rows in one matrix or three, got {[one.rows for one in layer.qkv]}")
+    if len(layer.feed) != (1 if layer.router is None else shape.experts):
+        raise ValueError(f"{len(layer.feed)} feed-forward blocks in a layer of {shape.experts} experts")
     if len({matrix.format.is_float for matrix in layer.qkv}) > 1:
         raise ValueError("queries, keys and values must be all floats or all integers: they share their input")
     for name, matrix, cols in (
         *(("qkv", one, shape.hidden) for one in layer.qkv),
         ("output", layer.output, shape.heads * shape.head_dim),
-        ("gate_up", layer.gate_up, shape.hidden),
-        ("down", layer.down, shape.ffn),
+        *(("gate_up", gate_up, shape.hidden) for gate_up, _ in layer.feed),
+        *(("down", down, shape.ffn if layer.router is None else shape.expert_ffn) for _, down in layer.feed),
     ):
         if matrix.cols != cols:
             raise ValueError(f"{name} must have {cols} columns, got {matrix.cols}")

@@ -8,6 +8,6 @@
 namespace edgewise {
 
 // Changes with every function or struct that Python sees; library.py has the same number.
-constexpr int32_t kAbiVersion = 1;
+constexpr int32_t kAbiVersion = 2;
 
 }  // namespace edgewise

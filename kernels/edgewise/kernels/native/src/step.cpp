@@ -6,13 +6,14 @@
 
 #include "packing.h"
 #include "runtime.h"
+#include "step.inc.h"
 
 namespace edgewise {
 namespace {
 
 constexpr int32_t kSmallRows = 4;        // up to here preparing all rows is cheaper than a barrier
 constexpr int32_t kChunksPerThread = 4;  // of a product's panels: small enough to even out, large enough to stream
-constexpr int32_t kPhasesPerLayer = 8;
+constexpr int32_t kPhasesPerLayer = 9;
 
 int32_t round_up(int32_t count, int32_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
@@ -37,13 +38,20 @@ Decoder::Decoder(const ModelShape& shape, const LayerWeights* layers, const Rope
       qkv_width_((shape.heads + 2 * shape.kv_heads) * shape.head_dim),
       mixed_width_(shape.heads * shape.head_dim),
       inner_width_(round_up(shape.ffn, panel_rows())),
-      widest_(round_up(std::max({shape.hidden, mixed_width_, inner_width_}), kGroup)),
+      expert_width_(round_up(shape.expert_ffn, panel_rows())),
+      route_width_(round_up(shape.experts, panel_rows())),
+      widest_(round_up(std::max({shape.hidden, mixed_width_, inner_width_, expert_width_}), kGroup)),
       workers_(new Worker[kMaxThreads]),
       counters_(new Counter[kPhasesPerLayer * shape.layers]) {
   const auto note = [this](const Matrix& matrix) { (is_integer(matrix.format) ? integers_ : floats_) = true; };
   note(head_);
   for (const LayerWeights& layer : layers_) {
-    for (const Matrix* matrix : {&layer.qkv[0], &layer.output, &layer.gate_up, &layer.down}) note(*matrix);
+    note(layer.qkv[0]);
+    note(layer.output);
+    if (layer.router.rows > 0) note(layer.router);
+    const Matrix* feed = layer.router.rows > 0 ? layer.experts : &layer.gate_up;
+    note(feed[0]);
+    note(layer.router.rows > 0 ? layer.experts[1] : layer.down);
     auto known = std::find(windows_.begin(), windows_.end(), layer.window);
     plan_of_.push_back(static_cast<int32_t>(known - windows_.begin()));
     if (known == windows_.end()) windows_.push_back(layer.window);
@@ -65,33 +73,6 @@ void Decoder::run(Work work) {
         (*context->work)(context->self->workers_[thread]);
       },
       &context);
-}
-
-// Calls work(item) for the items that this thread gets; every thread meets the shared phases in the same order.
-template <class Work>
-void Decoder::share(Worker& me, int32_t items, Work work) {
-  std::atomic<int32_t>& next = counters_[me.phase++].next;
-  for (int32_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;) work(item);
-}
-
-template <class Work>
-void Decoder::split_rows(const Worker& me, int32_t rows, Work work) const {
-  const int32_t last = static_cast<int32_t>(int64_t{rows} * (me.index + 1) / threads_);
-  for (int32_t row = static_cast<int32_t>(int64_t{rows} * me.index / threads_); row < last; ++row) work(row);
-}
-
-// Activations of all rows of `cols` columns, made by one(activations, row) for each.
-template <class Prepare>
-Activations Decoder::prepared(const Worker& me, int32_t rows, int32_t cols, Prepare one) const {
-  Activations out = small_ ? me.own : shared_;
-  out.padded = round_up(cols, kGroup);
-  if (small_) {
-    for (int32_t row = 0; row < rows; ++row) one(out, row);
-  } else {
-    split_rows(me, rows, [&](int32_t row) { one(out, row); });
-    pool().barrier();
-  }
-  return out;
 }
 
 void Decoder::multiply(Worker& me, const Matrix& matrix, const Activations& x, int32_t rows, Epilogue epilogue, float* out,
@@ -210,12 +191,22 @@ Fault Decoder::forward(const Batch& batch, const KVPages* kv, float* hidden) {
   media_of_.assign(batch.media_count > 0 ? tokens : 0, -1);
   for (int32_t i = 0; i < batch.media_count; ++i) media_of_[batch.media_rows[i]] = i;
   x_ = residual_buffer_.take<float>(tokens * shape_.hidden);
-  branch_ = layers_[0].attention_post_norm == nullptr && layers_[0].ffn_post_norm == nullptr
+  branch_ = layers_[0].attention_post_norm == nullptr && layers_[0].ffn_post_norm == nullptr && shape_.experts == 0
                 ? nullptr
                 : branch_buffer_.take<float>(tokens * shape_.hidden);
   qkv_ = qkv_buffer_.take<float>(tokens * qkv_width_);
   mixed_ = mixed_buffer_.take<float>(tokens * mixed_width_);
-  inner_ = inner_buffer_.take<float>(tokens * inner_width_);
+  const int64_t pairs = tokens * shape_.per_token;
+  inner_ = inner_buffer_.take<float>(std::max(tokens * inner_width_, pairs * expert_width_));
+  if (shape_.experts > 0) {
+    routes_ = route_buffer_.take<float>(tokens * route_width_);
+    expert_out_ = expert_buffer_.take<float>(pairs * shape_.hidden);
+    pairs_ = activations(&pair_buffers_, static_cast<int32_t>(pairs));
+    chosen_.resize(pairs);
+    place_of_.resize(pairs);
+    share_of_.resize(pairs);
+    begin_of_.resize(shape_.experts + 1);
+  }
   int64_t half = 0;
   for (const RopeTable& table : ropes_) half += table.half;
   angles_ = batch.rope_positions == nullptr ? nullptr : angles_buffer_.take<float>(tokens * 2 * half);
@@ -289,7 +280,7 @@ void Decoder::layer(Worker& me, int32_t index) {
   }
   pool().barrier();
   attention(me, index);
-  feed_forward(me, weights);
+  weights.router.rows > 0 ? feed_experts(me, weights) : feed_forward(me, weights);
 }
 
 void Decoder::feed_forward(Worker& me, const LayerWeights& weights) {
@@ -465,8 +456,9 @@ int64_t Decoder::workspace_bytes() const {
     bytes += of.values.bytes() + of.codes.bytes() + of.scales.bytes() + of.sums.bytes() + of.totals.bytes();
   };
   add(shared_buffers_);
+  add(pair_buffers_);
   for (const Buffer* one : {&residual_buffer_, &branch_buffer_, &qkv_buffer_, &mixed_buffer_, &inner_buffer_, &angles_buffer_,
-                            &partial_buffer_}) {
+                            &partial_buffer_, &route_buffer_, &expert_buffer_}) {
     bytes += one->bytes();
   }
   for (int i = 0; i < kMaxThreads; ++i) {

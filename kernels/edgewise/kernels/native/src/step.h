@@ -28,7 +28,10 @@ struct LayerWeights {
   const float* ffn_post_norm;
   const float* qk_norm;  // [heads + kv_heads, head_dim]
   Matrix qkv[3];         // one after the other they give queries, keys and values; those without rows are left out
-  Matrix output, gate_up, down;
+  Matrix output;
+  Matrix gate_up, down;  // of a layer without experts
+  Matrix router;         // [experts, hidden]; no rows in a layer without experts
+  const Matrix* experts; // [experts, 2]: gate_up and down of each
   int32_t rope;          // which table; -1: the layer does not rotate
   int32_t window;        // 0: sees everything before
 };
@@ -37,6 +40,7 @@ struct ModelShape {
   int32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, ropes;
   float eps, attention_scale, attention_softcap, logit_softcap, embedding_scale;  // softcaps 0: none
   int32_t gelu;  // the gate's activation: 0 silu, 1 gelu by tanh
+  int32_t experts, per_token, expert_ffn, normalised;  // of layers with experts; `experts` 0: there are none
 };
 
 // What can be wrong with a batch; numbers are part of the ABI.
@@ -106,6 +110,12 @@ class Decoder {
   void layer(Worker&, int32_t index);
   void attention(Worker&, int32_t index);
   void feed_forward(Worker&, const LayerWeights&);
+  void feed_experts(Worker&, const LayerWeights&);
+  void route(int32_t row);
+  void order_by_expert();
+  void multiply_experts(Worker&, const LayerWeights&, int which, const Activations&, Epilogue, float* out, int64_t stride);
+  void gather(const Activations& from, int32_t row, const Activations& to, int32_t place) const;
+  void mix(const LayerWeights&, int32_t row);
   void finish_logits(Worker&, const float* hidden, float* logits);
 
   void turn(const LayerWeights&, int32_t token, int32_t head, float* values) const;
@@ -133,7 +143,7 @@ class Decoder {
   std::vector<RopeTable> ropes_;
   Matrix embedding_, head_;
   const float* norm_;
-  int32_t group_, qkv_width_, mixed_width_, inner_width_, widest_;
+  int32_t group_, qkv_width_, mixed_width_, inner_width_, expert_width_, route_width_, widest_;
   bool floats_ = false, integers_ = false;  // what products take
   std::vector<int32_t> windows_;            // the different ones of all layers
   std::vector<int32_t> plan_of_;            // by layer
@@ -150,11 +160,18 @@ class Decoder {
   bool small_ = false;   // few rows: threads prepare activations for themselves rather than wait for each other
   bool single_ = false;  // one token of each sequence, which sees no other of the batch
   std::vector<int32_t> sequence_of_, media_of_;
+  // Experts of each token in ascending order and their weights [tokens, per_token]; the place of each pair when they lie
+  // expert by expert, and where the places of an expert begin [experts + 1].
+  std::vector<int32_t> chosen_, place_of_, begin_of_;
+  std::vector<float> share_of_;
   ActivationBuffers shared_buffers_;
   Activations shared_{};
+  ActivationBuffers pair_buffers_;
+  Activations pairs_{};
+  Buffer route_buffer_, expert_buffer_;
   Buffer residual_buffer_, branch_buffer_, qkv_buffer_, mixed_buffer_, inner_buffer_, angles_buffer_, partial_buffer_;
   float *x_ = nullptr, *branch_ = nullptr, *qkv_ = nullptr, *mixed_ = nullptr, *inner_ = nullptr, *angles_ = nullptr,
-        *partial_ = nullptr;
+        *partial_ = nullptr, *routes_ = nullptr, *expert_out_ = nullptr;
 };
 
 }  // namespace edgewise

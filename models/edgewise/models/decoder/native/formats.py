@@ -19,6 +19,7 @@ FOUR_BITS = frozenset({"Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS", "Q2_K", "Q3_K
 KEPT_AS_INT8 = frozenset({"Q8_0", "Q4_0"})
 _EIGHT_BITS = frozenset({"Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0"})
 _PARTS = ("q", "k", "v", "output", "gate", "up", "down")
+_EXPERT_PARTS = ("gate", "up", "down")
 _FUSED = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate_up", "up": "gate_up"}
 
 
@@ -37,23 +38,25 @@ class MatrixPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPlan:
-    """The matrices of a layer. `qkv`: one, or three where the file stores them so that they take different formats."""
+    """The matrices of a layer.
+
+    Attributes:
+        qkv: One, or three where the file stores them so that they take different formats.
+        gate_up, down: Of the layer, or of each of its `experts`.
+        router: In float32, since a token's way hangs on it; None in a layer without experts.
+    """
 
     qkv: tuple[MatrixPlan, ...]
     output: MatrixPlan
     gate_up: MatrixPlan
     down: MatrixPlan
+    experts: int = 1
+    router: MatrixPlan | None = None
 
     @property
     def nbytes(self) -> int:
-        return sum(one.nbytes for one in (*self.qkv, self.output, self.gate_up, self.down))
-
-
-def why_not(config: DecoderConfig) -> str | None:
-    """What of this decoder the native step cannot compute; None if nothing."""
-    if config.experts is not None:
-        return f"{config.architecture} has experts, which the native kernels do not compute yet"
-    return None
+        feed = self.experts * (self.gate_up.nbytes + self.down.nbytes)
+        return sum(one.nbytes for one in (*self.qkv, self.output)) + feed + (self.router.nbytes if self.router else 0)
 
 
 def stored_bits(config: DecoderConfig) -> tuple[Quantize, str]:
@@ -85,11 +88,15 @@ def layer_plans(config: DecoderConfig, dtype: str, quantize: Quantize) -> Iterat
         sizes = {"q": queries, "k": keys, "v": keys}
         apart = tuple(plan(rows, hidden, *(sizes if quantize == "int8" else (part,))) for part, rows in sizes.items())
         together = len({one.format for one in apart}) == 1
+        experts = config.experts_of(layer)
+        ffn = config.ffn_size if experts is None else experts.ffn_size
         yield LayerPlan(
             qkv=(MatrixPlan(queries + 2 * keys, hidden, apart[0].format),) if together else apart,
             output=plan(hidden, queries, "output"),
-            gate_up=plan(2 * round_up(config.ffn_size, PANEL_ROWS), hidden, "gate", "up"),
-            down=plan(hidden, config.ffn_size, "down"),
+            gate_up=plan(2 * round_up(ffn, PANEL_ROWS), hidden, "gate", "up"),
+            down=plan(hidden, ffn, "down"),
+            experts=1 if experts is None else experts.count,
+            router=None if experts is None else MatrixPlan(experts.count, hidden, WeightFormat.FLOAT32),
         )
 
 
@@ -137,9 +144,13 @@ def _layer_encodings(config: DecoderConfig, layer: int) -> dict[str, str]:
         return {}
     names = names_of(config, "gguf", config.encodings)
     found: dict[str, str] = {}
+    experts = config.experts_of(layer) is not None
     for part in _PARTS:
-        stem = names.parts.get(_FUSED.get(part, part)) or names.parts[part]
-        kind = config.encodings.get(f"{names.layer.format(layer)}{stem}weight")
+        if experts and part in _EXPERT_PARTS:
+            name = names.parts[f"expert_{part}"].format(0)
+        else:
+            name = (names.parts.get(_FUSED.get(part, part)) or names.parts[part]) + "weight"
+        kind = config.encodings.get(names.layer.format(layer) + name)
         if kind is not None:
             found[part] = kind
     return found

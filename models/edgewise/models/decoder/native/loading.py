@@ -12,7 +12,7 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from edgewise.core.errors import BadModelFile, UnsupportedModel
+from edgewise.core.errors import BadModelFile
 from edgewise.kernels.native.formats import PANEL_ROWS
 from edgewise.kernels.native.packed import PackedMatrix, alternate, can_pack_blocks
 from edgewise.kernels.native.step import DecoderStep, StepLayer, StepShape
@@ -34,7 +34,6 @@ from edgewise.models.decoder.native.formats import (
     Quantize,
     layer_plans,
     table_plans,
-    why_not,
 )
 from edgewise.models.decoder.native.model import NativeDecoder
 from edgewise.models.decoder.parallel import ALONE
@@ -66,7 +65,7 @@ def load_native(
         config: What `read_config` says of the files, where it has been read already.
 
     Raises:
-        UnsupportedModel: Another architecture, or a feature that the native kernels lack, by name.
+        UnsupportedModel: Another architecture, or a feature that is not implemented, by name.
         BadModelFile: A file is damaged, or a tensor is missing, left over, of another shape, or cannot be packed, by name.
         StorageError: A file cannot be read.
         NativeUnavailable: The library is missing.
@@ -87,9 +86,6 @@ def fill_native(
     other: re.Pattern[str] | None = None,
 ) -> NativeDecoder:
     """`load_native` from an open reader, which stays open; tensors with `other` names belong to other parts of the model."""
-    lacking = why_not(config)
-    if lacking is not None:
-        raise UnsupportedModel(f"{files.name}: {lacking}: set engine.kernels to reference.")
     stored = [name for name in reader.tensors if other is None or not other.fullmatch(name)]
     names = names_of(config, files.format, stored, nested=other is not None)
     check_tensors(config, stored, reader, files, names, ALONE)
@@ -124,6 +120,7 @@ def _step(
         rope = config.rope_of(index)
         number = None if rope is None else numbers[rope]
         layers.append(_layer(layer, plan, packer, number, config.windows[index]))
+    experts = config.experts
     shape = StepShape(
         hidden=config.hidden_size,
         heads=config.num_heads,
@@ -137,6 +134,10 @@ def _step(
         logit_softcap=config.logit_softcap,
         embedding_scale=config.embedding_scale,
         gelu=config.activation == "gelu_tanh",
+        experts=0 if experts is None else experts.count,
+        per_token=0 if experts is None else experts.per_token,
+        expert_ffn=0 if experts is None else experts.ffn_size,
+        normalised=experts is not None and experts.normalised,
     )
     return DecoderStep(shape, layers, list(ropes.values()), embedding=embedding, head=head, norm=vectors.norm)
 
@@ -157,10 +158,10 @@ def _layer(layer: LayerParameters, plan: LayerPlan, packer: _Packer, rope: int |
         qkv_bias=biases,
         output=packer.stacked(plan.output, layer.output),
         output_bias=layer.output_bias,
-        gate_up=packer.alternating(plan.gate_up, layer.gate_up),
+        feed=packer.feed(plan, layer.gate_up, layer.down),
         gate_up_bias=None if layer.gate_up_bias is None else alternate(*layer.gate_up_bias.chunk(2)),
-        down=packer.stacked(plan.down, layer.down),
         down_bias=layer.down_bias,
+        router=None if plan.router is None or layer.router is None else packer.stacked(plan.router, layer.router),
         rope=rope,
         window=window,
     )
@@ -189,9 +190,20 @@ class _Packer:
             return (self._stack(plans[0], parts),)
         return tuple(self._stack(plan, [part]) for plan, part in zip(plans, parts, strict=True))
 
-    def alternating(self, plan: MatrixPlan, matrix: torch.Tensor) -> PackedMatrix:
+    def feed(
+        self, plan: LayerPlan, gate_up: torch.Tensor, down: torch.Tensor
+    ) -> tuple[tuple[PackedMatrix, PackedMatrix], ...]:
+        """gate_up and down, or those of each expert."""
+        sides, ends = self._parts(gate_up), self._parts(down)
+        if len(ends) == 1:
+            return ((self._alternate(plan.gate_up, *sides), self._stack(plan.down, ends)),)
+        pairs = zip(sides[::2], sides[1::2], ends, strict=True)
+        return tuple(
+            (self._alternate(plan.gate_up, gate, up), self._stack(plan.down, [end])) for gate, up, end in pairs
+        )
+
+    def _alternate(self, plan: MatrixPlan, gate: Target, up: Target) -> PackedMatrix:
         """Two parts, by panels in turn."""
-        gate, up = self._parts(matrix)
         packed = self._take(plan)
         raw = self._is_raw(gate, plan) and self._is_raw(up, plan) and self._kind(gate) == self._kind(up)
         for first, count in _chunks(gate, plan.cols):
@@ -207,7 +219,7 @@ class _Packer:
             raw = self._is_raw(part, plan)
             for first, count in _chunks(part, plan.cols):
                 self._pack(packed, before + first, self._rows(part, first, count, raw=raw), part, raw=raw)
-            before += part.out.shape[0]
+            before += part.out.shape[-2]
         self._report()
         return packed
 
@@ -225,11 +237,14 @@ class _Packer:
 
     def _rows(self, part: Target, first: int, count: int, *, raw: bool) -> torch.Tensor:
         """[count, columns] float32, or [count, bytes] as stored; heads in halves."""
+        stacked = part.out.dim() == 3  # one of the experts that a tensor holds: taken whole
         if not raw:
-            rows = torch.empty((count, part.out.shape[1]))
-            read_rows(part, rows, first, self.reader)
-            return rows
+            rows = torch.empty(part.out.shape if stacked else (count, part.out.shape[1]))
+            read_rows(part, rows, 0 if stacked else first, self.reader)
+            return rows[0] if stacked else rows
         assert isinstance(self.reader, RawReader)
+        if stacked:
+            return torch.from_numpy(self.reader.read_raw(part.name, part.start[0], 1)).view(count, -1)
         stored = torch.from_numpy(self.reader.read_raw(part.name, part.start[0] + first, count))
         if part.pairs is None:
             return stored
@@ -265,7 +280,10 @@ def _room(size: int) -> torch.Tensor:
 
 
 def _chunks(part: Target, cols: int) -> Iterator[tuple[int, int]]:
-    """First row and number of rows: whole panels, and whole heads where their rows lie in pairs."""
+    """First row and number of rows: whole panels, and whole heads where their rows lie in pairs; a stacked expert at once."""
+    if part.out.dim() == 3:
+        yield 0, part.out.shape[1]
+        return
     unit = PANEL_ROWS if part.pairs is None else math.lcm(PANEL_ROWS, part.pairs.head)
     step = max(1, _CHUNK_BYTES // (cols * 4 * unit)) * unit
     for first in range(0, part.out.shape[0], step):

@@ -37,11 +37,18 @@ def native_workspace_bytes(config: DecoderConfig, max_step_tokens: int, max_runn
     """Upper bound of what a step and the draws after it allocate, on all of this process's processors."""
     rows = max_step_tokens + max_running
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    inner = round_up(config.ffn_size, PANEL_ROWS)
+    experts, inner = config.experts, round_up(config.ffn_size, PANEL_ROWS)
+    if experts is not None:
+        inner = max(0 if all(experts.layers) else inner, round_up(experts.ffn_size, PANEL_ROWS))
     widest = round_up(max(config.hidden_size, queries, inner), GROUP)
     # residual, states and perhaps a branch; projections; attention's result; gate and up; a product's input; angles
     states = 2 + config.post_norms
     a_row = states * config.hidden_size + 2 * queries + 2 * keys + inner + 2 * widest + 2 * config.head_dim
+    if experts is not None:  # of each expert of a token: its input twice, gate and up, its result; and the routes
+        a_row += experts.per_token * (2 * widest + inner + config.hidden_size + 3) + 2 * round_up(
+            experts.count, PANEL_ROWS
+        )
+        a_row += config.hidden_size
     group = config.num_heads // config.num_kv_heads
     a_token = -(-config.max_position // TILE_TOKENS) * group * (config.head_dim + 2)
     partials = (1 + _GROUPS_PER_THREAD) * max(_GROUP_FLOATS, a_token)
