@@ -31,6 +31,7 @@ WAYS: Mapping[str, tuple[str, str, str, str]] = {
     "GGUF Q8_0, native": ("Q8_0", "native", "auto", "auto"),
     "GGUF Q4_0, native": ("Q4_0", "native", "auto", "auto"),
 }
+_FEW = ("float32 file, reference", "bfloat16 file, native int8", "GGUF Q4_0, native")
 
 
 def model(folder: Path, stored: str, layers: int) -> Path:
@@ -75,9 +76,9 @@ def loaded(way: str, layers: int) -> dict[str, Any]:
 
 
 def measure(count: int) -> Verdict:
-    """`count`: layers of the model."""
+    """`count`: layers of the model; with one only some of the ways are gone."""
     found = {}
-    for way in WAYS:
+    for way in WAYS if count > 1 else _FEW:
         found[way] = loaded(way, count)
         mib = {name: round(found[way][name] / 2**20) for name in ("weights", "peak", "after")}
         progress(f"{way}: {found[way]['ratio']} ({mib} MiB, {found[way]['numeric_class']})")
