@@ -51,6 +51,7 @@ class FakeEngine:
     max_open: int = 256
     state: EngineState = "ready"
     info_known: bool = True
+    quantize: str = "none"
     requests: list[GenerateRequest] = field(default_factory=list)
     open: dict[str, FakeStream] = field(default_factory=dict)
     cleared: list[CacheTier | None] = field(default_factory=list)
@@ -71,7 +72,7 @@ class FakeEngine:
             max_context=self.max_context,
             dtype="float32",
             kv_dtype="int8",
-            quantize="none",
+            quantize=self.quantize,
             device="cpu",
             numeric_class="fake/float32/int8/none/cpu",
             batch_invariant=True,

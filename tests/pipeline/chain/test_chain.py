@@ -214,6 +214,10 @@ async def test_a_precision_that_the_engine_does_not_have_is_refused_before_a_tok
     ):
         await run(chain)
     assert bench.first.pages_used == 0
+    rounded = Bench(FakeEngine(quantize="int4"))
+    await run(rounded.chain(TWO.replace('name = "draft"', 'name = "draft"\nprecision = "int4"')))
+    with pytest.raises(InvalidRequest, match="float32 and weights of int4"):
+        await run(rounded.chain(TWO.replace('name = "draft"', 'name = "draft"\nprecision = "float32"')))
 
 
 # --- ends ------------------------------------------------------------------------------------------------------------------

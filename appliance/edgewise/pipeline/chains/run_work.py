@@ -57,8 +57,8 @@ async def precise(work: WorkT, call: Call, decision: Decision[Any]) -> WorkT:
     if call.precision == "auto":
         return work
     info = decision.engine.info
-    told = [] if info is None else [one for one in (info.dtype, getattr(info, "quantize", None)) if one is not None]
-    if call.precision in told:
+    told = [] if info is None else [one for one in (info.dtype, getattr(info, "quantize", None)) if one not in (None, "none")]
+    if call.precision in told[-1:]:  # with rounded weights the states between products are finer than what they hold
         return work
     await work.aclose()
     says = f"computes with {' and weights of '.join(told)}" if told else "does not say what it computes with"

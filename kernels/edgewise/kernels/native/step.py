@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from edgewise.kernels.native.formats import WeightFormat
 from edgewise.kernels.native.library import library
 from edgewise.kernels.native.packed import PackedMatrix
 from edgewise.kernels.native.pages import Pages, pages
@@ -102,7 +103,7 @@ class StepLayer:
         attention_norm, attention_post_norm, ffn_norm, ffn_post_norm: [hidden]; None where there is no such norm.
         qk_norm: [heads + kv_heads, head_dim] or None.
         qkv: One matrix [(heads + 2 * kv_heads) * head_dim, hidden], or three: queries, keys, values. They, as all matrices
-            that take the same rows, are either all floats or all integers.
+            that take the same rows, are all floats, all rotated, or all other integers.
         qkv_bias: One per matrix of `qkv`; empty if there are none.
         feed: gate_up, panels of gate and up in turn (`Epilogue` in kernels.h), and down; of a layer with experts those of each.
         gate_up_bias: As the rows of gate_up; layers with experts have none.
@@ -308,8 +309,10 @@ def _check(shape: StepShape, layer: StepLayer) -> None:
         raise ValueError(f"qkv must have {width} rows in one matrix or three, got {[one.rows for one in layer.qkv]}")
     if len(layer.feed) != (1 if layer.router is None else shape.experts):
         raise ValueError(f"{len(layer.feed)} feed-forward blocks in a layer of {shape.experts} experts")
-    if len({matrix.format.is_float for matrix in layer.qkv}) > 1:
-        raise ValueError("queries, keys and values must be all floats or all integers: they share their input")
+    if len({(matrix.format.is_float, matrix.format is WeightFormat.INT8_ROTATED) for matrix in layer.qkv}) > 1:
+        raise ValueError(
+            "queries, keys and values share their input: all must be floats, or rotated, or other integers"
+        )
     for name, matrix, cols in (
         *(("qkv", one, shape.hidden) for one in layer.qkv),
         ("output", layer.output, shape.heads * shape.head_dim),
