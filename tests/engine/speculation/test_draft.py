@@ -11,6 +11,7 @@ import pytest
 from edgewise.core.errors import ConfigError
 from edgewise.engine.engine import Engine
 from edgewise.engine.request import GenerateRequest
+from edgewise.engine.sequence import Sequence
 from edgewise.engine.speculation.draft import DraftModel
 from edgewise.models.files import ModelFiles
 from edgewise.models.tiny import local_files, make_tiny_model
@@ -75,6 +76,19 @@ def test_who_finds_no_room_goes_without(tiny_model: ModelFiles) -> None:
     assert 0 < core.stats().accepted_tokens < 4 * 40
     assert draft._pages.in_use == len(taken)
     plain.close()
+    core.close()
+
+
+def test_what_was_drafted_wrongly_is_computed_again(tiny_model: ModelFiles) -> None:
+    core = drafting(tiny_model, tiny_model)
+    draft = draft_of(core)
+    sequence = Sequence.of(ask("a", 3, 400, temperature=1.0, max_tokens=60), arrival=0, now=0.0)
+    (first,) = draft.guess([sequence], [6])
+    sequence.tokens += [first[0], (first[1] + 1) % 400, 7]
+    (second,) = draft.guess([sequence], [8])
+    draft.forget("a")
+    assert draft.guess([sequence], [8]) == [second]
+    assert len(second) == 8
     core.close()
 
 
