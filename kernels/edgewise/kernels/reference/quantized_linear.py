@@ -11,7 +11,8 @@ LEAST_MAGNITUDE = 2.0**-119  # below it 127 / max|x| is infinite
 
 def round_activations(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x [rows, cols] -> codes [rows, groups, 32] and scales [rows, groups], float32. NaN or infinity: scale NaN."""
-    grouped = F.pad(x, (0, -x.shape[1] % GROUP)).unflatten(1, (-1, GROUP))
+    padded = F.pad(x, (0, -x.shape[1] % GROUP))
+    grouped = padded.reshape(len(x), padded.shape[1] // GROUP, GROUP)
     largest = grouped.abs().amax(2)
     finite = grouped.isfinite().all(2)
     some = finite & (largest >= LEAST_MAGNITUDE)
@@ -76,6 +77,7 @@ def quantized_linear(x: torch.Tensor, weight: PackedMatrix, bias: torch.Tensor |
         product = product + bias
     if epilogue == "store":
         return product
-    gate, up = product.unflatten(1, (-1, 2, PANEL_ROWS)).transpose(1, 2).flatten(2).unbind(1)
+    pairs = product.reshape(len(product), product.shape[1] // (2 * PANEL_ROWS), 2, PANEL_ROWS)
+    gate, up = pairs.transpose(1, 2).flatten(2).unbind(1)
     act = F.silu if epilogue == "silu_mul" else lambda value: F.gelu(value, approximate="tanh")
     return (act(gate.double()) * up.double()).float()
