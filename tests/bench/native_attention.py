@@ -42,12 +42,13 @@ SHAPES = (
 def layer(shape: Shape, num_pages: int) -> KVLayer:
     size = (num_pages, shape.kv_heads, PAGE_TOKENS, shape.head_dim)
     k, v = (torch.randint(-127, 128, size, dtype=torch.int8) for _ in range(2))
-    return KVLayer(k, v, *(torch.rand(size[:3]) / 127 for _ in range(2)))
+    return KVLayer(k, v, *(torch.rand(size[:3]) / 100 for _ in range(2)))
 
 
 def meta(batch: int, context: int) -> AttentionMeta:
+    """A sequence's pages follow one another, as those of a prompt in an empty cache."""
     pages = -(-context // PAGE_TOKENS)
-    tables = torch.randperm(batch * pages, dtype=torch.int32).view(batch, pages)
+    tables = torch.arange(batch * pages, dtype=torch.int32).view(batch, pages)
     at = torch.full((batch,), context - 1)
     slots = tables[:, -1].long() * PAGE_TOKENS + (context - 1) % PAGE_TOKENS
     return AttentionMeta((1,) * batch, (context,) * batch, at, slots, tables)

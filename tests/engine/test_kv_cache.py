@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from edgewise.engine.fit import fit
-from edgewise.engine.kv_cache import allocate
+from edgewise.engine.kv_cache import CACHE_LINE, allocate
 from edgewise.engine.numerics import resolve
 from edgewise.kernels.limits import PAGE_TOKENS
 from edgewise.models.decoder.config import DecoderConfig, read_config
@@ -35,6 +35,7 @@ def test_the_bytes_told_are_the_bytes_allocated(
     parts = [p for layer in layers for p in (layer.k, layer.v, layer.k_scale, layer.v_scale) if p is not None]
     assert sum(part.nbytes for part in parts) == 3 * PAGE_TOKENS * kv_bytes_per_token(config, kv_dtype, dtype)
     assert not any(part.view(torch.uint8).any() for part in parts)
+    assert all(part.data_ptr() % CACHE_LINE == 0 for part in parts)
 
 
 def test_window_layers_beside_full_ones_keep_16_bits(mixed: DecoderConfig) -> None:

@@ -91,7 +91,7 @@ void attend_piece(const Work& work, const Piece& piece, std::vector<float>& memo
 
 void attend_pieces(void* context, int) {
   Work& work = *static_cast<Work*>(context);
-  std::vector<float> memory;
+  static thread_local std::vector<float> memory;  // kept: fresh memory costs more than a short context
   for (size_t i = work.next++; i < work.pieces.size(); i = work.next++) attend_piece(work, work.pieces[i], memory);
 }
 
