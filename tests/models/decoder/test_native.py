@@ -21,7 +21,8 @@ from edgewise.models.decoder.native.model import NativeDecoder
 from edgewise.models.decoder.rounded import RoundedDecoder
 from edgewise.models.files import ModelFiles
 from edgewise.models.tiny_families import FAMILIES
-from tests.models.decoder.driver import Driver
+from edgewise.models.tokenizer.load import load_tokenizer
+from tests.models.decoder.driver import Driver, greedy
 
 TOKENS = [(7 * place + place * place) % 500 for place in range(330)]
 # Sizes that fill neither vectors, nor groups, nor panels: head size 40, inner size 200, hidden size 96.
@@ -147,9 +148,18 @@ def test_blocks_of_a_gguf_file_are_packed_without_loss(starter_files: ModelFiles
         assert torch.equal(torch.cat((gate.flatten(0, 1), up.flatten(0, 1))), theirs.gate_up)
 
 
+def test_the_starter_knows_the_capital_of_france(starter_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(starter_files)
+    question = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    drive = native(starter_files, "int4", kv_dtype=torch.int8)
+    assert tokenizer.decode(greedy(drive, tokenizer.encode(question), 7)) == "The capital of France is Paris."
+
+
 @pytest.mark.parametrize("quantize", ["none", "int8", "int4"])
 @pytest.mark.parametrize(
-    "options", [{"family": "qwen2"}, UNEVEN, {"family": "gemma3", "tie_embeddings": True}], ids=str
+    "options",
+    [{"family": "qwen2"}, UNEVEN, {"family": "gemma3", "tie_embeddings": True}, {"family": "mixtral"}],
+    ids=str,
 )
 def test_the_ledgers_sum_is_what_is_resident(
     quantize: Quantize, options: dict[str, Any], tiny_model_factory: Callable[..., ModelFiles]
