@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgewise.kernels.native.formats import GROUP, WeightFormat, packed_bytes
-from edgewise.kernels.native.library import library
+from edgewise.kernels.native.library import isa, library
 from edgewise.kernels.native.packed import PackedMatrix, alternate, can_pack_blocks, pack
 from edgewise.kernels.reference.quantized_linear import rotate, unpack_codes
 from edgewise.models.weights.rounding import round_int4
+from tests.kernels.native.using import using
 
 INTEGERS = [it for it in WeightFormat if not it.is_float]
 sizes = st.tuples(st.integers(1, 70), st.integers(1, 130))
@@ -85,6 +86,15 @@ def test_floats_are_kept(size: tuple[int, int]) -> None:
     assert torch.equal(pack(weight, WeightFormat.BFLOAT16).unpack(), weight.bfloat16().float())
 
 
+@pytest.mark.parametrize("weight_format", WeightFormat)
+def test_threads_pack_what_one_packs(weight_format: WeightFormat) -> None:
+    weight = random(53, 70)
+    alone = pack(weight, weight_format).data
+    for threads in (2, 5, 60):
+        with using(isa(), threads):
+            assert torch.equal(pack(weight, weight_format).data, alone)
+
+
 @given(sizes, st.sampled_from(WeightFormat), st.integers(1, 20))
 def test_rows_may_come_in_any_parts(size: tuple[int, int], weight_format: WeightFormat, part: int) -> None:
     weight = random(*size)
@@ -132,9 +142,10 @@ def test_what_a_format_cannot_hold_is_refused() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1e8])
 def test_values_without_a_code_are_refused_by_their_row(weight_format: WeightFormat, bad: float) -> None:
     weight = random(20, 40)
-    weight[17, 33] = bad
-    with pytest.raises(ValueError, match="row 17 holds"):
-        pack(weight, weight_format)
+    weight[17, 33] = weight[19, 2] = bad
+    for threads in (1, 3, 30):
+        with using(isa(), threads), pytest.raises(ValueError, match="row 17 holds"):
+            pack(weight, weight_format)
 
 
 @pytest.mark.parametrize("weight_format", INTEGERS)

@@ -2,12 +2,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 from edgewise.kernels.native import library
+from edgewise.kernels.native.formats import WeightFormat
+from edgewise.kernels.native.packed import pack
+from edgewise.kernels.quantized_linear import quantized_linear
 from tests.kernels.native.programs import compiled
+from tests.kernels.native.using import using
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +60,21 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_a_forked_child_computes_on_threads_of_its_own() -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], check=True, timeout=120)
+
+
+def test_callers_take_turns() -> None:
+    """Loading rounds weights on the pool too; from several threads of Python nothing is lost or mixed up."""
+    weight = torch.randn((64, 256), generator=torch.Generator().manual_seed(0))
+    x = torch.ones(3, 256)
+    packed = pack(weight, WeightFormat.INT8)
+    product = quantized_linear(x, packed)
+
+    def both(_: int) -> bool:
+        again = pack(weight, WeightFormat.INT8)
+        return torch.equal(again.data, packed.data) and torch.equal(quantized_linear(x, again), product)
+
+    with using(library.isa(), 3), ThreadPoolExecutor(4) as callers:
+        assert all(callers.map(both, range(100)))
 
 
 def test_the_size_of_the_pool_is_checked() -> None:

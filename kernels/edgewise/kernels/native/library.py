@@ -1,8 +1,7 @@
 """The native library of this process: loading it, what it chose, how many threads it has. Torch-free.
 
 One library is loaded for a process, one instruction set is in use (the best of this processor, or the one that the environment
-variable EDGEWISE_NATIVE_ISA names), and one pool of threads computes. Calls that compute must not overlap: the engine makes them
-from one thread.
+variable EDGEWISE_NATIVE_ISA names), and one pool of threads computes, for one caller after the other.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@
 #include "float16.h"
 #include "rotation.h"
 #include "rounding.h"
+#include "runtime.h"
 
 namespace edgewise {
 namespace {
@@ -214,19 +215,45 @@ EDGEWISE_EXPORT int64_t edgewise_packed_bytes(int64_t rows, int64_t cols, int32_
   return (rows + kPanelRows - 1) / kPanelRows * panel_bytes(static_cast<WeightFormat>(format), cols);
 }
 
-// Floats [rows, cols] into rows [first, first + rows) of a matrix; -1, or the row with a value that the format cannot hold.
-EDGEWISE_EXPORT int64_t edgewise_pack_rows(const float* x, int64_t rows, int64_t cols, int32_t format, uint8_t* data, int64_t first) {
-  const auto to = static_cast<WeightFormat>(format);
-  Codes codes(groups_of(cols));
-  for (int64_t row = 0; row < rows; ++row) {
-    const float* from = x + row * cols;
-    if (!is_integer(to)) {
-      put_floats(from, to, cols, data, first + row);
-    } else if (round_row(from, to, cols, codes)) {
-      put_codes(codes, to, cols, data, first + row);
+namespace {
+
+struct RowsToPack {
+  const float* x;
+  int64_t rows, cols;
+  WeightFormat format;
+  uint8_t* data;
+  int64_t first;
+  int64_t bad[kMaxThreads];  // of each thread's share the first row that does not fit, or `rows`
+};
+
+// Rows share no bytes, so any division will do.
+void pack_share(void* context, int thread) {
+  RowsToPack& work = *static_cast<RowsToPack*>(context);
+  const int64_t threads = pool().threads(), end = work.rows * (thread + 1) / threads;
+  Codes codes(groups_of(work.cols));
+  work.bad[thread] = work.rows;
+  for (int64_t row = work.rows * thread / threads; row < end; ++row) {
+    const float* from = work.x + row * work.cols;
+    if (!is_integer(work.format)) {
+      put_floats(from, work.format, work.cols, work.data, work.first + row);
+    } else if (round_row(from, work.format, work.cols, codes)) {
+      put_codes(codes, work.format, work.cols, work.data, work.first + row);
     } else {
-      return row;
+      work.bad[thread] = row;
+      return;
     }
+  }
+}
+
+}  // namespace
+
+// Floats [rows, cols] into rows [first, first + rows) of a matrix, on the pool; -1, or the first row with a value that the format
+// cannot hold.
+EDGEWISE_EXPORT int64_t edgewise_pack_rows(const float* x, int64_t rows, int64_t cols, int32_t format, uint8_t* data, int64_t first) {
+  RowsToPack work{x, rows, cols, static_cast<WeightFormat>(format), data, first, {}};
+  pool().run(pack_share, &work);
+  for (int thread = 0; thread < pool().threads(); ++thread) {
+    if (work.bad[thread] < rows) return work.bad[thread];
   }
   return -1;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <ctime>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -71,6 +72,7 @@ struct Pool::State {
   void (*work)(void*, int) = nullptr;  // null: the threads end
   void* context = nullptr;
   std::vector<std::thread> others;
+  std::mutex one;  // held by whoever is in `run`
 };
 
 Pool::Pool(int threads) : threads_(threads), state_(std::make_unique<State>()) {
@@ -102,6 +104,7 @@ Pool::~Pool() {
 void Pool::run(void (*work)(void*, int), void* context) {
   if (threads_ == 1) return work(context, 0);
   State& state = *state_;
+  const std::lock_guard<std::mutex> alone(state.one);
   state.work = work;
   state.context = context;
   state.start.advance(state.start.value.load(std::memory_order_relaxed) + 1);

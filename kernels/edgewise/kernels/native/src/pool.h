@@ -15,7 +15,8 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   int threads() const { return threads_; }
-  // Calls work(context, thread) once on every thread and returns when all have returned. Not for two callers at once.
+  // Calls work(context, thread) once on every thread and returns when all have returned. A second caller waits for the first;
+  // `work` must not call it.
   void run(void (*work)(void* context, int thread), void* context);
   // Inside `run`: waits until every thread is here; what each has written is seen by all.
   void barrier();

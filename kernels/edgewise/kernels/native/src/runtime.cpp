@@ -2,25 +2,31 @@
 
 #include <pthread.h>
 
+#include <atomic>
+#include <mutex>
+
 #include "abi.h"
 
 namespace edgewise {
 namespace {
 
 const Kernels* chosen = nullptr;
-Pool* team = nullptr;
+std::atomic<Pool*> team{nullptr};
+std::mutex making;  // of a pool
 int threads = 1;
 
 // The child has none of the pool's threads; what the parent's pool holds is left to the parent.
-void forget_pool() { team = nullptr; }
+void forget_pool() { team.store(nullptr); }
 
 }  // namespace
 
 const Kernels& kernels() { return *chosen; }
 
 Pool& pool() {
-  if (team == nullptr) team = new Pool(threads);
-  return *team;
+  if (Pool* made = team.load(std::memory_order_acquire)) return *made;
+  const std::lock_guard<std::mutex> alone(making);
+  if (team.load() == nullptr) team.store(new Pool(threads));
+  return *team.load();
 }
 
 }  // namespace edgewise
@@ -44,9 +50,10 @@ EDGEWISE_EXPORT const char* edgewise_isa() { return edgewise::kernels().name; }
 EDGEWISE_EXPORT int32_t edgewise_set_threads(int32_t count) {
   using namespace edgewise;
   if (count < 1 || count > kMaxThreads) return -1;
-  if (team != nullptr && team->threads() != count) {
-    delete team;
-    team = nullptr;
+  Pool* made = team.load();
+  if (made != nullptr && made->threads() != count) {
+    delete made;
+    team.store(nullptr);
   }
   threads = count;
   return 0;
