@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from edgewise.core.errors import BadModelFile
 from edgewise.kernels.native import library
 from edgewise.models.decoder.config import read_config
 from edgewise.models.decoder.loading import load_decoder
@@ -20,6 +23,7 @@ from edgewise.models.decoder.native.memory import native_weight_bytes, native_wo
 from edgewise.models.decoder.native.model import NativeDecoder
 from edgewise.models.decoder.rounded import RoundedDecoder
 from edgewise.models.files import ModelFiles
+from edgewise.models.tiny import local_files, make_tiny_model
 from edgewise.models.tiny_families import FAMILIES
 from edgewise.models.tokenizer.load import load_tokenizer
 from tests.models.decoder.driver import Driver, greedy
@@ -200,6 +204,16 @@ def test_wider_matrices_of_a_four_bit_file_keep_their_bits(tiny_model_factory: C
     assert [one.format.name for one in first.qkv] == ["INT4_EVEN", "INT4_EVEN", "INT8"]
     assert [one.format.name for one in second.qkv] == ["INT4_EVEN"]
     assert (first.down.format.name, second.down.format.name) == ("INT4_EVEN", "INT8")
+
+
+def test_a_number_that_no_format_holds_is_a_damaged_file(tmp_path: Path) -> None:
+    files = local_files(make_tiny_model(tmp_path))
+    path = files.paths["model.safetensors"]
+    tensors = load_file(path)
+    tensors["model.layers.1.mlp.down_proj.weight"][3, 5] = torch.nan
+    save_file(tensors, path)
+    with pytest.raises(BadModelFile, match=r"'model\.layers\.1\.mlp\.down_proj\.weight' cannot be packed: row 3"):
+        load_native(files, dtype="float32", quantize="int8")
 
 
 def test_what_lies_outside_vocabulary_and_tables_is_refused(tiny_model: ModelFiles) -> None:

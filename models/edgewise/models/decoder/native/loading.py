@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 import torch
 
 from edgewise.core.errors import BadModelFile
-from edgewise.kernels.native import library
 from edgewise.kernels.native.formats import PANEL_ROWS
 from edgewise.kernels.native.packed import PackedMatrix, alternate, can_pack_blocks
 from edgewise.kernels.native.step import DecoderStep, StepLayer, StepShape
@@ -101,11 +98,8 @@ def fill_native(
     check_tied(config, reader, files, names, torch.float32)
     plans, tables = list(layer_plans(config, dtype, quantize)), table_plans(config, dtype, quantize)
     total = sum(plan.nbytes for plan in plans) + sum(plan.nbytes for plan in tables)
-    matrices = [target for target in wanted if target.out.is_meta]
-    with ThreadPoolExecutor(library.threads(), "edgewise-pack") as workers:
-        packer = _Packer(reader, files, matrices, _room(total), workers, progress)
-        step = _step(config, vectors, packer, plans, tables, reader)
-        packer.finish()
+    packer = _Packer(reader, files, [target for target in wanted if target.out.is_meta], _room(total), progress)
+    step = _step(config, vectors, packer, plans, tables, reader)
     return NativeDecoder(config, step, quantize)
 
 
@@ -176,19 +170,14 @@ def _layer(layer: LayerParameters, plan: LayerPlan, packer: _Packer, rope: int |
 @dataclass(slots=True)
 class _Packer:
     """Packs matrices of which `targets` say where their rows are stored. A matrix of the decoder is named by its shape without
-    memory (`allocate` with matrices on "meta"), of which targets are views.
-
-    The calling thread reads, `workers` pack, since rounding takes longer; a matrix is whole after `finish`.
-    """
+    memory (`allocate` with matrices on "meta"), of which targets are views."""
 
     reader: WeightReader
     files: ModelFiles
     targets: Sequence[Target]
     room: torch.Tensor  # [bytes of all matrices] uint8
-    workers: ThreadPoolExecutor
     progress: ProgressSink | None
     done: int = 0
-    pending: deque[Future[None]] = field(default_factory=deque)
 
     def stacked(self, plan: MatrixPlan, matrix: torch.Tensor) -> PackedMatrix:
         """The parts one after the other."""
@@ -263,17 +252,7 @@ class _Packer:
         copy_halves(stored, turned, part.pairs)
         return turned
 
-    def finish(self) -> None:
-        """Raises what went wrong, as `load_native` says."""
-        while self.pending:
-            self.pending.popleft().result()
-
     def _pack(self, packed: PackedMatrix, first: int, rows: torch.Tensor, part: Target, *, raw: bool) -> None:
-        self.pending.append(self.workers.submit(self._pack_now, packed, first, rows, part, raw=raw))
-        if len(self.pending) > library.threads():  # rows on their way are memory
-            self.pending.popleft().result()
-
-    def _pack_now(self, packed: PackedMatrix, first: int, rows: torch.Tensor, part: Target, *, raw: bool) -> None:
         try:
             if raw:
                 packed.pack_blocks(rows, self._kind(part), first)
