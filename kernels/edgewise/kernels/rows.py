@@ -81,9 +81,9 @@ def candidates(dtype: torch.dtype, device: str) -> list[Rows]:
 
 @torch.inference_mode()
 def _independent(weight: torch.Tensor, rows: Rows, product: Product) -> bool:
-    generator = torch.Generator(weight.device).manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     counts = _counts(rows, weight)
-    x = torch.randn((counts[-1], weight.shape[1]), generator=generator, device=weight.device).to(weight.dtype)
+    x = torch.randn((counts[-1], weight.shape[1]), generator=generator).to(weight.device, weight.dtype)
     whole = product(x, weight, rows)
     return all(torch.equal(product(x[:count], weight, rows), whole[:count]) for count in counts[:-1])
 
