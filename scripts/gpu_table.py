@@ -6,7 +6,10 @@ from typing import Any
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """A paragraph that says what was measured, and a row for each line of the report."""
+    """A paragraph that says what was measured, and a row for each line of the report.
+
+    A line's `state`, where it has one, is the commit of the kernels that it was measured with.
+    """
     rows = [_row(line) for line in report["lines"]]
     made = f"{report['time'][:10]}, {report['card']}, torch {report['torch']}, `python -m tests.bench.gpu`"
     head = (
@@ -14,7 +17,7 @@ def markdown(report: dict[str, Any]) -> str:
         "cache read once at the bandwidth measured in the same run. vLLM: 0.23.0 on such a card, in the faster of its two\n"
         "modes, measured before and not in the same run. Ratio: how many times as fast ours is.\n"
     )
-    titles = "| work | ours | floor | vLLM | ratio | goal | |\n|---|---|---|---|---|---|---|\n"
+    titles = "| work | ours | floor | vLLM | ratio | goal | | kernels of |\n|---|---|---|---|---|---|---|---|\n"
     return head + "\n" + titles + "".join(rows)
 
 
@@ -29,5 +32,6 @@ def _row(line: dict[str, Any]) -> str:
     met = {None: "", True: "met", False: "not met"}[line["met"]]
     goal = "" if line["goal"] is None else ("at least " if prefill else "at most ") + shown(line["goal"])
     ratio = "" if line["ratio"] is None else f"{line['ratio']:.2f}"
-    cells = (line["line"], shown(line["value"]), shown(line["floor"]), shown(line["peer"]), ratio, goal, met)
+    numbers = (shown(line["value"]), shown(line["floor"]), shown(line["peer"]), ratio, goal, met)
+    cells = (line["line"], *numbers, line.get("state", ""))
     return f"| {' | '.join(cells)} |\n"
