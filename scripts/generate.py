@@ -1,6 +1,6 @@
 """Writes the files of the repository that are made from code or from measurements: the configuration reference, the rendered
-systemd files, table and plot of `edgewise bench offload`, whose result is docs/figures/offload.json, and the table of
-`python -m tests.bench.gpu`, whose result is docs/figures/gpu.json.
+systemd files, table and plot of `edgewise bench offload`, whose result is docs/figures/offload.json, the table of
+`python -m tests.bench.gpu`, whose result is docs/figures/gpu.json, and those of `make bench`, kept as docs/figures/cpu-*.json.
 
 `python -m scripts.generate` writes them, `--check` only says which are stale (exit code 1).
 """
@@ -25,6 +25,7 @@ from edgewise.cli.install_plan import (
 )
 from edgewise.core.settings_reference import markdown_reference
 from scripts import gpu_table
+from tests.bench import cpu_shown
 
 ROOT = Path(__file__).resolve().parents[1]
 _END = "<!-- end -->"
@@ -50,6 +51,8 @@ def generated() -> dict[str, str]:
 def _benchmarks(rows: list[dict[str, Any]]) -> str:
     page = (ROOT / "docs/benchmarks.md").read_text("utf-8")
     gpu = json.loads((ROOT / "docs/figures/gpu.json").read_text("utf-8"))
+    cpu = [json.loads(path.read_text("utf-8")) for path in sorted((ROOT / "docs/figures").glob("cpu-*.json"))]
+    page = _between(page, "cpu-*", cpu_shown.markdown(cpu))
     return _between(_between(page, "offload", markdown(rows)), "gpu", gpu_table.markdown(gpu))
 
 

@@ -30,6 +30,7 @@ from rich.progress import Progress
 from edgewise.bench.work import make_text
 from edgewise.cli.output import print_table
 from edgewise.models.tokenizer.load import load_tokenizer
+from tests.bench.cpu_shown import rows_of
 from tests.bench.cpu_sides import KV_MIB, QUANTIZE, STREAMS, Side, missing, starters
 from tests.bench.peers import machine, spread
 from tests.e2e.service import starter_model
@@ -120,19 +121,6 @@ def _ours(side: Side) -> str:
     return f"edgewise {QUANTIZE.get(side.bits, QUANTIZE[4])}"
 
 
-def show(report: Mapping[str, Any]) -> None:
-    """One line a side: medians in tokens a second, in brackets the ratio of ours to it."""
-    figures = [row["figure"] for row in report["figures"]]
-    rows = []
-    for name, facts in report["sides"].items():
-        cells = []
-        for row in report["figures"]:
-            value, ratio = row["values"][name]["median"], row["ours_to"].get(name)
-            cells.append(f"{value:g}" if ratio is None else f"{value:g} ({ratio['median']:.2f})")
-        rows.append((name, *cells, facts.get("load_s", "-"), facts.get("peak_mib", "-")))
-    print_table(("side", *figures, "load s", "peak MiB"), rows)
-
-
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Of the command line by default."""
     parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").partition("\n")[0])
@@ -193,7 +181,7 @@ def main() -> None:
     if args.json:
         print(json.dumps(report, indent=2))
         return
-    show(report)
+    print_table(*rows_of(report))
     print(f"bench: written to build/{OUT.name}")
 
 

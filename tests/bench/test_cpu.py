@@ -16,8 +16,9 @@ import pytest
 from gguf.quants import dequantize
 
 from edgewise.models.tiny import GGUF_NAME, make_tiny_model
-from tests.bench.cpu import FIGURES, Figure, measure, show, summarize
+from tests.bench.cpu import FIGURES, Figure, measure, summarize
 from tests.bench.cpu_files import _random
+from tests.bench.cpu_shown import markdown, rows_of
 from tests.bench.cpu_sides import Spans, missing, peak_mib
 from tests.bench.peer_sides import ROOT
 
@@ -61,7 +62,7 @@ def test_figures_are_what_they_are_called(figure: Figure, value: float) -> None:
     assert figure.value(KnownSide("x", 4, 2.0, []), prompts_of(figure)) == pytest.approx(value)
 
 
-def test_rounds_are_interleaved_and_ours_is_compared_at_its_own_bits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rounds_are_interleaved_and_ours_is_compared_at_its_own_bits() -> None:
     order: list[str] = []
     slowness = {
         "edgewise int4": (4, 1.0),
@@ -79,8 +80,22 @@ def test_rounds_are_interleaved_and_ours_is_compared_at_its_own_bits(capsys: pyt
         "llama.cpp Q4_0": 2,
         "llama.cpp Q8_0": 4,
     }
-    show({"sides": {side.name: side.facts() for side in sides}, "figures": [row]})
-    assert "0.5 (2.00)" in capsys.readouterr().out
+    report = {"sides": {side.name: side.facts() for side in sides}, "figures": [row]}
+    heading, lines = rows_of(report)
+    assert heading == ("side", "decode at 8", "load s", "peak MiB")
+    assert lines[1] == ("llama.cpp Q4_0", "0.5 (2.00)", "0.5", "100")
+    place = {
+        "model": "starter",
+        "cpu": "X",
+        "threads": 2,
+        "load_before": 0.1,
+        "rounds": 2,
+        "time": "2026-11-30T10:00:00Z",
+    }
+    page = markdown([report | place])
+    assert "2026-11-30, starter model, X, 2 threads, load before 0.1, 2 rounds:" in page
+    assert "| llama.cpp Q4_0 | 0.5 (2.00) | 0.5 | 100 |" in page
+    assert "Not measured" in markdown([])
 
 
 def test_the_figures_are_those_that_are_promised() -> None:
