@@ -19,7 +19,8 @@ import triton.language as tl
 
 from edgewise.kernels.paging import PAGE_TOKENS, SCALED_FORMATS, KVLayer
 from edgewise.kernels.triton.head_rows import angles, rounded_head, turned_head
-from edgewise.kernels.triton.launch import begin, dot, fetch_rows, halves, overlaps
+from edgewise.kernels.triton.launch import begin, dot, fetch_rows, overlaps
+from edgewise.kernels.triton.narrow import halves
 
 SPLIT_TOKENS = 512
 _STEP_TOKENS = 64
@@ -381,6 +382,9 @@ def decode_attention(
         overlapped,
         num_warps=_WARPS,
         num_stages=_STAGES,
+        # Which products and sums are joined would differ between what is compiled for few and for many rows, and the last bit
+        # of a key is enough for another scale of its page.
+        enable_fp_fusion=False,
         **({} if width > 128 or qkv.dtype == torch.float32 else {"maxnreg": _REGISTERS}),
         **launched,
     )
@@ -400,6 +404,7 @@ def decode_attention(
             width,
             overlapped,
             num_warps=4,
+            enable_fp_fusion=False,
             **launched,
         )
     return out

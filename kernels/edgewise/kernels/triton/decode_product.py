@@ -14,21 +14,23 @@ divides at its end. So a decoder's layer has no kernel for its norms.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from edgewise.kernels.triton.launch import begin, capability, dot, fetch_rows, overlaps, shared_memory
+from edgewise.kernels.triton.blocks import Blocks, block_rows, choose_blocks
+from edgewise.kernels.triton.launch import begin, dot, fetch_rows, overlaps
+from edgewise.kernels.triton.narrow import halves, nibbles, singles
 from edgewise.kernels.triton.wide_product import wide_chains
 
 MAX_ROWS = 64
 GROUP = 32  # columns of a row that share a scale
 _SLICES, _RUN = 4, 64
 _LINE_BYTES = 128
-_MANY_OUTPUTS = 12288
 SQUARES = 16  # elements of the residual stream whose squares are summed before they are stored
+__all__ = ["GROUP", "MAX_ROWS", "SQUARES", "Blocks", "Residual", "Weight", "add", "gated", "project"]
+
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -76,27 +78,6 @@ class Residual:
             torch.empty((rows, hidden), dtype=dtype, device=device),
             torch.empty((rows, hidden // SQUARES), device=device),
         )
-
-
-class Blocks(NamedTuple):
-    """How a product is cut.
-
-    Attributes:
-        columns: Outputs of a program.
-        inner: Inner elements of one step, a multiple of 256.
-        stages: Of the pipeline of steps.
-        held: The last inner elements of a weight of floats that are loaded before the program waits for its predecessor: 0, or
-            a power of two from 256 on that leaves a multiple of `inner`.
-        fetched: Bytes of the weight that a program asks the L2 cache for before it waits.
-        wide: Computed by `wide_product`; of a weight of floats.
-    """
-
-    columns: int
-    inner: int
-    stages: int
-    held: int = 0
-    fetched: int = 0
-    wide: bool = False
 
 
 @triton.jit
@@ -167,16 +148,20 @@ def _add_step(
         least = tl.load(minima + group_at, mask=group_mask, other=0.0).to(tl.float32)
         scale = _spread(scale, slices, block_columns, part // 32, 16)
         least = _spread(least, slices, block_columns, part // 32, 16)
-        at = byte // 16 * 32 + byte % 16
-        low = tl.fma((code & 15).to(tl.float32), scale, least).to(dtype)
-        high = tl.fma((code >> 4).to(tl.float32), scale, least).to(dtype)
+        # What the compiler does not find out: sixteen that follow one another, from a multiple of sixteen on.
+        at = tl.max_contiguous(tl.multiple_of(byte // 16 * 32 + byte % 16, (1, 16)), (1, 16))
+        above = tl.max_contiguous(tl.multiple_of(at + 16, (1, 16)), (1, 16))
+        low = nibbles(code, scale, least, False, dtype)
+        high = nibbles(code, scale, least, True, dtype)
         total = dot(low, _activations(a, row, at, rows, inner), total)
-        total = dot(high, _activations(a, row, at + 16, rows, inner), total)
+        total = dot(high, _activations(a, row, above, rows, inner), total)
     else:
         at = _places(first, part, slices, run)
         code = _codes(codes, column, columns, at, inner)
         if stored == tl.int8:
-            code = code.to(tl.float32) * _spread(scale, slices, block_columns, part // 32, 32)
+            code = singles(code) * _spread(scale, slices, block_columns, part // 32, 32)
+        if stored == tl.float8e4nv:
+            code = halves(code).to(tl.float32)
         total = dot(code.to(dtype), _activations(a, row, at, rows, inner), total)
     return total
 
@@ -394,31 +379,6 @@ def add(a: torch.Tensor, weight: Weight, r: Residual, norm: torch.Tensor, blocks
     _launch("add", a, weight, r, r.x, r.scaled, norm, 0.0, blocks)
 
 
-def choose_blocks(weight: Weight, rows: int, gated: bool, device: torch.device) -> Blocks:
-    """Blocks for a matrix: those that were fastest on an H200 (docs/benchmarks.md), with fewer stages where they do not fit.
-
-    Few rows: small blocks, so that every multiprocessor has one, and weights that are loaded before the wait. More rows: larger
-    blocks, so that activations are not read too often.
-    """
-    outputs, inner = weight.codes.shape[0], weight.columns
-    floats = weight.codes.dtype in (torch.bfloat16, torch.float16)
-    many = outputs >= _MANY_OUTPUTS
-    if rows <= 8:
-        step = 256 if many and gated else 512
-        blocks = Blocks(32 if many else 16, step, 3 if many else 4)
-        if floats and overlaps(device, rows) and not (many and not gated):
-            held = 256 if many else 1024
-            if inner > held and (inner - held) % step == 0:
-                blocks = blocks._replace(held=held, fetched=65536 if inner > 4096 else 0)
-    elif floats and capability(device) == (9, 0) and (rows > 16 or outputs >= 6144):
-        columns = 16 if outputs < 3072 else 32 if outputs < 4096 else 64
-        blocks = Blocks(columns, 256, 4 if columns < 64 else 2 if gated and rows > 16 else 3, wide=True)
-    else:
-        blocks = Blocks(32, 256, 4 if rows <= 16 else 3)
-    stage = (blocks.columns * (2 if gated else 1) + block_rows(rows)) * blocks.inner * 2
-    return blocks._replace(stages=max(2, min(blocks.stages, 1 + shared_memory(device) // stage)))
-
-
 def _check(a: torch.Tensor, weight: Weight, out: torch.Tensor, outputs: int) -> None:
     inner, codes = weight.columns, weight.codes
     if a.dim() != 2 or a.shape[1] != inner or not 1 <= a.shape[0] <= MAX_ROWS:
@@ -449,8 +409,9 @@ def _launch(
     codes, rows, inner = weight.codes, a.shape[0], weight.columns
     matrix_rows = codes.shape[0]
     columns = out.shape[1]
-    blocks = blocks or choose_blocks(weight, rows, kind not in ("project", "add"), a.device)
-    overlapped = overlaps(a.device, rows)
+    blocks = blocks or choose_blocks(codes.dtype, (matrix_rows, inner), rows, kind not in ("project", "add"), a.device)
+    # With numbers of 8 and 4 bits programs that wait cost more than they save (measured: 31 us instead of 25).
+    overlapped = weight.scale is None and overlaps(a.device, rows)
     most = codes.shape[1] * codes.element_size() // _LINE_BYTES
     lines = min(most, blocks.fetched // (_LINE_BYTES * blocks.columns)) if overlapped else 0
     lines = 1 << (lines.bit_length() - 1) if lines else 0
@@ -486,8 +447,3 @@ def _launch(
         enable_fp_fusion=False,  # which products and sums are joined would depend on the blocks
         **({"launch_pdl": True} if overlapped else {}),
     )
-
-
-def block_rows(rows: int) -> int:
-    """Rows of the activations' block: a matrix instruction takes 8 at least."""
-    return max(8, 1 << (rows - 1).bit_length())

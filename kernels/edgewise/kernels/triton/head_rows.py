@@ -38,7 +38,7 @@ def turned_head(
 ) -> tl.tensor:
     """Heads [n, width] float32, from pointers `x`, `norm` [n, 1] to their first values; c, s are their `angles`.
 
-    Rotation as `kernels.rope`, whose products and sum are rounded one by one; here the compiler may join them.
+    Rotation as `kernels.rope`: products and sum are rounded one by one (kernels are compiled without `enable_fp_fusion`).
     """
     value = tl.load(x + place, mask=mask & (place < head_dim), other=0.0).to(tl.float32)
     if rotary > 0:

@@ -32,49 +32,6 @@ def dot(a: tl.tensor, b: tl.tensor, total: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def halves(x: tl.tensor) -> tl.tensor:
-    """int8 or fp8 (e4m3) numbers as float16, which holds them exactly, four at a time.
-
-    Written out since the compiler would otherwise move single bytes where the matrix instructions want them.
-    """
-    if _NUMPY:
-        value = x.to(tl.float16)
-    elif x.dtype == tl.int8:
-        # 0x6400 + u is 1024 + u for u of 8 bits; u = x + 128.
-        value = tl.inline_asm_elementwise(
-            """{
-            .reg .b32 t, m;
-            mov.b32 m, 0x64806480;
-            xor.b32 t, $2, 0x80808080;
-            prmt.b32 $0, t, 0x64646464, 0x4140;
-            prmt.b32 $1, t, 0x64646464, 0x4342;
-            sub.f16x2 $0, $0, m;
-            sub.f16x2 $1, $1, m;
-            }""",
-            "=r,=r,r",
-            [x],
-            dtype=tl.float16,
-            is_pure=False,
-            pack=4,
-        )
-    else:
-        value = tl.inline_asm_elementwise(
-            """{
-            .reg .b16 a, b;
-            mov.b32 {a, b}, $2;
-            cvt.rn.f16x2.e4m3x2 $0, a;
-            cvt.rn.f16x2.e4m3x2 $1, b;
-            }""",
-            "=r,=r,r",
-            [x],
-            dtype=tl.float16,
-            is_pure=False,
-            pack=4,
-        )
-    return value
-
-
-@triton.jit
 def begin(overlapped: tl.constexpr) -> None:
     """To be called before anything that the preceding kernel may have written is read, or anything is written."""
     if overlapped:

@@ -276,6 +276,7 @@ def rope_append(
             block,
             triton.next_power_of_2(head_dim),
             num_warps=min(4, block),
+            enable_fp_fusion=False,  # as decoding, which stores the same numbers
         )
 
 

@@ -1,0 +1,74 @@
+"""How products of decoding are cut, by the matrix, the number of rows and the card."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from edgewise.kernels.triton.launch import capability, overlaps, shared_memory
+
+_MANY_OUTPUTS = 12288
+
+
+class Blocks(NamedTuple):
+    """How a product is cut.
+
+    Attributes:
+        columns: Outputs of a program.
+        inner: Inner elements of one step, a multiple of 256.
+        stages: Of the pipeline of steps.
+        held: The last inner elements of a weight of floats that are loaded before the program waits for its predecessor: 0, or
+            a power of two from 256 on that leaves a multiple of `inner`.
+        fetched: Bytes of the weight that a program asks the L2 cache for before it waits.
+        wide: Computed by `wide_product`; of a weight of floats.
+    """
+
+    columns: int
+    inner: int
+    stages: int
+    held: int = 0
+    fetched: int = 0
+    wide: bool = False
+
+
+def choose_blocks(codes: torch.dtype, shape: tuple[int, int], rows: int, gated: bool, device: torch.device) -> Blocks:
+    """Blocks for a matrix: those that were fastest on an H200 (docs/benchmarks.md), with fewer stages where they do not fit.
+
+    Few rows: small blocks, so that every multiprocessor has one, and weights that are loaded before the wait. More rows: larger
+    blocks, so that activations are not read too often.
+    """
+    outputs, inner = shape
+    floats = codes in (torch.bfloat16, torch.float16)
+    many = outputs >= _MANY_OUTPUTS
+    if codes == torch.uint8:
+        # One step for all rows: low and high bits are two products in each step, so its size decides the order of additions.
+        blocks = Blocks(16 if rows <= 8 else 32, 512, 4)
+    elif rows <= 8 and not floats:
+        blocks = Blocks(16, 512, 4)
+    elif rows <= 8:
+        step = 256 if many and gated else 512
+        blocks = Blocks(32 if many else 16, step, 3 if many else 4)
+        held = 256 if many else 1024
+        if overlaps(device, rows) and (gated or not many) and inner > held and (inner - held) % step == 0:
+            blocks = blocks._replace(held=held, fetched=65536 if inner > 4096 else 0)
+    elif floats and capability(device) == (9, 0) and (rows > 16 or outputs >= 6144):
+        columns = 16 if outputs < 3072 else 32 if outputs < 4096 else 64
+        blocks = Blocks(columns, 256, 4 if columns < 64 else 2 if gated and rows > 16 else 3, wide=True)
+    else:
+        blocks = Blocks(32, 256, 4 if rows <= 16 else 3)
+    return _fitting(blocks, rows, 2 if gated else 1, shared_memory(device))
+
+
+def _fitting(blocks: Blocks, rows: int, matrices: int, most: int) -> Blocks:
+    """With as many stages as `most` bytes of shared memory hold: one less than the number, and what is loaded ahead."""
+    stage = 2 * blocks.inner * (blocks.columns * matrices + block_rows(rows))
+    if 2 * blocks.held * blocks.columns * matrices + stage > most:
+        blocks = blocks._replace(held=0)
+    room = most - 2 * blocks.held * blocks.columns * matrices
+    return blocks._replace(stages=max(2, min(blocks.stages, 1 + room // stage)))
+
+
+def block_rows(rows: int) -> int:
+    """Rows of the activations' block: a matrix instruction takes 8 at least."""
+    return max(8, 1 << (rows - 1).bit_length())

@@ -1,0 +1,133 @@
+"""Compiles the kernels of decoding and prompts for a card that is not here: python -m tests.kernels.compile_only CAPABILITY.
+
+Triton compiles ahead for a target that its driver names, so a driver with nothing behind it is enough. Prints a line for each
+kernel, with the shared memory that it asks for.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.runtime.jit import JITFunction
+
+from edgewise.kernels.paging import KVLayer
+from edgewise.kernels.triton import blocks, decode_attention, decode_product, prefill_attention
+
+# Triton 3.6 brings no assembler that knows 11.0.
+# Bytes of shared memory of a program (CUDA Programming Guide, "Technical Specifications per Compute Capability").
+SHARED = {
+    80: 163 << 10,
+    86: 99 << 10,
+    87: 163 << 10,
+    89: 99 << 10,
+    90: 227 << 10,
+    100: 227 << 10,
+    120: 99 << 10,
+}
+BF16 = torch.bfloat16
+
+
+class NoCard(DriverBase):  # type: ignore[misc]
+    """Names a target and answers nothing else."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    @classmethod
+    def is_active(cls) -> bool:
+        return True
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        raise NotImplementedError(ty)
+
+    def get_current_target(self) -> Any:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def get_benchmarker(self) -> Any:
+        raise NotImplementedError
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return device
+
+
+def use(capability: int) -> None:
+    """From here on kernels are compiled for `capability`, and not launched."""
+    triton.runtime.driver.set_active(NoCard(capability))
+    run = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        kernel = run(self, *args, grid=grid, warmup=True, **options)
+        shared = kernel.metadata.shared
+        print(f"sm_{capability} {self.fn.__name__}: {len(kernel.asm['cubin'])} bytes, {shared} bytes of shared memory")
+        assert shared <= SHARED[capability], (self.fn.__name__, shared)
+        return kernel
+
+    JITFunction.run = compile_only
+    overlapped = capability >= 90
+    for module in (decode_product, decode_attention, blocks):
+        setattr(module, "overlaps", lambda device, rows: overlapped and rows <= 8)  # noqa: B010 - not exported there
+    setattr(blocks, "capability", lambda device: divmod(capability, 10))  # noqa: B010
+    setattr(blocks, "shared_memory", lambda device: SHARED[capability])  # noqa: B010
+
+
+def weight(stored: str, out: int, inner: int) -> decode_product.Weight:
+    scale = torch.empty(out, inner // 32, dtype=torch.float16)
+    if stored == "int8":
+        return decode_product.Weight(torch.empty(out, inner, dtype=torch.int8), scale)
+    if stored == "int4":
+        return decode_product.Weight(torch.empty(out, inner // 2, dtype=torch.uint8), scale, scale)
+    if stored == "fp8":
+        return decode_product.Weight(torch.empty(out, inner, dtype=torch.float8_e4m3fn), torch.empty(out))
+    return decode_product.Weight(torch.empty(out, inner, dtype=BF16))
+
+
+def products(stored: str, rows: int, hidden: int = 2048, ffn: int = 8192) -> None:
+    r = decode_product.Residual.empty(rows, hidden, BF16, torch.device("cpu"))
+    decode_product.gated(r, weight(stored, 2 * ffn, hidden), 1e-5, torch.empty(rows, ffn, dtype=BF16))
+    decode_product.add(torch.empty(rows, ffn, dtype=BF16), weight(stored, hidden, ffn), r, torch.empty(hidden))
+
+
+def attention(stored: torch.dtype, head_dim: int, rows: int = 2) -> None:
+    pages = [torch.empty(4, 8, 16, head_dim, dtype=stored) for _ in range(2)]
+    scales = [torch.empty(4, 8, 16) for _ in range(2)] if stored.itemsize == 1 else [None, None]
+    kv = KVLayer(*pages, *scales)
+    integers = torch.empty(rows, dtype=torch.int64)
+    angles, tables = torch.empty(64, head_dim // 2), torch.empty(rows, 128, dtype=torch.int32)
+    qkv, out = torch.empty(rows, 48 * head_dim, dtype=BF16), torch.empty(rows, 32 * head_dim, dtype=BF16)
+    space = decode_attention.Workspace.empty(rows, 32, head_dim, 4, torch.device("cpu"))
+    decode_attention.decode_attention(
+        qkv, kv, integers, integers, tables, angles, angles, out, space, heads=32, scale=0.1, max_context=2048
+    )  # fmt: skip
+    q = torch.empty(rows, 32, head_dim, dtype=BF16)
+    prefill_attention.rope_append(qkv, kv, integers, integers, angles, angles, q, heads=32)
+    lengths = torch.empty(rows, dtype=torch.int32)
+    starts = torch.empty(rows + 1, dtype=torch.int32)
+    prefill_attention.prefill_attention(q, kv, starts, lengths, tables, torch.empty_like(q), scale=0.1, max_query=1)
+
+
+def main(capability: int) -> None:
+    use(capability)
+    products("float", 1)
+    products("float", 64)
+    products("int4", 1)
+    products("int8", 1)
+    attention(BF16, 128)
+    attention(torch.int8, 64)
+    if capability >= 89:
+        products("fp8", 1)
+        attention(torch.float8_e4m3fn, 128)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
