@@ -19,9 +19,13 @@ from edgewise.kernels.paging import SCALED_FORMATS, AttentionMeta, KVLayer
 
 Paged = Callable[..., Any]
 FORMATS = [torch.float32, torch.bfloat16, torch.float16, torch.int8, torch.float8_e4m3fn]
-# Of the largest value: int8 pages are multiplied in integers, with weights rounded to 15 bits and queries to 16.
-MOST_ERROR = {torch.int8: 1e-4}
-FLOAT_ERROR = 1e-6
+# Of the largest value. int8 pages are multiplied in integers: a score is off by at most half a step of the query, max|q| / 65024,
+# times the sum of the key's magnitudes, which for keys like these stays under 5e-4. Lost low bytes would cost 4e-3.
+MOST_ERROR = {torch.int8: 1e-3}
+FLOAT_ERROR = 1e-5
+# The same for one long sequence, always the same: what docs/kernels.md says.
+LONG_ERROR = {torch.int8: 1e-4}
+LONG_FLOAT_ERROR = 1e-6
 
 
 @pytest.fixture
@@ -130,7 +134,7 @@ def test_error_to_float64_stays_small_at_long_context(
     work = [(sequences.add(3000), 2999, 1)]
     error = check(isas, sequences, work, sequences.random(1, 9, 64) * 4, None, None)
     print(f"{dtype}: {error:.1e} of the largest value")
-    assert error < MOST_ERROR.get(dtype, FLOAT_ERROR)
+    assert error < LONG_ERROR.get(dtype, LONG_FLOAT_ERROR)
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -179,7 +183,7 @@ def test_tokens_see_what_visible_says(isas: list[str], paged_sequences: Paged, d
     for name in isas:
         library.use_isa(name)
         out = attention(q, sequences.layer, meta, 32**-0.5, 150, None)
-        torch.testing.assert_close(out.double(), expected, rtol=0, atol=MOST_ERROR.get(dtype, FLOAT_ERROR) * 4)
+        torch.testing.assert_close(out.double(), expected, rtol=0, atol=MOST_ERROR.get(dtype, FLOAT_ERROR))
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
