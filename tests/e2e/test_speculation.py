@@ -35,7 +35,14 @@ def test_the_answer_is_the_same_and_its_guesses_are_told() -> None:
         with running(home=home, model="tiny", environment={"EDGEWISE_ENGINE__SPECULATION": "lookup"}) as device:
             guessed = _answer(device.url)
             metrics = httpx.get(f"{device.url}/metrics", trust_env=False).text
-    assert guessed["choices"] == plain["choices"]
+        import_tiny(home, "smaller", layers=1)
+        drafting = {"EDGEWISE_ENGINE__SPECULATION": "draft", "EDGEWISE_ENGINE__DRAFT_MODEL": "smaller"}
+        with running(home=home, model="tiny", environment=drafting) as device:
+            drafted = _answer(device.url)
+            memory = httpx.get(f"{device.url}/edgewise/v1/memory", trust_env=False).text
+    assert guessed["choices"] == drafted["choices"] == plain["choices"]
+    assert drafted["edgewise"]["stages"][0]["proposed_tokens"] > 0
+    assert re.search(r'"draft": ?[1-9]', memory), memory
     (told,), (without,) = guessed["edgewise"]["stages"], plain["edgewise"]["stages"]
     assert 0 < told["accepted_tokens"] < told["proposed_tokens"]
     assert without["proposed_tokens"] == 0
