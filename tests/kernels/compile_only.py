@@ -105,7 +105,7 @@ def attention(stored: torch.dtype, head_dim: int, rows: int = 2) -> None:
     integers = torch.empty(rows, dtype=torch.int64)
     angles, tables = torch.empty(64, head_dim // 2), torch.empty(rows, 128, dtype=torch.int32)
     qkv, out = torch.empty(rows, 48 * head_dim, dtype=BF16), torch.empty(rows, 32 * head_dim, dtype=BF16)
-    space = decode_attention.Workspace.empty(rows, 32, head_dim, 4, torch.device("cpu"))
+    space = decode_attention.Workspace.empty(rows, 32, head_dim, decode_attention.splits(2048), torch.device("cpu"))
     decode_attention.decode_attention(
         qkv, kv, integers, integers, tables, angles, angles, out, space, heads=32, scale=0.1, max_context=2048
     )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from edgewise.kernels.triton.launch import capability, overlaps, shared_memory
+from edgewise.kernels.triton.launch import capability, shared_memory
 
 _MANY_OUTPUTS = 12288
 
@@ -33,30 +33,22 @@ class Blocks(NamedTuple):
 
 
 def choose_blocks(codes: torch.dtype, shape: tuple[int, int], rows: int, gated: bool, device: torch.device) -> Blocks:
-    """Blocks for a matrix: those that were fastest on an H200 (docs/benchmarks.md), with fewer stages where they do not fit.
+    """Blocks for a matrix, with fewer stages where they do not fit: such as did well on an H200 (docs/benchmarks.md).
 
-    Few rows: small blocks, so that every multiprocessor has one, and weights that are loaded before the wait. More rows: larger
-    blocks, so that activations are not read too often.
+    Few rows: small blocks, so that every multiprocessor has one. More rows: larger blocks, so that activations are not read too
+    often.
     """
-    outputs, inner = shape
-    floats = codes in (torch.bfloat16, torch.float16)
-    many = outputs >= _MANY_OUTPUTS
+    outputs = shape[0]
+    floats = codes in (torch.bfloat16, torch.float16, torch.float32)
+    columns = 32 if rows > 16 or (outputs >= _MANY_OUTPUTS and (floats or rows > 8)) else 16
     if codes == torch.uint8:
         # One step for all rows: low and high bits are two products in each step, so its size decides the order of additions.
-        blocks = Blocks(16 if rows <= 8 else 32, 512, 4)
-    elif rows <= 8 and not floats:
-        blocks = Blocks(16, 512, 4)
-    elif rows <= 8:
-        step = 256 if many and gated else 512
-        blocks = Blocks(32 if many else 16, step, 3 if many else 4)
-        held = 256 if many else 1024
-        if overlaps(device, rows) and (gated or not many) and inner > held and (inner - held) % step == 0:
-            blocks = blocks._replace(held=held, fetched=65536 if inner > 4096 else 0)
-    elif floats and capability(device) == (9, 0) and (rows > 16 or outputs >= 6144):
+        blocks = Blocks(columns, 512, 4)
+    elif codes in (torch.bfloat16, torch.float16) and rows > 16 and capability(device) == (9, 0):
         columns = 16 if outputs < 3072 else 32 if outputs < 4096 else 64
-        blocks = Blocks(columns, 256, 4 if columns < 64 else 2 if gated and rows > 16 else 3, wide=True)
+        blocks = Blocks(columns, 256, 4 if columns < 64 else 2 if gated else 3, wide=True)
     else:
-        blocks = Blocks(32, 256, 4 if rows <= 16 else 3)
+        blocks = Blocks(columns, 512 if rows <= 8 and columns == 16 else 256, 4 if rows <= 16 else 3)
     return _fitting(blocks, rows, 2 if gated else 1, shared_memory(device))
 
 

@@ -1,12 +1,12 @@
 """Attention of one new token a sequence over its paged cache, with all that comes between two products of a layer.
 
-A program has a sequence, a KV head with all query heads that share it, and one run of 512 absolute key positions. It normalises
+A program has a sequence, a KV head with all query heads that share it, and one run of 256 absolute key positions. It normalises
 and rotates its queries; the program of the last run does so with the new key, rounds it as the pages do, and stores it with its
 value. Old keys come from the pages, the new one from registers, in the same step of the sums where it will be read later. Each
 program leaves its maximum, sum and weighted values; a second kernel adds those in order of position. Which runs there are
 depends on absolute positions alone, so a token's bits do not depend on the batch.
 
-Scales of 8-bit pages multiply scores and weights, not keys and values: as float16 the codes are exact.
+Scales of 8-bit pages multiply scores and weights, not keys and values: as numbers of 16 bits the codes are exact.
 """
 
 from __future__ import annotations
@@ -18,15 +18,12 @@ import triton
 import triton.language as tl
 
 from edgewise.kernels.paging import PAGE_TOKENS, SCALED_FORMATS, KVLayer
-from edgewise.kernels.triton.head_rows import angles, rounded_head, turned_head
-from edgewise.kernels.triton.launch import begin, dot, fetch_rows, overlaps
-from edgewise.kernels.triton.narrow import halves
+from edgewise.kernels.triton.head_rows import rounded_head, turned_head
+from edgewise.kernels.triton.launch import begin, dot, overlaps
 
-SPLIT_TOKENS = 512
+SPLIT_TOKENS = 256
 _STEP_TOKENS = 64
-_WARPS, _STAGES = 4, 2
-_REGISTERS = 128  # of a thread: four programs a multiprocessor hide each other's waits; what spills is outside the loop
-_LINE_BYTES = 128
+_WARPS, _STAGES = 4, 3
 _MERGED = 32  # partial results that are added at a time
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
@@ -87,16 +84,9 @@ def _add_tokens(
     weight = tl.exp2(score - safe[:, None])
     shrink = tl.exp2(top - safe)
     total = total * shrink + tl.sum(weight, axis=1)
-    mixed *= shrink[:, None]
     if scaled:
-        # Relative to the largest, so that float16 holds the weights of small values too.
-        largest = tl.max(v_scale, axis=0)
-        unit = tl.where(largest > 0.0, largest, 1.0)
-        part = dot((weight * (v_scale / unit)[None, :]).to(v.dtype), v, tl.zeros(mixed.shape, dtype=tl.float32))
-        mixed += part * unit
-    else:
-        mixed = dot(weight.to(v.dtype), v, mixed)
-    return higher, total, mixed
+        weight *= v_scale[None, :]
+    return higher, total, dot(weight.to(v.dtype), v, mixed * shrink[:, None])
 
 
 @triton.jit
@@ -132,7 +122,6 @@ def _decode(
     page_tokens: tl.constexpr,
     width: tl.constexpr,
     block_group: tl.constexpr,
-    fetched_lines: tl.constexpr,
     overlapped: tl.constexpr,
 ) -> None:
     """Grid (kv_heads, rows, splits); `width` is head_dim rounded up to a power of two, `block_group` the query heads."""
@@ -145,21 +134,9 @@ def _decode(
     place = tl.arange(0, width)[None, :]
     real = (member < group) & (place < head_dim)
     head = kv_head * group + member
-    # Of the step, not of the kernel before this one: may be read before the wait.
+    begin(overlapped)
     position = tl.load(positions + sequence).to(tl.int32)
     first = split * split_tokens
-    table = block_tables + sequence * table_width
-    token = tl.arange(0, step_tokens)
-    c, s = angles(cos, sin, tl.maximum(position, 0), place, rotary)
-    if fetched_lines > 0 and first < position:
-        line_bytes: tl.constexpr = head_dim * stored.primitive_bitwidth // 8
-        for ahead in range(first, tl.minimum(first + split_tokens, position), step_tokens):
-            at = tl.minimum(ahead + token, position - 1)
-            page = tl.load(table + at // page_tokens).to(tl.int64)
-            line = (page * kv_heads + kv_head) * page_tokens + at % page_tokens
-            fetch_rows(k_pages, line, line_bytes, fetched_lines)
-            fetch_rows(v_pages, line, line_bytes, fetched_lines)
-    begin(overlapped)
     split_count = tl.num_programs(2)
     own = sequence * heads + head
     if position < 0:
@@ -173,12 +150,24 @@ def _decode(
         return
     row = qkv + sequence.to(tl.int64) * ((heads + 2 * kv_heads) * head_dim)
     q = turned_head(
-        row + head * head_dim, place, member < group, norm + head * head_dim, c, s, eps, head_dim, rotary, normed
+        row + head * head_dim,
+        place,
+        member < group,
+        norm + head * head_dim,
+        cos,
+        sin,
+        position,
+        eps,
+        head_dim,
+        rotary,
+        normed,
     )
-    q = (q * (scale * LOG2E)).to(tl.float16 if scaled else dtype)
+    q = (q * (scale * LOG2E)).to(dtype)
     top = tl.full((block_group,), float("-inf"), tl.float32)
     total = tl.zeros((block_group,), dtype=tl.float32)
     mixed = tl.zeros((block_group, width), dtype=tl.float32)
+    token = tl.arange(0, step_tokens)
+    table = block_tables + sequence * table_width
     last = position // step_tokens * step_tokens
     for start in range(
         tl.maximum(first, oldest // step_tokens * step_tokens), tl.minimum(last, first + split_tokens), step_tokens
@@ -187,11 +176,10 @@ def _decode(
         # The mask holds in every step; loads are issued ahead, and beyond the last step a page is no page.
         page = tl.load(table + at // page_tokens, mask=at < last, other=0).to(tl.int64)
         line = (page * kv_heads + kv_head) * page_tokens + at % page_tokens
-        k = tl.load(k_pages + line[:, None] * head_dim + place, mask=place < head_dim, other=0.0)
-        v = tl.load(v_pages + line[:, None] * head_dim + place, mask=place < head_dim, other=0.0)
+        k = tl.load(k_pages + line[:, None] * head_dim + place, mask=place < head_dim, other=0.0).to(dtype)
+        v = tl.load(v_pages + line[:, None] * head_dim + place, mask=place < head_dim, other=0.0).to(dtype)
         k_scale, v_scale = top, top
         if scaled:
-            k, v = halves(k), halves(v)
             k_scale, v_scale = tl.load(k_scales + line), tl.load(v_scales + line)
         top, total, mixed = _add_tokens(
             q, k, v, k_scale, v_scale, at >= oldest, top, total, mixed, scaled, softcap, block_group, step_tokens
@@ -203,11 +191,10 @@ def _decode(
         line = (tl.load(table + at // page_tokens, mask=old, other=0).to(tl.int64) * kv_heads + kv_head) * page_tokens
         line += at % page_tokens
         mask = old[:, None] & (place < head_dim)
-        k = tl.load(k_pages + line[:, None] * head_dim + place, mask=mask, other=0.0)
-        v = tl.load(v_pages + line[:, None] * head_dim + place, mask=mask, other=0.0)
+        k = tl.load(k_pages + line[:, None] * head_dim + place, mask=mask, other=0.0).to(dtype)
+        v = tl.load(v_pages + line[:, None] * head_dim + place, mask=mask, other=0.0).to(dtype)
         k_scale, v_scale = top, top
         if scaled:
-            k, v = halves(k), halves(v)
             k_scale = tl.load(k_scales + line, mask=old, other=0.0)
             v_scale = tl.load(v_scales + line, mask=old, other=0.0)
         if appends:
@@ -215,7 +202,7 @@ def _decode(
             source = row + (heads + kv_head + new) * head_dim
             new_norm = norm + (heads + kv_head + new) * head_dim
             new_k = turned_head(
-                source, place, new < 1, new_norm, c, s, eps, head_dim, rotary, normed
+                source, place, new < 1, new_norm, cos, sin, position, eps, head_dim, rotary, normed
             )  # fmt: skip
             new_v = tl.load(source + kv_heads * head_dim + place, mask=place < head_dim, other=0.0).to(tl.float32)
             new_k, new_k_scale = rounded_head(new_k, stored)
@@ -224,8 +211,8 @@ def _decode(
             target = ((slot // page_tokens) * kv_heads + kv_head) * page_tokens + slot % page_tokens
             tl.store(k_pages + target * head_dim + place, new_k.to(stored), mask=place < head_dim)
             tl.store(v_pages + target * head_dim + place, new_v.to(stored), mask=place < head_dim)
-            k = tl.where((at == position)[:, None], new_k.to(k.dtype), k)
-            v = tl.where((at == position)[:, None], new_v.to(v.dtype), v)
+            k = tl.where((at == position)[:, None], new_k.to(dtype), k)
+            v = tl.where((at == position)[:, None], new_v.to(dtype), v)
             if scaled:
                 tl.store(k_scales + target + tl.arange(0, 1), new_k_scale)
                 tl.store(v_scales + target + tl.arange(0, 1), new_v_scale)
@@ -316,8 +303,7 @@ def decode_attention(
     Args:
         qkv: [rows, (heads + 2 * kv_heads) * head_dim], bfloat16, float16 or float32: queries, keys, values of the new tokens.
         kv: The layer's pages; the new tokens are stored at `slots`.
-        positions: [rows] int64, of the new token in its sequence; -1 in rows of padding, whose result is 0. With `slots` and
-            `block_tables` it is written before the kernel that precedes this one begins (`launch.begin`).
+        positions: [rows] int64, of the new token in its sequence; -1 in rows of padding, whose result is 0.
         slots: [rows] int64, where the new token is written: page * PAGE_TOKENS + offset.
         block_tables: [rows, pages] int32.
         cos, sin: [positions, n / 2] float32 of a `RopeTable`, or None where the layer does not rotate.
@@ -345,7 +331,6 @@ def decode_attention(
     launched = {"launch_pdl": True} if overlapped else {}
     unused = workspace.sums
     width = triton.next_power_of_2(head_dim)
-    lines = 1 << (max(1, head_dim * kv.k.element_size() // _LINE_BYTES).bit_length() - 1)
     _decode[(kv_heads, rows, count)](
         qkv,
         kv.k,
@@ -378,14 +363,9 @@ def decode_attention(
         PAGE_TOKENS,
         width,
         max(16, triton.next_power_of_2(heads // kv_heads)),
-        lines if overlapped and count == 1 else 0,
         overlapped,
         num_warps=_WARPS,
         num_stages=_STAGES,
-        # Which products and sums are joined would differ between what is compiled for few and for many rows, and the last bit
-        # of a key is enough for another scale of its page.
-        enable_fp_fusion=False,
-        **({} if width > 128 or qkv.dtype == torch.float32 else {"maxnreg": _REGISTERS}),
         **launched,
     )
     if count > 1:
@@ -404,7 +384,6 @@ def decode_attention(
             width,
             overlapped,
             num_warps=4,
-            enable_fp_fusion=False,
             **launched,
         )
     return out

@@ -21,7 +21,6 @@ import triton.language as tl
 
 from edgewise.kernels.triton.blocks import Blocks, block_rows, choose_blocks
 from edgewise.kernels.triton.launch import begin, dot, fetch_rows, overlaps
-from edgewise.kernels.triton.narrow import halves, nibbles, singles
 from edgewise.kernels.triton.wide_product import wide_chains
 
 MAX_ROWS = 64
@@ -151,17 +150,15 @@ def _add_step(
         # What the compiler does not find out: sixteen that follow one another, from a multiple of sixteen on.
         at = tl.max_contiguous(tl.multiple_of(byte // 16 * 32 + byte % 16, (1, 16)), (1, 16))
         above = tl.max_contiguous(tl.multiple_of(at + 16, (1, 16)), (1, 16))
-        low = nibbles(code, scale, least, False, dtype)
-        high = nibbles(code, scale, least, True, dtype)
+        low = tl.fma((code & 15).to(tl.float32), scale, least).to(dtype)
+        high = tl.fma((code >> 4).to(tl.float32), scale, least).to(dtype)
         total = dot(low, _activations(a, row, at, rows, inner), total)
         total = dot(high, _activations(a, row, above, rows, inner), total)
     else:
         at = _places(first, part, slices, run)
         code = _codes(codes, column, columns, at, inner)
         if stored == tl.int8:
-            code = singles(code) * _spread(scale, slices, block_columns, part // 32, 32)
-        if stored == tl.float8e4nv:
-            code = halves(code).to(tl.float32)
+            code = code.to(tl.float32) * _spread(scale, slices, block_columns, part // 32, 32)
         total = dot(code.to(dtype), _activations(a, row, at, rows, inner), total)
     return total
 
@@ -181,6 +178,18 @@ def sums_of_16(x: tl.tensor, groups: tl.constexpr, rows: tl.constexpr) -> tl.ten
     x = tl.sum(tl.reshape(x, (groups * 4, 2, rows)), axis=1)
     x = tl.sum(tl.reshape(x, (groups * 2, 2, rows)), axis=1)
     return tl.sum(tl.reshape(x, (groups, 2, rows)), axis=1)
+
+
+@triton.jit
+def sum_of_pairs(x: tl.tensor, rows: tl.constexpr) -> tl.tensor:
+    """[rows, a power of two] -> [rows], added in pairs of neighbours.
+
+    How `tl.sum` adds a row depends on how many rows there are beside it: threads are dealt to the whole block.
+    """
+    for _ in tl.static_range(16):
+        if x.shape[1] > 1:
+            x = tl.sum(tl.reshape(x, (rows, x.shape[1] // 2, 2)), axis=2)
+    return tl.reshape(x, (rows,))
 
 
 @triton.jit
@@ -298,7 +307,7 @@ def _product(
     if kind != "add":
         if not early:
             square = _squares(squares, row, rows, inner // 16)
-        inverse = (1.0 / tl.sqrt(tl.sum(square, axis=1) / inner + eps))[None, :]
+        inverse = (1.0 / tl.sqrt(sum_of_pairs(square, block_rows) / inner + eps))[None, :]
         total *= inverse
         up *= inverse
     if biased:
@@ -410,8 +419,7 @@ def _launch(
     matrix_rows = codes.shape[0]
     columns = out.shape[1]
     blocks = blocks or choose_blocks(codes.dtype, (matrix_rows, inner), rows, kind not in ("project", "add"), a.device)
-    # With numbers of 8 and 4 bits programs that wait cost more than they save (measured: 31 us instead of 25).
-    overlapped = weight.scale is None and overlaps(a.device, rows)
+    overlapped = overlaps(a.device, rows)
     most = codes.shape[1] * codes.element_size() // _LINE_BYTES
     lines = min(most, blocks.fetched // (_LINE_BYTES * blocks.columns)) if overlapped else 0
     lines = 1 << (lines.bit_length() - 1) if lines else 0

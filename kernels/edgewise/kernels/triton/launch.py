@@ -18,7 +18,9 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-_OVERLAPPED_ROWS = 8
+# Measured on an H200, overlapping saves 0.1 ms of a step of one row (1B) and costs 0.3 ms of 32; whether it keeps a row's bits is
+# not proven (docs/benchmarks.md).
+_OVERLAPPED_ROWS = 0
 LINE_BYTES: tl.constexpr = tl.constexpr(128)  # of the L2 cache
 _NUMPY: tl.constexpr = tl.constexpr(INTERPRETED)
 
@@ -61,11 +63,7 @@ def _overlaps(device: torch.device) -> bool:
 
 
 def overlaps(device: torch.device, rows: int) -> bool:
-    """Whether kernels for so many rows are launched over the end of their predecessors.
-
-    With more rows programs need most of a multiprocessor's memory, and those that wait keep others from it (measured: 1.5 ms
-    instead of 1.2 ms for a step of 32 rows).
-    """
+    """Whether kernels for so many rows are launched over the end of their predecessors: none yet (`_OVERLAPPED_ROWS`)."""
     return rows <= _OVERLAPPED_ROWS and _overlaps(device)
 
 
