@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.kernels.interpreter import interpreted
 
 product = interpreted("decode_product")
+triton, tl = product.triton, product.tl
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")  # numpy's, which interprets
 
 EPS = 1e-5
@@ -194,3 +195,18 @@ def test_wrong_arguments_are_named() -> None:
         product.gated(r, w, EPS, nothing(3, 24, dtype=torch.bfloat16), "relu")
     with pytest.raises(ValueError, match="needs scales"):
         product.project(r, product.Weight(w.codes.to(torch.int8)), EPS, nothing(3, 48, dtype=torch.bfloat16))
+
+
+def test_sums_of_squares_are_added_in_pairs_of_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """((a + b) + (c + d)), which tells itself from any other order where a number is too large for its neighbour."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def rows(x: Any, out: Any, count: tl.constexpr, width: tl.constexpr) -> None:  # type: ignore[name-defined]
+        row, at = tl.arange(0, count), tl.arange(0, width)
+        tl.store(out + row, product.sum_of_pairs(tl.load(x + row[:, None] * width + at[None, :]), count))
+
+    x = torch.tensor([[2.0**24, 1.0, 0.0, 1.0], [1.0, 2.0, 3.0, 4.0]])
+    out = nothing(2, dtype=torch.float32)
+    rows[(1,)](x, out, 2, 4)
+    assert out.tolist() == [2.0**24, 10.0]
