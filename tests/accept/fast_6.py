@@ -63,7 +63,7 @@ def both(quantize: str, kind: Kind, threads: int) -> Iterator[tuple[Target, Targ
             theirs = stack.enter_context(llamacpp_side(starter_file(kind), threads, 1, CONTEXT, python))
         except NotInstalled as error:
             raise NotRun(f"{error} {PYTHON} may name another interpreter.") from error
-        ours = stack.enter_context(edgewise_side(threads, 1, ["--quantize", quantize]))
+        ours = stack.enter_context(edgewise_side(threads, 1, ["--quantize", quantize], guesses=False))
         targets = []
         for side in (ours, theirs):
             assert isinstance(side, ServerSide)

@@ -109,7 +109,7 @@ def started(name: str, bits: int, command: Sequence[str]) -> Iterator[Side]:
 @contextmanager
 def rest(bits: int, args: argparse.Namespace) -> Iterator[Side]:
     flags = ["--quantize", QUANTIZE[bits]]
-    with edgewise_side(args.threads, STREAMS, flags) as server:
+    with edgewise_side(args.threads, STREAMS, flags, guesses=False) as server:
         assert isinstance(server, ServerSide)
         yield Service(f"edgewise REST {QUANTIZE[bits]}", bits, server)
 

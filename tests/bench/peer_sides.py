@@ -99,9 +99,10 @@ class ProcessSide:
 
 
 @contextmanager
-def edgewise_side(threads: int, streams: int, flags: Sequence[str]) -> Iterator[Side]:
-    """The device service with the starter model."""
+def edgewise_side(threads: int, streams: int, flags: Sequence[str], *, guesses: bool = True) -> Iterator[Side]:
+    """The device service with the starter model; without `guesses` each token is computed for itself, as peers do it."""
     environment = {"EDGEWISE_ENGINE__THREADS": str(threads), "EDGEWISE_ENGINE__MAX_RUNNING": str(max(32, streams))}
+    environment |= {} if guesses else {"EDGEWISE_ENGINE__SPECULATION": "off"}
     with running(*flags, environment=environment) as service:
         hello = httpx.post(
             f"{service.url}/v1/completions", json={"model": STARTER, "prompt": "Hi", "max_tokens": 1}, timeout=300
