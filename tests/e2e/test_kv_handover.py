@@ -26,7 +26,12 @@ from edgewise.wire.pages import LOOKUP, PAGES, PageQuery, pack_pages, split
 from scripts.service import CloudService, DeviceService
 from tests.e2e.service import edgewise, import_tiny, new_home, running
 
-COMMON = {"EDGEWISE_ENGINE__THREADS": "1", "EDGEWISE_ENGINE__KV_MEMORY_BYTES": "16 MiB"}
+# Pages are fetched where computing them takes longer: native kernels are faster than the fetching here.
+COMMON = {
+    "EDGEWISE_ENGINE__KERNELS": "reference",
+    "EDGEWISE_ENGINE__THREADS": "1",
+    "EDGEWISE_ENGINE__KV_MEMORY_BYTES": "16 MiB",
+}
 SLOW = {"EDGEWISE_ENGINE__MAX_STEP_TOKENS": "8", "EDGEWISE_PEERS__MIN_TOKENS": "256"}
 PATIENCE_S = 240.0
 ABOUT_BYTES = 2048  # of a token of float32 pages
