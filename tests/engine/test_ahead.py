@@ -217,7 +217,7 @@ def test_a_resumed_answer_is_computed_again_by_the_loop(plain: Engine, ahead: En
 def test_guesses_are_rows_of_one_step(tiny_model: ModelFiles, plain: Engine) -> None:
     """Answers that repeat themselves, so that guesses come true; the steps are then not queued."""
     core = ahead_engine(config_of(tiny_model, speculation="lookup"))
-    bias = {token: 30.0 for token in (5, 6, 7)}
+    bias = dict.fromkeys((5, 6, 7), 30.0)
     requests = [
         make(
             plain, index, 30 + index, max_tokens=40, temperature=0.7 * (index % 2), logit_bias=bias if index > 1 else {}
