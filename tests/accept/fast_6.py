@@ -21,7 +21,7 @@ from edgewise.models.tokenizer.load import load_tokenizer
 from tests.accept.line import Line, NotRun, Verdict, main, progress
 from tests.bench.cpu import PYTHON
 from tests.bench.cpu_files import Kind, starter_file
-from tests.bench.peer_sides import NotInstalled, ServerSide, edgewise_side, llamacpp_side
+from tests.bench.peer_sides import LLAMACPP, NotInstalled, ServerSide, edgewise_side, llamacpp_side, require
 from tests.e2e.service import starter_model
 
 BAR = 1.5
@@ -60,6 +60,7 @@ def both(quantize: str, kind: Kind, threads: int) -> Iterator[tuple[Target, Targ
     with ExitStack() as stack:
         python = os.environ.get(PYTHON, sys.executable)
         try:
+            require(LLAMACPP, python)  # before a file is made for it
             theirs = stack.enter_context(llamacpp_side(starter_file(kind), threads, 1, CONTEXT, python))
         except NotInstalled as error:
             raise NotRun(f"{error} {PYTHON} may name another interpreter.") from error

@@ -44,9 +44,7 @@ def main() -> None:
     parser.add_argument("--quantize", default="auto")
     parser.add_argument("--kernels", default="auto")
     args = parser.parse_args()
-    files = ModelFiles(
-        name=args.gguf.stem, digest=f"sha256:{'0' * 64}", format="gguf", paths={args.gguf.name: args.gguf}
-    )
+    files = ModelFiles(name=args.gguf.stem, digest=f"sha256:{'0' * 64}", format="gguf", paths={"model.gguf": args.gguf})
     began = time.perf_counter()
     engine = build(
         EngineConfig(
