@@ -168,7 +168,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_memory_for_ever(self) -> None:
-        """One whose engine ended while it was loading waits for memory again; if its time is over by then, a tick is due at once."""
+        """One whose engine ended while it was loading waits again; if its time is over by then, a tick is due at once."""
         tick = self.book.next_tick()
         for entry in self.book.entries():
             if entry.state == "waiting" and entry.waiters:
