@@ -153,14 +153,6 @@ def test_wide_blocks(kind: str, rows: int) -> None:
         close(result, expected, dtype)
 
 
-@pytest.mark.parametrize("held", [0, 256])
-def test_weights_that_are_loaded_ahead(held: int) -> None:
-    w, values = weight("float", 48, 512, torch.float16, 3, bias=False)
-    r = stream(3, 512, torch.float16, random(512, seed=8))
-    result = product.project(r, w, EPS, nothing(3, 48, dtype=torch.float16), product.Blocks(16, 256, 2, held))
-    close(result, normed(r) @ values.T, torch.float16)
-
-
 @pytest.mark.parametrize("stored", FORMATS)
 def test_a_row_does_not_depend_on_its_neighbours(stored: str) -> None:
     """Nor on the blocks, which only a card can show: numpy's products, which interpret, depend on their sizes."""

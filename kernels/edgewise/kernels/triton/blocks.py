@@ -18,17 +18,12 @@ class Blocks(NamedTuple):
         columns: Outputs of a program.
         inner: Inner elements of one step, a multiple of 256.
         stages: Of the pipeline of steps.
-        held: The last inner elements of a weight of floats that are loaded before the program waits for its predecessor: 0, or
-            a power of two from 256 on that leaves a multiple of `inner`.
-        fetched: Bytes of the weight that a program asks the L2 cache for before it waits.
         wide: Computed by `wide_product`; of a weight of floats.
     """
 
     columns: int
     inner: int
     stages: int
-    held: int = 0
-    fetched: int = 0
     wide: bool = False
 
 
@@ -53,12 +48,9 @@ def choose_blocks(codes: torch.dtype, shape: tuple[int, int], rows: int, gated: 
 
 
 def _fitting(blocks: Blocks, rows: int, matrices: int, most: int) -> Blocks:
-    """With as many stages as `most` bytes of shared memory hold: one less than the number, and what is loaded ahead."""
+    """With as many stages as `most` bytes of shared memory hold, one less than their number."""
     stage = 2 * blocks.inner * (blocks.columns * matrices + block_rows(rows))
-    if 2 * blocks.held * blocks.columns * matrices + stage > most:
-        blocks = blocks._replace(held=0)
-    room = most - 2 * blocks.held * blocks.columns * matrices
-    return blocks._replace(stages=max(2, min(blocks.stages, 1 + room // stage)))
+    return blocks._replace(stages=max(2, min(blocks.stages, 1 + most // stage)))
 
 
 def block_rows(rows: int) -> int:

@@ -90,6 +90,45 @@ def _add_tokens(
 
 
 @triton.jit
+def _stored(
+    source: tl.tensor,
+    k_pages: tl.tensor,
+    v_pages: tl.tensor,
+    k_scales: tl.tensor,
+    v_scales: tl.tensor,
+    slots: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    norm: tl.tensor,
+    position: tl.tensor,
+    eps: tl.tensor,
+    place: tl.tensor,
+    kv_head: tl.tensor,
+    kv_heads: tl.constexpr,
+    head_dim: tl.constexpr,
+    rotary: tl.constexpr,
+    normed: tl.constexpr,
+    page_tokens: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Stores the new key and value; as the pages hold them [1, width], and their scales [1]."""
+    stored: tl.constexpr = k_pages.dtype.element_ty
+    new = tl.arange(0, 1)[:, None]
+    key, weight = source + new * head_dim, norm + new * head_dim
+    k = turned_head(key, place, new < 1, weight, cos, sin, position, eps, head_dim, rotary, normed)
+    v = tl.load(key + kv_heads * head_dim + place, mask=place < head_dim, other=0.0).to(tl.float32)
+    k, k_scale = rounded_head(k, stored)
+    v, v_scale = rounded_head(v, stored)
+    slot = tl.load(slots)
+    target = ((slot // page_tokens) * kv_heads + kv_head) * page_tokens + slot % page_tokens
+    tl.store(k_pages + target * head_dim + place, k.to(stored), mask=place < head_dim)
+    tl.store(v_pages + target * head_dim + place, v.to(stored), mask=place < head_dim)
+    if stored == tl.int8 or stored == tl.float8e4nv:
+        tl.store(k_scales + target + tl.arange(0, 1), k_scale)
+        tl.store(v_scales + target + tl.arange(0, 1), v_scale)
+    return k, v, k_scale, v_scale
+
+
+@triton.jit
 def _decode(
     qkv: tl.tensor,
     k_pages: tl.tensor,
@@ -130,8 +169,7 @@ def _decode(
     stored: tl.constexpr = k_pages.dtype.element_ty
     dtype: tl.constexpr = qkv.dtype.element_ty
     scaled: tl.constexpr = stored == tl.int8 or stored == tl.float8e4nv
-    member = tl.arange(0, block_group)[:, None]
-    place = tl.arange(0, width)[None, :]
+    member, place = tl.arange(0, block_group)[:, None], tl.arange(0, width)[None, :]
     real = (member < group) & (place < head_dim)
     head = kv_head * group + member
     begin(overlapped)
@@ -139,39 +177,23 @@ def _decode(
     first = split * split_tokens
     split_count = tl.num_programs(2)
     own = sequence * heads + head
-    if position < 0:
-        if split == 0:
-            tl.store(out + own * head_dim + place, tl.zeros((block_group, width), dtype=dtype), mask=real)
-        return
-    oldest = 0
-    if window > 0:
-        oldest = tl.maximum(position - window + 1, 0)
+    if (position < 0) & (split == 0):
+        tl.store(out + own * head_dim + place, tl.zeros((block_group, width), dtype=dtype), mask=real)
+    oldest = tl.maximum(position - window + 1, 0) if window > 0 else 0
     if (first > position) | (first + split_tokens <= oldest):
         return
     row = qkv + sequence.to(tl.int64) * ((heads + 2 * kv_heads) * head_dim)
     q = turned_head(
-        row + head * head_dim,
-        place,
-        member < group,
-        norm + head * head_dim,
-        cos,
-        sin,
-        position,
-        eps,
-        head_dim,
-        rotary,
+        row + head * head_dim, place, member < group, norm + head * head_dim, cos, sin, position, eps, head_dim, rotary,
         normed,
-    )
+    )  # fmt: skip
     q = (q * (scale * LOG2E)).to(dtype)
-    top = tl.full((block_group,), float("-inf"), tl.float32)
-    total = tl.zeros((block_group,), dtype=tl.float32)
+    top, total = tl.full((block_group,), float("-inf"), tl.float32), tl.zeros((block_group,), dtype=tl.float32)
     mixed = tl.zeros((block_group, width), dtype=tl.float32)
-    token = tl.arange(0, step_tokens)
-    table = block_tables + sequence * table_width
+    token, table = tl.arange(0, step_tokens), block_tables + sequence * table_width
     last = position // step_tokens * step_tokens
-    for start in range(
-        tl.maximum(first, oldest // step_tokens * step_tokens), tl.minimum(last, first + split_tokens), step_tokens
-    ):
+    lowest = tl.maximum(first, oldest // step_tokens * step_tokens)
+    for start in range(lowest, tl.minimum(last, first + split_tokens), step_tokens):
         at = start + token
         # The mask holds in every step; loads are issued ahead, and beyond the last step a page is no page.
         page = tl.load(table + at // page_tokens, mask=at < last, other=0).to(tl.int64)
@@ -195,27 +217,20 @@ def _decode(
         v = tl.load(v_pages + line[:, None] * head_dim + place, mask=mask, other=0.0).to(dtype)
         k_scale, v_scale = top, top
         if scaled:
-            k_scale = tl.load(k_scales + line, mask=old, other=0.0)
-            v_scale = tl.load(v_scales + line, mask=old, other=0.0)
+            k_scale, v_scale = (
+                tl.load(k_scales + line, mask=old, other=0.0),
+                tl.load(v_scales + line, mask=old, other=0.0),
+            )
         if appends:
-            new = tl.arange(0, 1)[:, None]
-            source = row + (heads + kv_head + new) * head_dim
-            new_norm = norm + (heads + kv_head + new) * head_dim
-            new_k = turned_head(
-                source, place, new < 1, new_norm, cos, sin, position, eps, head_dim, rotary, normed
+            source = row + (heads + kv_head) * head_dim
+            own_norm = norm + (heads + kv_head) * head_dim
+            new_k, new_v, new_k_scale, new_v_scale = _stored(
+                source, k_pages, v_pages, k_scales, v_scales, slots + sequence, cos, sin, own_norm, position, eps, place,
+                kv_head, kv_heads, head_dim, rotary, normed, page_tokens,
             )  # fmt: skip
-            new_v = tl.load(source + kv_heads * head_dim + place, mask=place < head_dim, other=0.0).to(tl.float32)
-            new_k, new_k_scale = rounded_head(new_k, stored)
-            new_v, new_v_scale = rounded_head(new_v, stored)
-            slot = tl.load(slots + sequence)
-            target = ((slot // page_tokens) * kv_heads + kv_head) * page_tokens + slot % page_tokens
-            tl.store(k_pages + target * head_dim + place, new_k.to(stored), mask=place < head_dim)
-            tl.store(v_pages + target * head_dim + place, new_v.to(stored), mask=place < head_dim)
             k = tl.where((at == position)[:, None], new_k.to(dtype), k)
             v = tl.where((at == position)[:, None], new_v.to(dtype), v)
             if scaled:
-                tl.store(k_scales + target + tl.arange(0, 1), new_k_scale)
-                tl.store(v_scales + target + tl.arange(0, 1), new_v_scale)
                 k_scale = tl.where(at == position, new_k_scale, k_scale)
                 v_scale = tl.where(at == position, new_v_scale, v_scale)
         top, total, mixed = _add_tokens(

@@ -20,13 +20,12 @@ import triton
 import triton.language as tl
 
 from edgewise.kernels.triton.blocks import Blocks, block_rows, choose_blocks
-from edgewise.kernels.triton.launch import begin, dot, fetch_rows, overlaps
+from edgewise.kernels.triton.launch import begin, dot, overlaps
 from edgewise.kernels.triton.wide_product import wide_chains
 
 MAX_ROWS = 64
 GROUP = 32  # columns of a row that share a scale
 _SLICES, _RUN = 4, 64
-_LINE_BYTES = 128
 SQUARES = 16  # elements of the residual stream whose squares are summed before they are stored
 __all__ = ["GROUP", "MAX_ROWS", "SQUARES", "Blocks", "Residual", "Weight", "add", "gated", "project"]
 
@@ -230,9 +229,7 @@ def _product(
     block_inner: tl.constexpr,
     slices: tl.constexpr,
     run: tl.constexpr,
-    held: tl.constexpr,
     wide: tl.constexpr,
-    fetched_lines: tl.constexpr,
     overlapped: tl.constexpr,
 ) -> None:
     """`kind`: "project", "add", or the activation of a gated product, whose `columns` are half of the matrix's rows."""
@@ -240,20 +237,6 @@ def _product(
     column = tl.program_id(0) * block_columns + tl.arange(0, block_columns)
     row = tl.arange(0, block_rows)
     part: tl.constexpr = block_inner // slices
-    held_part: tl.constexpr = held // slices
-    looped: tl.constexpr = inner - held
-    if held > 0:
-        held_at = _places(looped, held_part, slices, run)
-        held_codes = _codes(codes, column, columns, held_at, inner)
-        if gated:
-            held_up = _codes(codes, column + columns, matrix_rows, held_at, inner)
-    if fetched_lines > 0:
-        row_bytes: tl.constexpr = inner * codes.dtype.element_ty.primitive_bitwidth // 8
-        stored_bytes: tl.constexpr = row_bytes // 2 if codes.dtype.element_ty == tl.uint8 else row_bytes
-        last = tl.minimum(column, columns - 1)
-        fetch_rows(codes, last, stored_bytes, fetched_lines)
-        if gated:
-            fetch_rows(codes, last + columns, stored_bytes, fetched_lines)
     begin(overlapped)
     real = column < columns
     mask = real[:, None] & (row < rows)[None, :]
@@ -270,34 +253,16 @@ def _product(
     else:
         total = tl.zeros((slices, block_columns, block_rows), dtype=tl.float32)
         up = tl.zeros((slices, block_columns, block_rows), dtype=tl.float32)
-        for first in range(0, looped, block_inner):
+        for first in range(0, inner, block_inner):
             total = _add_step(
-                total,
-                a,
-                codes,
-                scales,
-                minima,
-                row,
-                rows,
-                column,
-                columns,
-                first,
-                inner,
-                part,
-                slices,
-                run,
+                total, a, codes, scales, minima, row, rows, column, columns, first, inner, part, slices, run,
                 block_columns,
-            )
+            )  # fmt: skip
             if gated:
                 up = _add_step(
                     up, a, codes, scales, minima, row, rows, column + columns, matrix_rows, first, inner, part, slices,
                     run, block_columns,
                 )  # fmt: skip
-        if held > 0:
-            held_x = _activations(a, row, held_at, rows, inner)
-            total = dot(held_codes, held_x, total)
-            if gated:
-                up = dot(held_up, held_x, up)
         total = _joined(total, block_columns, block_rows)
         up = _joined(up, block_columns, block_rows)
     if codes.dtype.element_ty == tl.float8e4nv:
@@ -420,9 +385,6 @@ def _launch(
     columns = out.shape[1]
     blocks = blocks or choose_blocks(codes.dtype, (matrix_rows, inner), rows, kind not in ("project", "add"), a.device)
     overlapped = overlaps(a.device, rows)
-    most = codes.shape[1] * codes.element_size() // _LINE_BYTES
-    lines = min(most, blocks.fetched // (_LINE_BYTES * blocks.columns)) if overlapped else 0
-    lines = 1 << (lines.bit_length() - 1) if lines else 0
     unused = a
     _product[(triton.cdiv(columns, blocks.columns),)](
         a,
@@ -446,9 +408,7 @@ def _launch(
         blocks.inner,
         _SLICES,
         _RUN,
-        blocks.held,
         blocks.wide,
-        lines,
         overlapped,
         num_warps=8 if blocks.wide and kind not in ("project", "add") else _SLICES,
         num_stages=blocks.stages,

@@ -21,7 +21,6 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # Measured on an H200, overlapping saves 0.1 ms of a step of one row (1B) and costs 0.3 ms of 32; whether it keeps a row's bits is
 # not proven (docs/benchmarks.md).
 _OVERLAPPED_ROWS = 0
-LINE_BYTES: tl.constexpr = tl.constexpr(128)  # of the L2 cache
 _NUMPY: tl.constexpr = tl.constexpr(INTERPRETED)
 
 
@@ -39,16 +38,6 @@ def begin(overlapped: tl.constexpr) -> None:
     if overlapped:
         gdc_wait()
         gdc_launch_dependents()
-
-
-@triton.jit
-def fetch_rows(matrix: tl.tensor, row: tl.tensor, row_bytes: tl.constexpr, lines: tl.constexpr) -> None:
-    """Ask for the first `lines` lines of rows of a matrix to be brought into the L2 cache; a hint without a result."""
-    line = tl.arange(0, lines)
-    at = matrix.to(tl.int64) + row.to(tl.int64)[:, None] * row_bytes + line[None, :] * LINE_BYTES
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at], dtype=tl.int32, is_pure=False, pack=1
-    )
 
 
 @cache
