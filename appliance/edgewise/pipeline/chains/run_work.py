@@ -57,7 +57,11 @@ async def precise(work: WorkT, call: Call, decision: Decision[Any]) -> WorkT:
     if call.precision == "auto":
         return work
     info = decision.engine.info
-    told = [] if info is None else [one for one in (info.dtype, getattr(info, "quantize", None)) if one not in (None, "none")]
+    told = (
+        []
+        if info is None
+        else [one for one in (info.dtype, getattr(info, "quantize", None)) if one not in (None, "none")]
+    )
     if call.precision in told[-1:]:  # with rounded weights the states between products are finer than what they hold
         return work
     await work.aclose()
