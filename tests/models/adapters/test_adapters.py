@@ -129,6 +129,11 @@ def test_a_gguf_model_takes_adapters_of_its_hugging_face_form(llama: Path, made:
         ({"bias": "all"}, "'bias' is all"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"rank_pattern": {"q_proj": 8}}, "rank_pattern"),
+        ({"init_lora_weights": "pissa_niter_4"}, "'init_lora_weights' is pissa_niter_4"),
+        ({"init_lora_weights": "olora"}, "'init_lora_weights' is olora"),
+        ({"init_lora_weights": "corda"}, "'init_lora_weights' is corda"),
+        ({"init_lora_weights": "loftq"}, "'init_lora_weights' is loftq"),
+        ({"init_lora_weights": "lora_ga"}, "'init_lora_weights' is lora_ga"),
     ],
 )
 def test_other_kinds_are_refused_by_name(change: dict[str, Any], found: str, made: Path, llama: Path) -> None:
@@ -136,6 +141,13 @@ def test_other_kinds_are_refused_by_name(change: dict[str, Any], found: str, mad
     (made / CONFIG).write_text(json.dumps({**scheme, **change}))
     with pytest.raises(UnsupportedModel, match=found):
         read_layout(adapter_files(made), read_config(local_files(llama)))
+
+
+@pytest.mark.parametrize("start", [True, False, None, "gaussian", "eva", "orthogonal"])
+def test_ways_to_start_that_leave_the_model_alone_are_taken(start: object, made: Path, llama: Path) -> None:
+    scheme = json.loads((made / CONFIG).read_text())
+    (made / CONFIG).write_text(json.dumps({**scheme, "init_lora_weights": start}))
+    assert read_layout(adapter_files(made), read_config(local_files(llama))).parts
 
 
 @pytest.mark.parametrize(

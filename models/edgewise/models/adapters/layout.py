@@ -49,6 +49,8 @@ _PLAIN: Final[Mapping[str, tuple[Any, ...]]] = {
     "alora_invocation_tokens": ((), []),
     "use_qalora": (False,),
     "megatron_config": ({},),
+    # Other ways to start (PiSSA, OLoRA, CorDA, LoftQ, LoRA-GA) change the base's weights too, and PEFT does it again at load.
+    "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),
 }
 
 
