@@ -43,3 +43,16 @@ def test_refusals_name_what_is_wrong(run: Run, tmp_path: Path) -> None:
         done = run("models", "quantize", *arguments)
         assert done.returncode != 0
         assert said in done.stderr
+
+
+def test_a_name_is_refused_before_anything_is_read_or_written(run: Run, tmp_path: Path) -> None:
+    make_tiny_model(tmp_path / "tiny", format="gguf")
+    assert run("models", "import", str(tmp_path / "tiny" / "tiny.gguf"), "--name", "tiny").returncode == 0
+    kept = tmp_path / "kept.gguf"
+    kept.write_text("mine", encoding="utf-8")
+    for name, said in ((str(kept.with_suffix("")), "not allowed"), ("tiny", "taken")):
+        done = run("models", "quantize", "tiny", "--to", "int8", "--tokens", "256", "--name", name)
+        assert done.returncode != 0
+        assert said in done.stderr
+        assert "reading" not in done.stderr
+    assert kept.read_text(encoding="utf-8") == "mine"

@@ -51,11 +51,11 @@ def quantize_command(
     store = Store(home / "models")
     content = None if text is None else read_text(text)
     parent = store.manifest(name)
-    called = new_name or f"{name}-{to}"
+    called = store.require_new(f"{name}-{to}" if new_name is None else new_name)
     with storage_errors(home):
         make_dirs(store.root)
     with tempfile.TemporaryDirectory(prefix="quantize-", dir=home) as folder:
-        out = Path(folder) / f"{called}.gguf"
+        out = Path(folder) / "model.gguf"
         with gate_progress(show=not as_json) as progress:
             bits = quantize_model(
                 store, name, out, cast("Any", to), cast("Any", tuple(wide or ())), content, tokens, progress

@@ -145,6 +145,18 @@ class Store:
             paths={file.name: self._blobs.path(file.sha256) for file in manifest.files},
         )
 
+    def require_new(self, name: str) -> str:
+        """Returns `name` if a model that is yet to be made can be installed under it.
+
+        Raises:
+            InvalidRequest: The name is not valid, or taken.
+        """
+        if self._manifests.has(reject_set_name(check_name(name))):
+            raise InvalidRequest(
+                f"The name {name!r} is taken: choose another name, or `edgewise models rm {name}` first.", param="model"
+            )
+        return name
+
     def leftovers(self) -> int:
         """Bytes of unfinished downloads and damaged blobs, which `clear_partial` would free."""
         return self._blobs.leftovers()
