@@ -30,4 +30,10 @@ def load_draft(config: EngineConfig, plan: DraftPlan) -> DraftModel:
     network.prove_rows()
     kv = allocate(plan.network, num_pages=plan.pages, kv_dtype=numerics.kv_dtype, dtype=numerics.dtype, device=device)
     pool = PagePool(plan.pages, keep_cached=False)
-    return DraftModel(Runner(network, kv, device), pool, page_tokens=PAGE_TOKENS, chunk=CHUNK)
+    return DraftModel(
+        Runner(network, kv, device),
+        pool,
+        max_position=plan.network.max_position,
+        page_tokens=PAGE_TOKENS,
+        chunk=CHUNK,
+    )

@@ -79,6 +79,27 @@ def test_who_finds_no_room_goes_without(tiny_model: ModelFiles) -> None:
     core.close()
 
 
+@pytest.mark.parametrize("kernels", ["native", "reference"])
+def test_whoever_outgrows_the_drafts_context_goes_on_without(
+    tiny_model: ModelFiles, tmp_path: Path, kernels: str
+) -> None:
+    short = local_files(make_tiny_model(tmp_path / "short", context=64), name="short")
+    plain = engine_of(tiny_model, speculation="off", kernels=kernels)
+    core = drafting(tiny_model, short, kernels=kernels)
+    vocab = plain.info.vocab_size
+    asked = [
+        replace(ask("long", 1, vocab), prompt=tuple(range(100))),
+        ask("grows", 2, vocab, temperature=1.0, max_tokens=90, min_tokens=90),
+    ]
+    expected, got = run(plain, asked), run(core, asked)
+    assert {name: one.tokens for name, one in got.items()} == {name: one.tokens for name, one in expected.items()}
+    assert len(asked[1].prompt) < 64 < len(asked[1].prompt) + 90
+    assert core.stats().proposed_tokens > 0
+    assert draft_of(core)._pages.in_use == 0
+    plain.close()
+    core.close()
+
+
 def test_what_was_drafted_wrongly_is_computed_again(tiny_model: ModelFiles) -> None:
     core = drafting(tiny_model, tiny_model)
     draft = draft_of(core)

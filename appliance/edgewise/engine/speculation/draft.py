@@ -31,13 +31,15 @@ class DraftModel:
     Args:
         runner: Of the draft model.
         pages: Its pool; the draft model is its only user.
+        max_position: Tokens that the draft model's context has room for, which may be fewer than the model's.
         page_tokens: Tokens per page.
         chunk: Tokens that are read in one step at most before it can guess.
     """
 
-    def __init__(self, runner: Runner, pages: PagePool, *, page_tokens: int, chunk: int) -> None:
+    def __init__(self, runner: Runner, pages: PagePool, *, max_position: int, page_tokens: int, chunk: int) -> None:
         self._runner = runner
         self._pages = pages
+        self._max_position = max_position
         self._page_tokens = page_tokens
         self._chunk = chunk
         self._mirrors: OrderedDict[str, _Mirror] = OrderedDict()
@@ -46,7 +48,9 @@ class DraftModel:
         return f"DraftModel({len(self._mirrors)} sequences, {self._pages!r})"
 
     def guess(self, sequences: Seq[Sequence], counts: Seq[int]) -> list[tuple[int, ...]]:
-        """Draft `counts` tokens behind each sequence; none for one that is still being read, has media, or finds no room."""
+        """Draft `counts` tokens behind each sequence; none for one that is still being read, has media, or finds no room, and
+        only as many as the draft model's context holds."""
+        counts = [self._within(sequence, count) for sequence, count in zip(sequences, counts, strict=True)]
         drafted: list[tuple[int, ...]] = [()] * len(sequences)
         mirrors: dict[int, _Mirror] = {}
         turn_of = {sequence.id for sequence in sequences}
@@ -79,6 +83,13 @@ class DraftModel:
             self._pages.release(mirror.own.pages)
 
     # --- parts -----------------------------------------------------------------------------------------------------------
+
+    def _within(self, sequence: Sequence, count: int) -> int:
+        """Of `count` tokens those that fit behind the sequence; one that has outgrown the context holds nothing from then on."""
+        room = self._max_position - len(sequence.tokens)
+        if room <= 0:
+            self.forget(sequence.id)
+        return max(0, min(count, room))
 
     def _follow(self, sequence: Sequence, count: int, keep: Collection[str]) -> _Mirror | None:
         """The mirror with the sequence's tokens of now and pages for `count` more; None without room. Those in `keep` give
