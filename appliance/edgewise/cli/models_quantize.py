@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -15,7 +14,6 @@ from edgewise.cli.output import print_json, print_table, say
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.settings import load_settings
 from edgewise.core.sizes import file_size
-from edgewise.models.disk import make_dirs, storage_errors
 from edgewise.models.gate_record import PEERS
 from edgewise.models.store import Store
 
@@ -41,28 +39,24 @@ def quantize_command(
     as_json: AsJson = False,
 ) -> None:
     """Round a model's weights to 8 or 4 bits by what a text makes of them, and measure on another what that costs."""
-    from edgewise.cli.quantize_model import compare_models, quantize_model
+    from edgewise.cli.quantize_model import compare_models, quantize_model, quantized_size
 
     if to not in FORMATS:
         raise InvalidRequest(f"--to {to!r} is not one of {', '.join(FORMATS)}.")
     if unknown := [part for part in wide or () if part not in PARTS]:
         raise InvalidRequest(f"--wide {unknown[0]!r} is not one of {', '.join(PARTS)}.")
-    home = load_settings(config).settings.home
-    store = Store(home / "models")
+    store = Store(load_settings(config).settings.home / "models")
     content = None if text is None else read_text(text)
     parent = store.manifest(name)
     called = store.require_new(f"{name}-{to}" if new_name is None else new_name)
-    with storage_errors(home):
-        make_dirs(store.root)
-    with tempfile.TemporaryDirectory(prefix="quantize-", dir=home) as folder:
-        out = Path(folder) / "model.gguf"
+    into, parts = cast("Any", to), cast("Any", tuple(wide or ()))
+    with store.workshop(quantized_size(store, name, into, parts)) as folder:
+        out = folder / "model.gguf"
         with gate_progress(show=not as_json) as progress:
-            bits = quantize_model(
-                store, name, out, cast("Any", to), cast("Any", tuple(wide or ())), content, tokens, progress
-            )
+            bits = quantize_model(store, name, out, into, parts, content, tokens, progress)
         made = store.import_path(out, called, made_from=parent).manifest
     with gate_progress(show=not as_json) as progress:
-        it = compare_models(store, name, called, cast("Any", to), tokens, progress)
+        it = compare_models(store, name, called, into, tokens, progress)
     if as_json:
         models = {"made": made, "original": parent}
         document = {key: {"name": one.name, "size": one.size, "digest": one.digest} for key, one in models.items()}

@@ -8,12 +8,21 @@ from pathlib import Path
 from edgewise.engine.calibration import Comparison, compare, quantize_file
 from edgewise.engine.gate import GateProgress
 from edgewise.models.files import ModelFiles
-from edgewise.models.quantize.file import Part, QuantizedTo
+from edgewise.models.quantize.file import Part, QuantizedTo, quantized_bytes
 from edgewise.models.store import Store
 from edgewise.models.tokenizer import load_tokenizer
 from edgewise.models.weights.gguf import header_of
 from edgewise.pipeline.calibration_text import calibration_text
 from edgewise.pipeline.gate_text import built_in_text
+
+
+def quantized_size(store: Store, name: str, to: QuantizedTo, wide: Collection[Part]) -> int:
+    """Bytes that `quantize_model` will write, of which nothing but the file's header is left out.
+
+    Raises:
+        ModelNotFound, BadModelFile, UnsupportedModel: As their names say.
+    """
+    return quantized_bytes(store.resolve(name), to, wide)
 
 
 def quantize_model(

@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -206,6 +208,15 @@ class Blobs:
     def open_partial(self, file: StoredFile, progress: ProgressSink) -> PartialFile:
         """The partial file of a blob, not yet entered."""
         return PartialFile(self.partial / file.sha256, file, progress)
+
+    @contextmanager
+    def workshop(self) -> Iterator[Path]:
+        """A new folder beside the partial files, removed at the end; one whose process was killed counts as unfinished. Needs no
+        lock."""
+        make_dirs(self.partial)
+        with tempfile.TemporaryDirectory(prefix="making-", dir=self.partial) as folder:
+            own_like_parent(Path(folder))
+            yield Path(folder)
 
     def partial_size(self, file: StoredFile) -> int:
         """Bytes of it that an earlier attempt left and that the next one can use."""

@@ -3,7 +3,7 @@
     lock                        flock(2); one changing process at a time
     blobs/sha256/<hex>          finished files, read-only
     manifests/<name>.json       what is installed; written last, removed first
-    partial/                    unfinished files, resumed by the next pull
+    partial/                    unfinished files, resumed by the next pull, and models in the making
     quarantine/                 damaged blobs that `verify` found
 
 Every change becomes visible by one rename: the manifest's. Before it, the old state is what readers see; blobs appear only
@@ -158,7 +158,7 @@ class Store:
         return name
 
     def leftovers(self) -> int:
-        """Bytes of unfinished downloads and damaged blobs, which `clear_partial` would free."""
+        """Bytes of unfinished downloads and models, and of damaged blobs, which `clear_partial` would free."""
         return self._blobs.leftovers()
 
     # --- changing -------------------------------------------------------------------------------------------------------
@@ -253,6 +253,17 @@ class Store:
                 raise
         return Imported(manifest=manifest, left_out=candidate.left_out)
 
+    @contextmanager
+    def workshop(self, size: int) -> Iterator[Path]:
+        """A folder in which to make a model of `size` bytes, to be imported from there by copying; it is removed at the end.
+
+        Raises:
+            StorageError: There is no room for the model and its copy, or the disk refuses, also what is written in it.
+        """
+        require_space(self.root, 2 * size, self._reserve)
+        with storage_errors(self.root), self._blobs.workshop() as folder:
+            yield folder
+
     def verify(self, names: Sequence[str] | None = None, progress: ProgressSink = no_progress) -> list[FileReport]:
         """Hashes every file of the named models (all where None) and puts damaged blobs aside.
 
@@ -296,7 +307,7 @@ class Store:
             return Removed(name=name, freed=self._collect())
 
     def clear_partial(self) -> Removed:
-        """Gives up unfinished downloads and deletes damaged blobs that were put aside."""
+        """Gives up what is unfinished and deletes damaged blobs that were put aside."""
         with self._changing():
             return Removed(name=None, freed=self._blobs.clear_partial())
 

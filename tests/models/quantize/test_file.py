@@ -11,7 +11,7 @@ from edgewise.models.decoder.loading import load_decoder
 from edgewise.models.files import ModelFiles
 from edgewise.models.quantize import file as module
 from edgewise.models.quantize.energies import InputMeter, LayerEnergies
-from edgewise.models.quantize.file import QuantizedTo, require_quantizable, write_quantized
+from edgewise.models.quantize.file import Part, QuantizedTo, quantized_bytes, require_quantizable, write_quantized
 from edgewise.models.weights.gguf import header_of
 from tests.conftest import TinyModelFactory
 from tests.models.decoder.driver import Driver
@@ -117,3 +117,15 @@ def test_a_meter_sees_the_inputs_of_products(tiny_model: ModelFiles) -> None:
         for matrix in (layers[0].qkv, layers[0].output, layers[0].gate_up, *layers[1].matrices()):
             torch.nn.functional.linear(torch.ones(1, matrix.shape[1]), matrix)
     assert torch.allclose(meter.energies()[0].down, x.square().mean(0))
+
+
+@pytest.mark.parametrize(("to", "wide"), [("int8", ()), ("int4", ()), ("int4", ("down",))])
+def test_the_size_is_known_before(
+    tiny_model_factory: TinyModelFactory, tmp_path: Path, to: QuantizedTo, wide: tuple[Part, ...]
+) -> None:
+    files = tiny_model_factory(format="gguf")
+    made = written(files, tmp_path, to, measure(files), wide=wide)
+    size = made.paths["made.gguf"].stat().st_size
+    tensors = size - header_of(made).data_offset
+    alignment = 32
+    assert 0 <= tensors - quantized_bytes(files, to, wide) < alignment * len(header_of(made).tensors)

@@ -185,3 +185,19 @@ def test_a_download_killed_at_random_bytes_goes_on_from_there(
     store.pull(entry)
     assert store.resolve("new").paths["new.gguf"].read_bytes() == payload
     assert [headers["Range"] for _, headers in server.requests] == [f"bytes={held}-"]
+
+
+def test_a_model_whose_making_was_killed_counts_as_unfinished(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from edgewise.models.store import Store\n"
+        "with Store(pathlib.Path(sys.argv[1]), reserve_bytes=0).workshop(10) as folder:\n"
+        "    (folder / 'model.gguf').write_bytes(bytes(10))\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "models")], check=False)
+    assert done.returncode == -signal.SIGKILL
+    store = Store(tmp_path / "models")
+    assert store.leftovers() == 10
+    assert store.clear_partial().freed == 10
+    assert store.leftovers() == 0

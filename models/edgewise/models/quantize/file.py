@@ -70,6 +70,22 @@ def require_quantizable(files: ModelFiles, to: QuantizedTo) -> DecoderConfig:
     return config
 
 
+def quantized_bytes(files: ModelFiles, to: QuantizedTo, wide: Collection[Part] = ()) -> int:
+    """Size of the tensors that `write_quantized` would write: how they are stored does not depend on what is measured.
+
+    Raises:
+        UnsupportedModel, BadModelFile, StorageError: As `require_quantizable`.
+    """
+    config = require_quantizable(files, to)
+    hidden, inner = torch.ones(config.hidden_size), torch.ones(config.ffn_size)
+    energies = [
+        LayerEnergies(hidden, torch.ones(config.num_heads * config.head_dim), hidden, inner)
+    ] * config.num_layers
+    with closing(open_weights(files)) as reader:
+        recipes = _recipes(config, names_of(config, "gguf", list(reader.tensors)), reader, to, energies, wide)
+        return sum(_planned(info, recipes[info.name].type).nbytes for info in reader.tensors.values())
+
+
 def write_quantized(
     files: ModelFiles,
     out: Path,
