@@ -22,7 +22,13 @@ Read = Callable[..., ReadModel]
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
     store = Store(tmp_path / "models", reserve_bytes=0)
-    for name, options in {"large": {}, "small": {"layers": 1}, "other": {"vocab": 600}}.items():
+    models: dict[str, dict[str, Any]] = {
+        "large": {},
+        "small": {"layers": 1},
+        "other": {"vocab": 600},
+        "padded": {"config": {"vocab_size": 576}},  # the same tokens, and rows that stand for none
+    }
+    for name, options in models.items():
         store.import_path(make_tiny_model(tmp_path / name, **options), name)
 
     def call(model: str, **engine: Any) -> ReadModel:
@@ -51,3 +57,10 @@ def test_other_vocabularies_are_refused_for_the_first_model_and_left_out_for_oth
         read("large", speculation="draft")
     with pytest.raises(ModelNotFound, match="nobody"):
         read("large", draft_model="nobody")
+
+
+def test_the_same_tokens_in_a_larger_table_are_another_vocabulary(read: Read) -> None:
+    with pytest.raises(ConfigError, match="padded has a vocabulary of 576 where 512 are in large"):
+        read("large", draft_model="padded")
+    assert read("padded", draft_model="small").config.draft is None
+    assert read("padded", draft_model="small", speculation="draft").config.draft is None

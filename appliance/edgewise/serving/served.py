@@ -152,8 +152,9 @@ def _read(
         vocabulary=vocabulary_of(tokenizer),
         disk_cache_key=_disk_cache_key(files, template),
     )
-    config = changed(replace(config, draft=_draft(settings, store, files, tokenizer)))
-    needs = model_needs(config, read_network(files, header), machine)
+    network = read_network(files, header)
+    config = changed(replace(config, draft=_draft(settings, store, files, tokenizer, network)))
+    needs = model_needs(config, network, machine)
     manifest = store.manifest(files.name)
     return ReadModel(
         config=config,
@@ -166,7 +167,9 @@ def _read(
     )
 
 
-def _draft(settings: Settings, store: Store, files: ModelFiles, tokenizer: Tokenizer) -> ModelFiles | None:
+def _draft(
+    settings: Settings, store: Store, files: ModelFiles, tokenizer: Tokenizer, network: NetworkConfig
+) -> ModelFiles | None:
     """The model that guesses for this one; None for none, and for models of another vocabulary than the one that is served first.
 
     Raises:
@@ -181,10 +184,15 @@ def _draft(settings: Settings, store: Store, files: ModelFiles, tokenizer: Token
     draft = store.resolve(name)
     if draft.name == files.name:
         return None
-    theirs = load_tokenizer(draft, header_of(draft) if draft.format == "gguf" else None)
-    if _tokens(theirs) == _tokens(tokenizer):
-        return draft
-    reason = f"'engine.draft_model' {name} has other tokens than {files.name}: a draft model needs the same vocabulary."
+    header = header_of(draft) if draft.format == "gguf" else None
+    difference = "other tokens than"
+    if _tokens(load_tokenizer(draft, header)) == _tokens(tokenizer):
+        # The same tokens may be padded to different sizes.
+        size = read_network(draft, header).vocab_size
+        if size == network.vocab_size:
+            return draft
+        difference = f"a vocabulary of {size} where {network.vocab_size} are in"
+    reason = f"'engine.draft_model' {name} has {difference} {files.name}: a draft model needs the same vocabulary."
     if store.resolve(settings.model).name == files.name:
         raise ConfigError(reason, param="engine.draft_model")
     log.warning("draft_model_not_used", model=files.name, draft=name, reason="it has another vocabulary")
