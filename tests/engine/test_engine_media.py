@@ -18,6 +18,7 @@ from edgewise.engine.build import build
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.engine import Engine
 from edgewise.engine.messages import PageAction, PageOrder, PageReply
+from edgewise.engine.numerics import cpu_family
 from edgewise.engine.prefix import PageHash, chain_start, extend_chain
 from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
 from edgewise.models.files import ModelFiles
@@ -113,6 +114,11 @@ def test_the_same_picture_again_hits_both_caches_and_another_does_not(engine: En
     assert cached(end) == 0
     stats = engine.stats()
     assert (stats.encoder_cache_misses, stats.encoder_cache_hits, stats.encoder_cache_items) == (2, 1, 2)
+
+
+def test_the_numeric_class_names_what_the_encoder_depends_on(engine: Engine) -> None:
+    """Also beside native kernels: rows of pictures are torch's."""
+    assert f"-{cpu_family()}-t1/" in engine.info.numeric_class
 
 
 def test_tenants_share_nothing(engine: Engine, layout: Layout) -> None:

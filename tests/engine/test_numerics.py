@@ -80,6 +80,8 @@ def test_the_numeric_class_names_all_that_matters() -> None:
     native = replace(numerics, kernels="native", quantize="int4")
     name = numeric_class(native, torch_version="2.13.0+cpu", device_family="avx2", threads=2)
     assert name == f"torch-2.13.0+cpu/cpu-native{NATIVE_NUMERICS}/w-float32-int4/kv-int8"
+    name = numeric_class(native, torch_version="2.13.0+cpu", device_family="avx2", threads=2, media=True)
+    assert name == f"torch-2.13.0+cpu/cpu-native{NATIVE_NUMERICS}-avx2-t2/w-float32-int4/kv-int8"
 
 
 def kernels_of(files: ModelFiles, **chosen: str) -> Numerics:

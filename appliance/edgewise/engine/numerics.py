@@ -111,17 +111,20 @@ def numeric_class(
     device_family: str,
     threads: int,
     kv_format: str | None = None,
+    media: bool = False,
 ) -> str:
     """The string inside which a continuation is byte-equal.
 
     Threads and instruction set count for the reference kernels on a CPU: they fix how torch splits reductions. The native ones
-    give the same bits with all of them. torch draws the tokens in either case.
+    give the same bits with all of them, but torch computes what a model sees or hears (`media`) beside those too. torch draws
+    the tokens in either case.
 
     `kv_format` says more than `numerics.kv_dtype` where layers differ (`kv_label`).
     """
     where = f"{numerics.device}-{device_family}" + (f"-t{threads}" if numerics.device == "cpu" else "")
     if numerics.kernels == "native":
-        where = f"{numerics.device}-native{NATIVE_NUMERICS}"
+        torch_too = f"-{device_family}-t{threads}" if media else ""
+        where = f"{numerics.device}-native{NATIVE_NUMERICS}{torch_too}"
     elif numerics.kernels == "triton":
         where += f"-kernels{TRITON_NUMERICS}"
     return f"torch-{torch_version}/{where}/w-{numerics.dtype}-{numerics.quantize}/kv-{kv_format or numerics.kv_dtype}".replace(
