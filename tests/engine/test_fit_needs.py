@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
+from edgewise.engine.build import _book
 from edgewise.engine.fit import MIN_CONTEXT, FitReport, Needs, fit, needs
+from edgewise.engine.ledger import SHRINK_MARK
 from edgewise.engine.numerics import resolve
 from edgewise.kernels.limits import PAGE_TOKENS
 from edgewise.models.decoder.config import DecoderConfig, read_config
+from edgewise.models.decoder.cuda.support import loop_bytes
 from edgewise.models.tiny import local_files, make_tiny_model
 
 MACHINE = 8 << 30
@@ -74,3 +79,22 @@ def test_limits_of_the_configuration_count(network: DecoderConfig) -> None:
 
 def test_a_budget_is_never_more_than_is_available(network: DecoderConfig) -> None:
     assert sized(network, MACHINE * 2).budget == MACHINE
+
+
+def test_what_the_loop_on_a_card_keeps_is_part_of_the_sum_and_is_booked(network: DecoderConfig) -> None:
+    plain = resolve(device="cpu", dtype="float32", kv_dtype="int8", quantize="none", cuda=False)
+    card = replace(plain, device="cuda", dtype="bfloat16", kernels="triton")
+
+    def on_card(budget: int) -> FitReport:
+        sizes = {"memory_fraction": 0.5, "max_step_tokens": 64, "page_tokens": PAGE_TOKENS}
+        return fit(network, card, available=MACHINE, memory_budget_bytes=budget, **{**LIMITS, **sizes})
+
+    report = on_card(MACHINE)
+    assert report.graphs == loop_bytes(network, LIMITS["max_running"], 4096)
+    least = on_card(needs(report, **LIMITS).minimal)
+    assert (least.fits, least.full_contexts) == (True, 1.0)
+    booked = _book(least, torch.device("cpu")).report().booked
+    assert booked["graphs"] == report.graphs
+    assert sum(booked.values()) <= SHRINK_MARK * least.budget
+    assert not on_card(report.graphs).fits
+    assert any(line.startswith("graphs") for line in report.explain())

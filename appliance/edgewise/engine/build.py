@@ -56,8 +56,6 @@ from edgewise.kernels.limits import PRODUCT_ROW_MULTIPLE, round_up
 from edgewise.kernels.linear import tiles_invariant
 from edgewise.kernels.native import library
 from edgewise.kernels.paging import PAGE_TOKENS, KVLayer
-from edgewise.models.decoder.config import DecoderConfig
-from edgewise.models.decoder.cuda.support import loop_bytes
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.native.formats import Quantize
@@ -117,8 +115,6 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
     plan = plan_draft(config, network, numerics)
     report = _fit(config, network, numerics, device, plan)
     ledger = _book(report, device)
-    if numerics.kernels == "triton" and isinstance(network, DecoderConfig):
-        ledger.book("graphs", loop_bytes(network, config.max_running, report.max_context))
     dtype: torch.dtype = getattr(torch, numerics.dtype)
     decoder = load_network(
         config.model,
@@ -241,7 +237,7 @@ def _book(report: FitReport, device: torch.device) -> Ledger:
     ledger.book("workspace", report.workspace)
     if report.media:
         ledger.book("encoder_cache", report.media)
-    for purpose, size in (("adapters", report.adapters), ("draft", report.draft)):
+    for purpose, size in (("adapters", report.adapters), ("draft", report.draft), ("graphs", report.graphs)):
         if size:
             ledger.book(purpose, size)
     ledger.book("kv_cache", report.kv)

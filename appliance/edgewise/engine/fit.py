@@ -9,7 +9,7 @@ from edgewise.core.sizes import mib
 from edgewise.engine.ledger import SHRINK_MARK
 from edgewise.engine.numerics import Numerics
 from edgewise.models.decoder.config import DecoderConfig
-from edgewise.models.decoder.cuda.support import card_weight_bytes
+from edgewise.models.decoder.cuda.support import card_weight_bytes, loop_bytes
 from edgewise.models.decoder.kv_formats import NetworkConfig, kv_formats, kv_label
 from edgewise.models.decoder.memory import encoder_bytes, kv_bytes_per_token, weight_bytes, workspace_bytes
 from edgewise.models.multimodal.config import MultimodalConfig
@@ -21,7 +21,8 @@ MIN_CONTEXT = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitReport:
-    """Sizes in bytes; `encoder` is the part of the weights that sees or hears, `media` is room for what it made.
+    """Sizes in bytes; `encoder` is the part of the weights that sees or hears, `media` is room for what it made,
+    `graphs` what the loop on a card keeps that decodes answers.
 
     `fits` is False with a `reason` when the model cannot be served within the budget.
     """
@@ -34,6 +35,7 @@ class FitReport:
     media: int
     adapters: int
     draft: int
+    graphs: int
     kv_format: str
     kv_per_token: int
     kv: int
@@ -76,6 +78,7 @@ class FitReport:
         sizes = {
             "adapters": (self.adapters, "low-rank adapters in use"),
             "draft model": (self.draft, "weights and pages"),
+            "graphs": (self.graphs, "the loop that decodes on the card"),
         }
         return [f"{name:17} {mib(size):>14}   ({what})" for name, (size, what) in sizes.items() if size]
 
@@ -110,19 +113,20 @@ def fit(
     """
     budget = int(available * memory_fraction) if memory_budget_bytes is None else min(memory_budget_bytes, available)
     native = numerics.quantize if numerics.kernels == "native" else None
-    weights = weight_bytes(config, numerics.dtype, native)
+    weights, graphs = weight_bytes(config, numerics.dtype, native), 0
+    context = min(max_context or config.max_position, config.max_position)
     if numerics.kernels == "triton" and isinstance(config, DecoderConfig):
-        weights = card_weight_bytes(config, numerics.quantize)
+        weights, graphs = card_weight_bytes(config, numerics.quantize), loop_bytes(config, max_running, context)
     workspace = workspace_bytes(config, max_step_tokens, max_running, numerics.device, native=native)
     per_token = kv_bytes_per_token(config, numerics.kv_dtype, numerics.dtype)
-    context = min(max_context or config.max_position, config.max_position)
     media = encoder_cache_bytes if isinstance(config, MultimodalConfig | WhisperSizes) else 0
-    room = int(budget * SHRINK_MARK) - weights - workspace - media - adapter_bytes - draft_bytes
+    fixed = weights + workspace + media + adapter_bytes + draft_bytes + graphs
+    room = int(budget * SHRINK_MARK) - fixed
     left = room - min(tier_bytes, max(0, room - context * per_token) // 4)
     wanted = kv_memory_bytes if kv_memory_bytes is not None else min(left, max_running * context * per_token)
     pages = max(0, wanted) // (per_token * page_tokens)
     usable = min(context, pages * page_tokens)
-    fits, reason = _verdict(weights + workspace + media + adapter_bytes + draft_bytes, wanted, room, usable, context)
+    fits, reason = _verdict(fixed, wanted, room, usable, context)
     return FitReport(
         available=available,
         budget=budget,
@@ -132,6 +136,7 @@ def fit(
         media=media,
         adapters=adapter_bytes,
         draft=draft_bytes,
+        graphs=graphs,
         kv_format=kv_label(kv_formats(config, numerics.kv_dtype, numerics.dtype)),
         kv_per_token=per_token,
         kv=pages * page_tokens * per_token,
@@ -169,7 +174,7 @@ def needs(
 
     `tier_bytes` of the same memory are of use to its cache tiers.
     """
-    fixed = report.weights + report.workspace + report.media + report.adapters + report.draft
+    fixed = report.weights + report.workspace + report.media + report.adapters + report.draft + report.graphs
     page = report.kv_per_token * report.page_tokens
     wanted = min(max_context or report.model_context, report.model_context)
     one = math.ceil(wanted / report.page_tokens) * page if kv_memory_bytes is None else kv_memory_bytes
