@@ -17,7 +17,9 @@ from edgewise.engine.ahead import AheadRunner
 from edgewise.engine.build import build_parts
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.engine import Engine
+from edgewise.engine.pacing import Pacer
 from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
+from edgewise.engine.step_cost import PromptLoad
 from edgewise.models.decoder.cuda.loop import DecodeLoop
 from edgewise.models.decoder.cuda.plain import PlainStep
 from edgewise.models.decoder.model import Decoder
@@ -242,6 +244,27 @@ def test_a_deadline_ends_a_queued_answer(ahead: Engine) -> None:
     assert (last.finish, last.error_code) == ("error", "deadline_exceeded")
     assert not ahead.has_work
     assert whole(ahead)
+
+
+def test_time_without_requests_is_no_part_of_a_step(plain: Engine, ahead: Engine) -> None:
+    """A stop token leaves a step that nobody waits for; its tokens are read when the next request comes, minutes later."""
+    clock = [0.0]
+    ahead._now = lambda: clock[0]
+    seen: list[float] = []
+
+    class Hearing(Pacer):
+        def observe(self, *, decoding: int, load: PromptLoad, seconds: float) -> None:
+            seen.append(seconds)
+
+    ahead._pacer = Hearing(max_step_tokens=64)
+    free = answers(plain, make(plain, 1, 20))["r1"][0]
+    place = next(place for place in range(5, 24) if free[place] not in free[:place])
+    answers(ahead, make(ahead, 1, 20, stop_token_ids=(free[place],)))
+    assert ahead._flight is not None
+    clock[0] = 600.0
+    answers(ahead, make(ahead, 2, 20))
+    assert seen
+    assert max(seen) == 0.0
 
 
 def test_nothing_is_queued_while_somebody_could_be_admitted(ahead: Engine) -> None:

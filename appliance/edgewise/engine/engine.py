@@ -210,12 +210,14 @@ class Engine:
         work = self._scheduler.repeat(flight.work)
         following = None if work is None else (work, self._runner.follow(work))
         tokens, now = flight.landing.tokens(), self._now()
-        self._pacer.observe(decoding=len(flight.work), load=PromptLoad(), seconds=now - flight.began)
-        chunks = [
-            self._advance(item, [Draw(token, broken=token < 0)])
+        awaited = [
+            (item, token)
             for item, token in zip(flight.work, tokens, strict=True)
             if self._live.get(item.sequence.id) is item.sequence
         ]
+        if awaited:  # else it may have lain there for as long as no request came
+            self._pacer.observe(decoding=len(flight.work), load=PromptLoad(), seconds=now - flight.began)
+        chunks = [self._advance(item, [Draw(token, broken=token < 0)]) for item, token in awaited]
         self._flight = None
         if following is not None:
             self._flight = Flight(*following, now)
