@@ -21,7 +21,11 @@ for name in (
 
 from edgewise.engine.kv_cache import allocate  # noqa: E402 - Triton must be told to interpret before it is imported
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta  # noqa: E402
+from edgewise.kernels.rows import Rows  # noqa: E402
+from edgewise.kernels.triton.decode_product import Weight  # noqa: E402
+from edgewise.kernels.triton.weights import quantize  # noqa: E402
 from edgewise.models.decoder.config import DecoderConfig  # noqa: E402
+from edgewise.models.decoder.cuda import products  # noqa: E402
 from edgewise.models.decoder.cuda.fused import FusedStep  # noqa: E402
 from edgewise.models.decoder.cuda.plain import PlainStep  # noqa: E402
 from edgewise.models.decoder.cuda.prompts import PromptPass  # noqa: E402
@@ -107,3 +111,23 @@ def test_prompts_are_computed_as_the_reference_does(decoder: Decoder) -> None:
     found, expected = prompts.hidden(tokens, caches[0], meta), decoder.forward(tokens, caches[1], meta)
     assert error(found, expected) < 0.03
     assert error(prompts.logits(found), decoder.logits(expected)) < 0.03
+
+
+def test_every_shape_that_prompts_multiply_with_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded matrices are unpacked a slice at a time, and the last slice has fewer rows."""
+    monkeypatch.setattr(products, "_SLICE", 64 * 40)
+    measured: list[torch.Tensor] = []
+
+    def measure(floats: list[torch.Tensor]) -> Rows:
+        measured.extend(floats)
+        return Rows(8)
+
+    monkeypatch.setattr(products, "measure", measure)
+    whole = torch.randn(96, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    even, odd = quantize(whole[:80], "int4"), quantize(whole, "int8")
+    products.measure_products([Weight(whole), even, odd])
+    assert [tuple(it.shape) for it in measured] == [(96, 64), (40, 64), (40, 64), (16, 64)]
+    multiplied: set[int] = set()
+    monkeypatch.setattr(products, "linear", lambda x, floats, *_: multiplied.add(len(floats)) or floats.T)
+    products.long_product(torch.zeros(64, 64), odd, Rows(8))
+    assert multiplied == {40, 16}

@@ -24,22 +24,38 @@ def long_product(x: torch.Tensor, weight: Weight, rows: Rows) -> torch.Tensor:
 
 
 def measure_products(weights: list[Weight]) -> Rows:
-    """`kernels.linear.measure` of matrices, of the first slice of rounded ones."""
-    floats = [w.codes if w.scale is None else next(_slices(w, torch.bfloat16))[0] for w in weights]
+    """`kernels.linear.measure` of matrices, of one slice of each shape of rounded ones."""
+    floats = [floats for weight in weights for floats in _shapes(weight)]
     return measure(floats)
+
+
+def _shapes(weight: Weight) -> list[torch.Tensor]:
+    """What the library multiplies with, one of each shape: all slices but the last have the same."""
+    if weight.scale is None:
+        return [weight.codes]
+    cuts = _cuts(weight)
+    one_of_each = {cut.stop - cut.start: cut for cut in (cuts[0], cuts[-1])}
+    return [_unpacked(weight, cut, torch.bfloat16) for cut in one_of_each.values()]
 
 
 def _slices(weight: Weight, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
     """Rows of the matrix in floats, with their biases."""
-    step = max(1, _SLICE // weight.columns)
+    for cut in _cuts(weight):
+        yield _unpacked(weight, cut, dtype), None if weight.bias is None else weight.bias[cut]
+
+
+def _cuts(weight: Weight) -> list[slice]:
+    rows, step = weight.codes.shape[0], max(1, _SLICE // weight.columns)
+    return [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
+
+
+def _unpacked(weight: Weight, cut: slice, dtype: torch.dtype) -> torch.Tensor:
     assert weight.scale is not None
-    for first in range(0, weight.codes.shape[0], step):
-        cut = slice(first, first + step)
-        part = replace(
-            weight,
-            codes=weight.codes[cut],
-            scale=weight.scale[cut],
-            minimum=None if weight.minimum is None else weight.minimum[cut],
-        )
-        out = torch.empty((part.codes.shape[0], weight.columns), dtype=dtype, device=weight.codes.device)
-        yield unpack(part, out), None if weight.bias is None else weight.bias[cut]
+    part = replace(
+        weight,
+        codes=weight.codes[cut],
+        scale=weight.scale[cut],
+        minimum=None if weight.minimum is None else weight.minimum[cut],
+    )
+    out = torch.empty((part.codes.shape[0], weight.columns), dtype=dtype, device=weight.codes.device)
+    return unpack(part, out)
