@@ -24,6 +24,7 @@ from edgewise.models.decoder.cuda.loop import DecodeLoop
 from edgewise.models.decoder.cuda.plain import PlainStep
 from edgewise.models.decoder.model import Decoder
 from edgewise.models.files import ModelFiles
+from tests.engine.speculation.test_answers import Told
 
 PAGE = 16
 
@@ -48,13 +49,13 @@ def plain_engine(config: EngineConfig) -> Engine:
     return build_parts(config, lambda phase, done: None).engine
 
 
-def ahead_engine(config: EngineConfig) -> Engine:
+def ahead_engine(config: EngineConfig, step: type[PlainStep] = PlainStep) -> Engine:
     """The same engine over a loop."""
     built = build_parts(config, lambda phase, done: None)
     assert isinstance(built.loaded, Decoder)
     kv, constraints = built.runner._kv, built.runner.constraints
     pages = -(-built.engine.info.max_context // PAGE)
-    loop = DecodeLoop(PlainStep(built.loaded, kv), built.device, max_rows=config.max_running, max_pages=pages)
+    loop = DecodeLoop(step(built.loaded, kv), built.device, max_rows=config.max_running, max_pages=pages)
     built.engine._runner = AheadRunner(built.loaded, kv, built.device, loop, constraints)
     return built.engine
 
@@ -230,6 +231,38 @@ def test_guesses_are_rows_of_one_step(tiny_model: ModelFiles, plain: Engine) -> 
     assert answers(core, *requests) == answers(plain, *requests)
     assert core.stats().accepted_tokens > 0
     assert whole(core)
+    core.close()
+
+
+class OwnNumbers(PlainStep):
+    """A device whose draws are not the host's; those of a card differ seldom, by the rounding of their sums."""
+
+    def draw(
+        self,
+        logits: torch.Tensor,
+        temperature: torch.Tensor,
+        min_p: torch.Tensor,
+        seeds: torch.Tensor,
+        places: torch.Tensor,
+        out: torch.Tensor,
+    ) -> None:
+        super().draw(logits, temperature, min_p, seeds + 1, places, out)
+
+
+def test_guesses_do_not_change_which_tokens_the_device_draws(tiny_model: ModelFiles) -> None:
+    """The host draws the places that may not end the answer yet, and no others, wherever a run of guesses lies."""
+    plain = ahead_engine(config_of(tiny_model), OwnNumbers)
+    core = ahead_engine(config_of(tiny_model, speculation="lookup"), OwnNumbers)
+    requests = [
+        make(plain, index, 20 + index, temperature=1.0, min_tokens=8 + index, max_tokens=30, stop_token_ids=(1, 2))
+        for index in range(4)
+    ]
+    expected = answers(plain, *requests)
+    for seed in range(4):
+        core._scheduler.speculator = Told({name: tokens for name, (tokens, _) in expected.items()}, seed)
+        assert answers(core, *requests) == expected
+    assert core.stats().accepted_tokens > 100
+    plain.close()
     core.close()
 
 

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from edgewise.engine.constraint import Constraints
-from edgewise.engine.drawing import draw
+from edgewise.engine.drawing import draw, goes_on
 from edgewise.engine.runner import Network, Runner
 from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence
@@ -156,16 +156,17 @@ class AheadRunner(Runner):
 
     def _drawn(self, item: Work, tokens: Seq[int], logits: Seq[torch.Tensor]) -> list[Draw]:
         """Draws of an item (`engine.drawing.draw`), of each of whose last rows the device's token and logits [vocab] are given:
-        the device's where it draws as is asked for, else the host's."""
+        in each place the device's if it draws as is asked for there, as it would without guesses, else the host's."""
         first = item.start + item.count - len(tokens)
-        if not all(_plain(item.sequence, first + place) for place in range(len(tokens))):
-            mask = self._mask(item.sequence)
-            return draw(torch.stack(list(logits)), [item], [mask], self._mask)[0]
+        # Always the first ones: all that depends on the place is whether the answer may end there yet.
+        hosts = sum(not _plain(item.sequence, first + place) for place in range(len(tokens)))
         drawn: list[Draw] = []
-        for token, guess in zip(tokens, (*item.proposed, None), strict=True):
+        if hosts:
+            held = replace(item, proposed=item.proposed[: hosts - 1])
+            drawn = draw(torch.stack(list(logits[:hosts])), [held], [self._mask(item.sequence)], self._mask)[0]
+        while len(drawn) < len(tokens) and (not drawn or goes_on(item, drawn)):
+            token = tokens[len(drawn)]
             drawn.append(Draw(token, broken=token < 0))
-            if token != guess or token in item.sequence.request.sampling.stop_token_ids:
-                break
         return drawn
 
 

@@ -59,7 +59,7 @@ def draw(
         picked = logits if len(rows) == logits.shape[0] else logits[torch.tensor(rows, device=logits.device)]
         for place, drawing in zip(active, sample(picked, controls), strict=True):
             draws[place].append(drawing)
-        active = [place for place in active if _goes_on(work[place], draws[place])]
+        active = [place for place in active if goes_on(work[place], draws[place])]
     return draws
 
 
@@ -68,7 +68,7 @@ def _is_simple(item: Work, mask: Mask) -> bool:
     return item.sequence.plain_greedy and mask is None and not item.proposed
 
 
-def _goes_on(item: Work, draws: Seq[Draw]) -> bool:
+def goes_on(item: Work, draws: Seq[Draw]) -> bool:
     """Whether the next row of an item counts: the token that it was computed for has been drawn."""
     last = draws[-1]
     if len(draws) > len(item.proposed) or last.token != item.proposed[len(draws) - 1]:
