@@ -44,8 +44,7 @@ def config_of(name: str, config: EngineConfig) -> EngineConfig:
         log.info(
             "kernels_of_adapters", model=config.model.name, kernels="reference", reason="others compute no adapters"
         )
-        config = replace(config, kernels="reference", quantize="none" if config.quantize == "auto" else config.quantize)
-    return replace(config, adapters=True)
+    return replace(config, kernels="reference", quantize="none", adapters=True)
 
 
 def whole_name(manifest: Manifest) -> str:

@@ -70,6 +70,9 @@ def read_listener(settings: Settings, store: Store, name: str, machine: Machine)
         plain,
         # 8 bits are for contexts that are long: here they would save a few MiB, and sound is what all text is read off.
         kv_dtype="bfloat16" if plain.kv_dtype == "auto" else plain.kv_dtype,
+        # What is set for the models that write holds for no Whisper: only the reference kernels compute it.
+        kernels="reference",
+        quantize="none",
         max_context=None,
         kv_memory_bytes=None,
         max_running=min(plain.max_running, _TOGETHER),

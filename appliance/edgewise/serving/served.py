@@ -16,9 +16,10 @@ from edgewise.engine.drafting import plan_draft
 from edgewise.engine.fit import Needs, fit
 from edgewise.engine.fit import needs as needs_of
 from edgewise.engine.machine import Machine
-from edgewise.engine.numerics import resolve
+from edgewise.engine.numerics import Numerics, resolve
 from edgewise.engine.tiers.make import wanted_bytes
 from edgewise.kernels.limits import PAGE_TOKENS
+from edgewise.models.catalog import SETS
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.files import ModelFiles
 from edgewise.models.gate_record import read_record
@@ -154,6 +155,8 @@ def _read(
     )
     network = read_network(files, header)
     config = changed(replace(config, draft=_draft(settings, store, files, tokenizer, network)))
+    if not _is_first(settings, files):
+        config = _computable(config, network, machine)
     needs = model_needs(config, network, machine)
     manifest = store.manifest(files.name)
     return ReadModel(
@@ -199,6 +202,23 @@ def _draft(
     return None
 
 
+def _is_first(settings: Settings, files: ModelFiles) -> bool:
+    """Whether it is the model that is served first, for which settings must hold as they are."""
+    return files.name in SETS.get(settings.model, (settings.model,))
+
+
+def _computable(config: EngineConfig, network: NetworkConfig, machine: Machine) -> EngineConfig:
+    """With kernels and weights left to "auto" where those that are set by name do not compute this model."""
+    try:
+        _numerics(config, network, machine)
+    except ConfigError as error:
+        if config.kernels == "reference" or error.param not in ("engine.kernels", "quantize"):
+            raise
+        log.warning("kernels_not_used", model=config.model.name, reason=error.message)
+        return replace(config, kernels="auto", quantize="auto")
+    return config
+
+
 def _tokens(tokenizer: Tokenizer) -> list[tuple[bytes, bool]]:
     ids = range(tokenizer.vocab_size)
     return [(tokenizer.token_bytes(id), tokenizer.is_special(id)) for id in ids]
@@ -206,18 +226,7 @@ def _tokens(tokenizer: Tokenizer) -> list[tuple[bytes, bool]]:
 
 def model_needs(config: EngineConfig, network: NetworkConfig, machine: Machine) -> Needs:
     """The memory budgets that are of use to a model, by the sum that its engine will make."""
-    numerics = resolve(
-        device=config.device,
-        dtype=config.dtype,
-        kv_dtype=config.kv_dtype,
-        quantize=config.quantize,
-        cuda=machine.cuda,
-        capability=machine.capability,
-        measured_kv=config.measured_kv,
-        failed_weights=config.failed_weights,
-        kernels=config.kernels,
-        network=network,
-    )
+    numerics = _numerics(config, network, machine)
     draft = plan_draft(config, network, numerics)
     report = fit(
         network,
@@ -241,6 +250,22 @@ def model_needs(config: EngineConfig, network: NetworkConfig, machine: Machine) 
         max_running=config.max_running,
         kv_memory_bytes=config.kv_memory_bytes,
         tier_bytes=wanted_bytes(config) if shared else 0,
+    )
+
+
+def _numerics(config: EngineConfig, network: NetworkConfig, machine: Machine) -> Numerics:
+    """What its engine will find. Raises `ConfigError`."""
+    return resolve(
+        device=config.device,
+        dtype=config.dtype,
+        kv_dtype=config.kv_dtype,
+        quantize=config.quantize,
+        cuda=machine.cuda,
+        capability=machine.capability,
+        measured_kv=config.measured_kv,
+        failed_weights=config.failed_weights,
+        kernels=config.kernels,
+        network=network,
     )
 
 
