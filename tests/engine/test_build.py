@@ -9,9 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from edgewise.engine.build import _log_choices, _set_threads
+from edgewise.engine.networks import describe
+from edgewise.engine.numerics import resolve
 from edgewise.kernels.limits import PRODUCT_CACHE_BYTES
+from edgewise.kernels.native import library
 from edgewise.models.files import ModelFiles
+from tests.kernels.native.using import using
 
 LOAD = """
 import json, pathlib, sys
@@ -68,3 +74,20 @@ def test_building_an_engine_peaks_at_little_more_than_its_weights(
     assert sizes["kv_cache"] > sizes["weights"], "the cache is booked whole, and committed as it is written"
     assert sizes["loading"] <= 1.15 * sizes["weights"]
     assert sizes["peak"] <= 1.15 * sizes["weights"] + PRODUCT_CACHE_BYTES
+
+
+def test_threads_beyond_those_of_native_kernels_are_not_claimed(
+    tiny_model: ModelFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = describe(tiny_model)
+    numerics = resolve(
+        device="cpu", dtype="auto", kv_dtype="int8", quantize="auto", cuda=False, kernels="native", network=network
+    )
+    torchs = torch.get_num_threads()
+    with using(library.isa()), caplog.at_level("INFO"):
+        _set_threads(library.MAX_THREADS + 1, numerics, network)
+        _log_choices(numerics, library.MAX_THREADS + 1)
+    torch.set_num_threads(torchs)
+    said = {record.getMessage(): vars(record)["edgewise_fields"] for record in caplog.records}
+    assert said["threads_limited"]["wanted"] == library.MAX_THREADS + 1
+    assert said["kernels_chosen"]["threads"] == library.MAX_THREADS

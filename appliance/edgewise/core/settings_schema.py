@@ -110,7 +110,9 @@ class EngineSettings(Section):
         min_length=1,
         description="An installed, smaller model with the same vocabulary that guesses next tokens; unset: none.",
     )
-    threads: PositiveInt | None = Field(default=None, description="CPU threads for kernels; unset takes all cores.")
+    threads: PositiveInt | None = Field(
+        default=None, description="CPU threads for kernels, of native ones 64 at most; unset takes all cores."
+    )
     prefix_cache: bool = Field(default=True, description="Reuse the KV pages of equal beginnings of prompts.")
     host_cache_bytes: Bytes | None = Field(
         default=None,

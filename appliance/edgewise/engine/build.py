@@ -193,12 +193,16 @@ def _set_threads(threads: int, numerics: Numerics, network: NetworkConfig) -> Qu
         torch.set_num_threads(threads)
         return None
     torch.set_num_threads(threads if media_kinds(network) else 1)
+    if threads > library.MAX_THREADS:
+        log.warning("threads_limited", wanted=threads, used=library.MAX_THREADS, reason="native kernels take no more")
     library.set_threads(min(threads, library.MAX_THREADS))
     return numerics.quantize
 
 
 def _log_choices(numerics: Numerics, threads: int) -> None:
-    isa = library.isa() if numerics.kernels == "native" else None
+    isa = None
+    if numerics.kernels == "native":
+        isa, threads = library.isa(), library.threads()
     say = log.warning if numerics.lacking else log.info
     say("kernels_chosen", kernels=numerics.kernels, isa=isa, threads=threads, lacking=numerics.lacking or None)
     for choice in numerics.why:
