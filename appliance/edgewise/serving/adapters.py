@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from edgewise.core.errors import ModelNotFound
+from edgewise.core.errors import ModelNotFound, UnsupportedField
 from edgewise.core.log import get_logger
 from edgewise.engine.api import CacheTier, Engine, EngineInfo, EngineState, EngineStats, MemoryReport, TokenStream
 from edgewise.engine.config import EngineConfig
@@ -45,6 +45,16 @@ def config_of(name: str, config: EngineConfig) -> EngineConfig:
             "kernels_of_adapters", model=config.model.name, kernels="reference", reason="others compute no adapters"
         )
     return replace(config, kernels="reference", quantize="none", adapters=True)
+
+
+def require_kernels(manifest: Manifest, kernels: str) -> None:
+    """Before anything is loaded for an adapter. Raises `UnsupportedField` where `engine.kernels` are others than compute it."""
+    if kernels not in ("auto", "reference"):
+        raise UnsupportedField(
+            f"The adapter '{manifest.name}' cannot be used: 'engine.kernels' is {kernels}, and those compute no adapters. "
+            "Set engine.kernels to auto or reference.",
+            param="model",
+        )
 
 
 def whole_name(manifest: Manifest) -> str:
@@ -94,6 +104,10 @@ class AdaptedModels:
     def forget(self, name: str) -> None:
         self._adapted.pop(name, None)
         self._manifests.pop(name, None)
+
+    def let_go(self, base: object) -> None:
+        """`base` has been closed: its adapters hold its tokenizer no longer."""
+        self._adapted = {name: one for name, one in self._adapted.items() if one.base is not base}
 
     def manifest(self, name: str, stamp: object) -> Manifest | None:
         """Of an installed adapter, read again where `stamp` is another than before; None of a model. Reads a small file."""

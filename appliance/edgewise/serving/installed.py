@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from edgewise.core.errors import EdgewiseError, InvalidRequest
-from edgewise.core.modality import Modality, modality_of_role
+from edgewise.core.modality import Modality
 from edgewise.core.settings import Settings
 from edgewise.engine.api import Engine, EngineInfo
 from edgewise.engine.machine import Machine
@@ -47,15 +47,14 @@ from edgewise.serving.adapters import (
     adapter_name,
     base_of,
     card_of_adapter,
-    config_of,
     engine_name,
     no_base,
+    require_kernels,
     whole_name,
 )
-from edgewise.serving.encoders import ENCODER_ROLES, ReadEncoder, read_encoder
-from edgewise.serving.listening import ReadListener, read_listener
-from edgewise.serving.pictures import ReadPictures, read_pictures
-from edgewise.serving.served import ReadModel, read_model
+from edgewise.serving.encoders import ENCODER_ROLES, ReadEncoder
+from edgewise.serving.pictures import ReadPictures
+from edgewise.serving.reading import AnyRead, read_any
 
 FORGET_S = 60.0
 """A model that was opened and never loaded is closed after so long, when another one is opened."""
@@ -69,7 +68,6 @@ _STATES: Mapping[State, ModelState] = {
 }
 _CHAT = {"in-file": True, "none": False, "unknown": None}
 _Stamp = tuple[int, int, int]
-_Read = ReadModel | ReadPictures | ReadEncoder | ReadListener
 _Pooled = PooledEngine | PooledPictures | PooledEncoder
 
 
@@ -87,7 +85,7 @@ class _Known:
 class _Opened:
     """What of a known model is in memory."""
 
-    read: _Read
+    read: AnyRead
     served: Served
     asked: float
 
@@ -175,11 +173,12 @@ class InstalledModels(Models):
 
     async def cards(self) -> tuple[ModelCard, ...]:
         """Those that are loaded at start come first: who does not care takes the first one."""
-        manifests = await self._manifests()
+        installed = await self._installed()
+        manifests = self._asked(installed)
         for manifest in manifests:
             if manifest.info.role == "llm" and manifest.digest not in self._media:
                 self._media[manifest.digest] = await asyncio.to_thread(_media, self._store, manifest.name)
-        by_name = {manifest.name: manifest for manifest in manifests}
+        by_name = {manifest.name: manifest for manifest in installed}
         cards = [self._card(manifest) for manifest in manifests if manifest.info.role != "adapter"]
         adapters = [manifest for manifest in manifests if manifest.info.base in by_name]
         for manifest in adapters:
@@ -250,17 +249,20 @@ class InstalledModels(Models):
     async def _open_any(self, plain: str, name: str, keep_alive_s: float | None) -> Served:
         wanted = adapter_name(plain)
         stamp = self._stamp(wanted) if not self._settings.models or wanted in self._allowed else None
-        if stamp is None:
+        if wanted != base_of(wanted):
+            pass  # an engine for adapters is no model
+        elif stamp is None:
             self._forget(wanted)
-            raise unknown_model(name, [manifest.name for manifest in await self._manifests()])
-        manifest = self._adapted.manifest(wanted, stamp)
-        if manifest is not None and plain in (manifest.name, whole_name(manifest)):
-            return await self._open_adapter(manifest, keep_alive_s)
-        if plain != wanted:
-            raise unknown_model(name, [one.name for one in await self._manifests()])
-        return await self._open_engine(plain, stamp, keep_alive_s)
+        else:
+            manifest = self._adapted.manifest(wanted, stamp)
+            if manifest is not None and plain in (manifest.name, whole_name(manifest)):
+                return await self._open_adapter(manifest, keep_alive_s)
+            if plain == wanted:
+                return await self._open_engine(plain, stamp, keep_alive_s)
+        raise unknown_model(name, [one.name for one in await self._manifests()])
 
     async def _open_adapter(self, manifest: Manifest, keep_alive_s: float | None) -> Served:
+        require_kernels(manifest, self._settings.engine.kernels)
         stamp = self._stamp(manifest.info.base)
         if stamp is None:
             raise no_base(manifest)
@@ -285,6 +287,9 @@ class InstalledModels(Models):
         await self._known[self._adapted.engine_of(name) or _plain(name)].engine.load()
 
     async def unload(self, name: str) -> None:
+        if name != base_of(name) and name in self._known:  # `status` shows engines for adapters by their own names
+            self._pool.unload(self._known[name].key)
+            return
         served = await self._open_any(_plain(name), name, None)
         if served.name in self._pinned:
             raise pinned_error(served.name)
@@ -320,7 +325,7 @@ class InstalledModels(Models):
 
     async def _open(self, name: str, stamp: _Stamp) -> Served:
         self._pool.book.sharing = len(await self._manifests()) > 1
-        read, modality = await asyncio.to_thread(_read, self._settings, self._store, name, self._room_for(name))
+        read, modality = await asyncio.to_thread(read_any, self._settings, self._store, name, self._room_for(name))
         digest = read.config.model.digest
         known = self._known.get(name)
         entry = None if known is None else self._pool.book.get(known.key)
@@ -342,9 +347,6 @@ class InstalledModels(Models):
         elif isinstance(read, ReadPictures):
             engine = PooledPictures(self._pool, key, read.config)
             served = read.served(engine, _aliases(name))
-        elif isinstance(read, ReadListener):
-            engine = PooledEngine(self._pool, key, read.config)
-            served = read.served(engine, _aliases(name))
         else:
             engine = PooledEngine(self._pool, key, read.config)
             served = read.served(engine, _aliases(name))
@@ -353,10 +355,10 @@ class InstalledModels(Models):
         self._close_unused()
         return served
 
-    def _enter(self, name: str, read: _Read, modality: Modality) -> str:
+    def _enter(self, name: str, read: AnyRead, modality: Modality) -> str:
         """Make a version of a model known to the pool."""
         key = f"{name}#{next(self._numbers)}"
-        keep_alive = self._keep_alive.get(name, _seconds(self._settings.pool.keep_alive_s))
+        keep_alive = self._keep_alive.get(base_of(name), _seconds(self._settings.pool.keep_alive_s))
         pinned = name in self._pinned
         self._pool.add(key, read.config, read.needs, pinned=pinned, keep_alive_s=keep_alive, modality=modality)
         return key
@@ -381,6 +383,7 @@ class InstalledModels(Models):
         opened = self._opened.pop(name, None)
         if opened is not None:
             opened.read.close()
+            self._adapted.let_go(opened.served)
 
     def _unloaded(self, key: str) -> None:
         for name in [name for name, known in self._known.items() if known.key == key and name not in self._pinned]:
@@ -396,12 +399,19 @@ class InstalledModels(Models):
     # --- showing -----------------------------------------------------------------------------------------------------
 
     async def _manifests(self) -> list[Manifest]:
-        """Those of all models that may be asked. Models that have been removed meanwhile are given up here."""
+        """Those of all models that may be asked."""
+        return self._asked(await self._installed())
+
+    async def _installed(self) -> list[Manifest]:
+        """Those of all models. Models that have been removed meanwhile are given up here."""
         installed = await asyncio.to_thread(self._store.manifests)
         names = {manifest.name for manifest in installed}
         for name in [name for name in (*self._known, *self._adapted.names) if base_of(name) not in names]:
             if self._stamp(name) is None:
                 self._forget(name)
+        return installed
+
+    def _asked(self, installed: list[Manifest]) -> list[Manifest]:
         return [
             manifest
             for manifest in installed
@@ -429,11 +439,12 @@ class InstalledModels(Models):
         )
 
     def _status(self, entry: Entry, now: float) -> ModelStatus:
-        known = self._known.get(entry.name)
+        name = entry.key.rpartition("#")[0]  # as `_enter` makes it; an entry's own name is that of the files
+        known = self._known.get(name)
         engine = self._pool.engine(entry.key)
         expires = entry.expires
         return ModelStatus(
-            name=entry.name,
+            name=name,
             digest="" if known is None or known.key != entry.key else known.digest,
             state=_STATES[entry.state] if engine is None or engine.state == "ready" else _starting(entry),
             pinned=entry.pinned,
@@ -444,22 +455,6 @@ class InstalledModels(Models):
             expires_s=None if expires is None or expires == FOREVER else round(max(0.0, expires - now), 1),
             pid=None if engine is None else engine.pid,
         )
-
-
-def _read(settings: Settings, store: Store, name: str, machine: Machine) -> tuple[_Read, Modality]:
-    """By what the model is for, and what it serves."""
-    role = store.manifest(base_of(name)).info.role
-    return _read_as(role, settings, store, name, machine), modality_of_role(role)
-
-
-def _read_as(role: Role, settings: Settings, store: Store, name: str, machine: Machine) -> _Read:
-    if role in ENCODER_ROLES:
-        return read_encoder(settings, store, name, machine)
-    if role == "diffusion":
-        return read_pictures(settings, store, name, machine)
-    if role == "speech-to-text":
-        return read_listener(settings, store, name, machine)
-    return read_model(settings, store, base_of(name), machine, lambda config: config_of(name, config))
 
 
 def _media(store: Store, name: str) -> tuple[MediaKind, ...]:
