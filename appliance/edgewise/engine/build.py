@@ -20,7 +20,7 @@ from edgewise.engine.config import EngineConfig
 from edgewise.engine.constraint import Constraints
 from edgewise.engine.core import ProgressSink
 from edgewise.engine.draft_loading import load_draft
-from edgewise.engine.drafting import DraftPlan, plan_draft
+from edgewise.engine.drafting import DraftPlan, plan_draft, why_no_guesses
 from edgewise.engine.encoder_cache import EncoderCache
 from edgewise.engine.engine import Engine
 from edgewise.engine.fit import FitReport, fit
@@ -59,7 +59,6 @@ from edgewise.kernels.paging import PAGE_TOKENS, KVLayer
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.native.formats import Quantize
-from edgewise.models.multimodal.config import MultimodalConfig
 from edgewise.models.multimodal.protocol import MultimodalNetwork
 
 log = get_logger(__name__)
@@ -151,7 +150,7 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         notify=notices.put,
     )
     senses = _senses(config, network, decoder, ledger, device, dtype)
-    speculator = _speculator(config, network, info, plan)
+    speculator = _speculator(config, network, info, plan, ledger)
     scheduler = _scheduler(config, report, pacer, tiers, _spill(config, report, host_ledger, mover), senses, speculator)
     runner = _runner(config, report, decoder, kv, device)
     engine = Engine(
@@ -322,21 +321,18 @@ def _adapters(report: FitReport, decoder: LoadedNetwork) -> Adapters | None:
 
 
 def _speculator(
-    config: EngineConfig, network: NetworkConfig, info: EngineInfo, plan: DraftPlan | None
+    config: EngineConfig, network: NetworkConfig, info: EngineInfo, plan: DraftPlan | None, ledger: Ledger
 ) -> Speculator | None:
-    """None where it is off, or cannot be: speech is made of all tokens that a step computes, and where a token's bits depend on
-    what is computed beside it, so would the answer."""
+    """None where it is off, or cannot be: where a token's bits depend on what is computed beside it, so would the answer. What
+    was booked for a draft model is free again then."""
     if config.speculation == "off":
         return None
-    reason = ""
-    if isinstance(network, MultimodalConfig) and network.speaks:
-        reason = "the model speaks"
-    elif info.kernels == "triton" and config.speculation == "auto":
-        reason = "steps are queued ahead on the card"
-    elif not info.batch_invariant:
+    reason = why_no_guesses(config, network, info.kernels)
+    if not reason and not info.batch_invariant:
         reason = "on this machine a token's bits depend on what is computed beside it"
     if reason:
         log.info("speculation_off", reason=reason)
+        ledger.free("draft")
         return None
     draft = None if plan is None else load_draft(config, plan)
     return Speculator(draft=draft, always=config.speculation in ("lookup", "draft"))

@@ -12,7 +12,9 @@ from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.memory import kv_bytes_per_token, weight_bytes, workspace_bytes
 from edgewise.models.decoder.native.formats import Quantize
+from edgewise.models.longtail.config import LongTailConfig
 from edgewise.models.longtail.estimate import read_network
+from edgewise.models.multimodal.config import MultimodalConfig
 
 _CONTEXTS = 4
 """Whole contexts that its cache holds; more and shorter answers have room as well."""
@@ -30,16 +32,27 @@ class DraftPlan:
     nbytes: int
 
 
+def why_no_guesses(config: EngineConfig, network: NetworkConfig, kernels: str) -> str:
+    """Why nothing is guessed for a model, as far as that is known before it is loaded; "" where it may be."""
+    if isinstance(network, MultimodalConfig) and network.speaks:
+        return "the model speaks, and its voice is made of all tokens that a step computes"
+    if isinstance(network, LongTailConfig):
+        return "transformers' layers do not promise that a token's bits are the same whatever is computed beside it"
+    if kernels == "triton" and config.speculation == "auto":
+        return "steps are queued ahead on the card"
+    return ""
+
+
 def plan_draft(config: EngineConfig, network: NetworkConfig, numerics: Numerics) -> DraftPlan | None:
-    """None where no draft model is to guess.
+    """None where no draft model is to guess, or nothing is guessed at all.
 
     Raises:
         ConfigError: It cannot guess for this model: another vocabulary, or it is no decoder of our own.
     """
     if config.draft is None or config.speculation not in ("auto", "draft"):
         return None
-    if numerics.kernels == "triton" and config.speculation == "auto":
-        return None  # steps are queued ahead instead
+    if why_no_guesses(config, network, numerics.kernels):
+        return None
     draft = read_network(config.draft)
     if not isinstance(draft, DecoderConfig):
         raise ConfigError(

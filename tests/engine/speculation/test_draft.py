@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from edgewise.core.errors import ConfigError
+from edgewise.engine import build as building
 from edgewise.engine.engine import Engine
 from edgewise.engine.request import GenerateRequest
 from edgewise.engine.sequence import Sequence
@@ -117,6 +118,17 @@ def test_another_vocabulary_is_refused_by_name(tiny_model: ModelFiles, tmp_path:
     larger = local_files(make_tiny_model(tmp_path / "larger", vocab=600), name="larger")
     with pytest.raises(ConfigError, match=r"larger has a vocabulary of 600, tiny one of 512"):
         drafting(tiny_model, larger)
+
+
+def test_no_memory_is_kept_where_bits_depend_on_the_batch(
+    tiny_model: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is measured once the model is loaded."""
+    monkeypatch.setattr(building, "tiles_invariant", lambda device: False)
+    core = drafting(tiny_model, tiny_model, kernels="reference")
+    assert core._scheduler.speculator is None
+    assert "draft" not in core.memory().booked
+    core.close()
 
 
 def test_auto_drafts_while_it_pays(tiny_model: ModelFiles) -> None:
