@@ -7,26 +7,34 @@ when the engine asks for them, one step late.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
+from edgewise.engine import build as module
 from edgewise.engine.ahead import AheadRunner
 from edgewise.engine.build import build_parts
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.engine import Engine
+from edgewise.engine.networks import LoadedNetwork, load_network
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
 from edgewise.engine.step_cost import PromptLoad
+from edgewise.kernels.paging import KVLayer
 from edgewise.models.decoder.cuda.loop import DecodeLoop
 from edgewise.models.decoder.cuda.plain import PlainStep
 from edgewise.models.decoder.model import Decoder
 from edgewise.models.files import ModelFiles
+from tests.conftest import TinyModelFactory
 from tests.engine.speculation.test_answers import Told
 
 PAGE = 16
+
+Step = Callable[[Decoder, Sequence[KVLayer]], PlainStep]
 
 
 def config_of(files: ModelFiles, **changes: object) -> EngineConfig:
@@ -49,15 +57,22 @@ def plain_engine(config: EngineConfig) -> Engine:
     return build_parts(config, lambda phase, done: None).engine
 
 
-def ahead_engine(config: EngineConfig, step: type[PlainStep] = PlainStep) -> Engine:
-    """The same engine over a loop."""
-    built = build_parts(config, lambda phase, done: None)
-    assert isinstance(built.loaded, Decoder)
-    kv, constraints = built.runner._kv, built.runner.constraints
-    pages = -(-built.engine.info.max_context // PAGE)
-    loop = DecodeLoop(step(built.loaded, kv), built.device, max_rows=config.max_running, max_pages=pages)
-    built.engine._runner = AheadRunner(built.loaded, kv, built.device, loop, constraints)
-    return built.engine
+def ahead_engine(config: EngineConfig, step: Step = PlainStep) -> Engine:
+    """The same engine over a loop, as it is built for a network that has one."""
+
+    class Looped(Decoder):
+        def loop(self, kv: Sequence[KVLayer], *, max_rows: int, max_pages: int) -> DecodeLoop:
+            return DecodeLoop(step(self, kv), torch.device("cpu"), max_rows=max_rows, max_pages=max_pages)
+
+    def load(*args: Any, **options: Any) -> LoadedNetwork:
+        decoder = load_network(*args, **options)
+        decoder.__class__ = Looped
+        return decoder
+
+    with mock.patch.object(module, "load_network", load):
+        core = plain_engine(config)
+    assert isinstance(core._runner, AheadRunner)
+    return core
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +119,16 @@ def answers(core: Engine, *requests: GenerateRequest) -> dict[str, tuple[list[in
     return {name: (tokens, ends[name].finish) for name, tokens in found.items()}
 
 
+def answers_from(core: Engine, request: GenerateRequest) -> list[int]:
+    """What follows the tokens that a resumed request has."""
+    core.add(request)
+    rest: list[int] = []
+    while core.has_work:
+        for chunk in core.step():
+            rest += chunk.tokens
+    return rest
+
+
 def whole(core: Engine) -> bool:
     """Whether every page is free or cached, and nothing is under way."""
     stats = core.stats()
@@ -134,8 +159,7 @@ def test_answers_are_those_of_steps_one_after_the_other(plain: Engine, ahead: En
 
 
 def test_a_stop_token_found_late_leaves_no_trace(plain: Engine, ahead: Engine) -> None:
-    """Whatever token of the answer is the stop token, also the one that fills a page, whose page must not be known by a name
-    that counts the token behind it."""
+    """Whatever token of the answer is the stop token, also the one that fills a page."""
     free = answers(plain, make(plain, 1, 20, max_tokens=40))["r1"][0]
     for place in (1, *range(9, 15), *range(26, 30)):
         if free[place] in free[:place]:
@@ -143,7 +167,7 @@ def test_a_stop_token_found_late_leaves_no_trace(plain: Engine, ahead: Engine) -
         request = make(ahead, 1, 20, max_tokens=40, stop_token_ids=(free[place],))
         assert answers(ahead, request) == {"r1": (free[: place + 1], "stop")}
         assert whole(ahead)
-        assert ahead.stats().pages_cached == (20 + place) // PAGE, place
+        assert ahead.stats().pages_cached == 20 // PAGE, place
         ahead._scheduler.pages.drop_cached()
 
 
@@ -152,6 +176,53 @@ def test_a_conversation_that_goes_on_finds_right_pages(plain: Engine, ahead: Eng
     told = answers(ahead, first)["r1"][0]
     again = replace(make(ahead, 2, 1), prompt=(*first.prompt, *told[:50], 3))
     assert answers(ahead, again) == answers(plain, again)
+
+
+@pytest.fixture(scope="module")
+def other_way(tiny_model_factory: TinyModelFactory) -> Step:
+    """A step with other weights than the model's: on a card the loop rounds in another way than the pass over prompts."""
+    other = build_parts(config_of(tiny_model_factory(seed=1)), lambda phase, done: None).loaded
+    assert isinstance(other, Decoder)
+    return lambda decoder, kv: PlainStep(other, kv)
+
+
+@pytest.fixture
+def apart(tiny_model: ModelFiles, other_way: Step) -> Iterator[Engine]:
+    core = ahead_engine(config_of(tiny_model), other_way)
+    yield core
+    core.close()
+
+
+def test_a_prompt_takes_no_pages_of_an_answer(apart: Engine) -> None:
+    first = make(apart, 1, 20, max_tokens=60)
+    told = answers(apart, first)["r1"][0]
+    again = replace(make(apart, 2, 1), prompt=(*first.prompt, *told[:50], 3))
+    found = answers(apart, again)
+    assert apart.stats().cached_tokens == 20 // PAGE * PAGE
+    apart._scheduler.pages.drop_cached()
+    assert answers(apart, again) == found
+
+
+def test_an_answer_takes_no_pages_of_a_prompt(apart: Engine) -> None:
+    """One that is resumed, where somebody has asked a prompt with all that it has said."""
+    first = make(apart, 1, 20, max_tokens=60)
+    told = answers(apart, first)["r1"][0]
+    answers(apart, replace(make(apart, 2, 1), prompt=(*first.prompt, *told[:50], 3)))
+    assert answers_from(apart, replace(first, output=tuple(told[:50]))) == told[50:]
+
+
+def test_preempted_answers_keep_their_own_pages(apart: Engine, tiny_model: ModelFiles, other_way: Step) -> None:
+    """Parked or computed again, beside cached pages of the prompts."""
+    requests = [make(apart, index, 40 + index, max_tokens=60) for index in range(6)]
+    expected = answers(apart, *requests)
+    page_bytes = apart._scheduler.pages.spill._mover.page_bytes  # type: ignore[union-attr]
+    for spill_bytes in (0, 1 << 22):
+        few = config_of(tiny_model, kv_memory_bytes=20 * page_bytes, spill_bytes=spill_bytes, max_context=200)
+        core = ahead_engine(few, other_way)
+        assert answers(core, *requests) == expected
+        assert core.stats().preemptions > 0
+        assert whole(core)
+        core.close()
 
 
 def test_what_the_device_cannot_draw_is_drawn_on_the_host(plain: Engine, ahead: Engine) -> None:
@@ -209,12 +280,7 @@ def test_a_resumed_answer_is_computed_again_by_the_loop(plain: Engine, ahead: En
     told = answers(plain, request)["r4"][0]
     for cut in (1, 17, 39):
         ahead._scheduler.pages.drop_cached()
-        ahead.add(replace(request, output=tuple(told[:cut])))
-        rest: list[int] = []
-        while ahead.has_work:
-            for chunk in ahead.step():
-                rest += chunk.tokens
-        assert told[:cut] + rest == told
+        assert told[:cut] + answers_from(ahead, replace(request, output=tuple(told[:cut]))) == told
 
 
 def test_guesses_are_rows_of_one_step(tiny_model: ModelFiles, plain: Engine) -> None:

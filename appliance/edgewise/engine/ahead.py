@@ -69,7 +69,8 @@ class Looping(Protocol):
 class AheadRunner(Runner):
     """A runner over a `Loop`: tokens of prompts are computed by the network's forward pass, those of answers by the loop.
 
-    Which way a token takes is decided by its place in the sequence alone, also where an answer is computed again.
+    Which way a token takes is decided by its place in the sequence alone, also where an answer is computed again. The two ways
+    round differently, so an answer's pages are nobody else's (`Residency`, `answers_apart`).
     """
 
     def __init__(

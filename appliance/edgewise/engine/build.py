@@ -151,7 +151,9 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
     )
     senses = _senses(config, network, decoder, ledger, device, dtype)
     speculator = _speculator(config, network, info, plan, ledger)
-    scheduler = _scheduler(config, report, pacer, tiers, _spill(config, report, host_ledger, mover), senses, speculator)
+    spill = _spill(config, report, host_ledger, mover)
+    looping = isinstance(decoder, Looping)
+    scheduler = _scheduler(config, report, pacer, tiers, spill, senses, speculator, answers_apart=looping)
     runner = _runner(config, report, decoder, kv, device)
     engine = Engine(
         _with_pages(info, config, network, mover, rounder),
@@ -295,6 +297,8 @@ def _scheduler(
     spill: SpillSpace,
     senses: Senses | None,
     speculator: Speculator | None,
+    *,
+    answers_apart: bool,
 ) -> Scheduler:
     return Scheduler(
         PagePool(report.num_pages, keep_cached=config.prefix_cache, tiers=tiers, spill=spill),
@@ -310,6 +314,7 @@ def _scheduler(
         speculator=speculator,
         # What the workspace has room for: logits of so many rows, activations of so many tokens.
         max_rows=min(round_up(config.max_running, PRODUCT_ROW_MULTIPLE), config.max_step_tokens + config.max_running),
+        answers_apart=answers_apart,
     )
 
 

@@ -21,11 +21,16 @@ class Residency:
         pages: The pool.
         page_tokens: Tokens per page.
         tiers: Where pages may be that the device has no more; the same that `pages` has.
+        answers_apart: Tokens of answers are computed in another way than those of prompts, and their keys and values have other
+            bits: only pages of a prompt are shared, and only prompts share them.
     """
 
-    def __init__(self, pages: PagePool, *, page_tokens: int, tiers: PageTiers | None = None) -> None:
+    def __init__(
+        self, pages: PagePool, *, page_tokens: int, tiers: PageTiers | None = None, answers_apart: bool = False
+    ) -> None:
         self.pages = pages
         self._page_tokens = page_tokens
+        self._answers_apart = answers_apart
         self._tiers: PageTiers = tiers or NoTiers()
 
     # --- coming ----------------------------------------------------------------------------------------------------------
@@ -61,12 +66,13 @@ class Residency:
             del sequence.pages[held:]
 
     def settle(self, sequence: Sequence, computed: int) -> None:
-        """Record that the first `computed` tokens are in the cache, and name the pages that are full."""
+        """Record that the first `computed` tokens are in the cache, and name the pages that are full and may be shared."""
         sequence.computed = computed
-        full = computed // self._page_tokens
+        shared = self._shared(sequence, computed)
+        full = shared // self._page_tokens
         if full <= sequence.named or not self.pages.keeps:
             return
-        self._name(sequence, computed)
+        self._name(sequence, shared)
         for index in range(sequence.named, full):
             self.pages.name(sequence.pages[index], sequence.names[index])
         sequence.named = full
@@ -76,7 +82,7 @@ class Residency:
         first logits."""
         if not self.pages.keeps:
             return []
-        before = len(sequence.tokens) - 1
+        before = self._shared(sequence, len(sequence.tokens) - 1)
         self._name(sequence, before)
         return sequence.names[: before // self._page_tokens]
 
@@ -120,6 +126,10 @@ class Residency:
         return max(0.0, len(sequence.pages) - len(sequence.tokens) / self._page_tokens)
 
     # --- parts -----------------------------------------------------------------------------------------------------------
+
+    def _shared(self, sequence: Sequence, tokens: int) -> int:
+        """How many of the first `tokens` of a sequence may have bits that other sequences use."""
+        return min(tokens, len(sequence.request.prompt)) if self._answers_apart else tokens
 
     def _name(self, sequence: Sequence, computed: int) -> None:
         media = sequence.spans.media

@@ -121,6 +121,7 @@ class Scheduler:
         rows: Media that are encoded already.
         speculator: Guesses at next tokens; None for none.
         max_rows: Tokens that decoding sequences may have in one step, guesses included.
+        answers_apart: As of `Residency`.
     """
 
     def __init__(
@@ -138,13 +139,14 @@ class Scheduler:
         rows: MediaRows | None = None,
         speculator: Speculates | None = None,
         max_rows: int = 0,
+        answers_apart: bool = False,
     ) -> None:
         self.pages = pages
         self.speculator = speculator
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         self.preemptions = 0
-        self._residency = Residency(pages, page_tokens=page_tokens, tiers=tiers)
+        self._residency = Residency(pages, page_tokens=page_tokens, tiers=tiers, answers_apart=answers_apart)
         self._max_context = min(max_context, pages.num_pages * page_tokens)
         self._max_running = max_running
         self._limit = max_running
