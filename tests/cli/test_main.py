@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
@@ -13,6 +14,7 @@ from edgewise.cli.exit_codes import MEANINGS, ExitCode, exit_code
 from edgewise.cli.main import main
 from edgewise.core import errors
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.settings_reference import markdown_reference
 from edgewise.security.tls import CertificateDatesError
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -87,6 +89,13 @@ def test_serve_passes_its_flags_on(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = loaded.settings  # type: ignore[attr-defined]
     assert (settings.host, settings.port, settings.model) == ("::1", 8401, "tiny")
     assert (settings.dtype, settings.kv_dtype, settings.quantize) == ("float32", "int8", "none")
+
+
+def test_the_reference_names_every_flag_of_serve() -> None:
+    from edgewise.cli.serve import serve
+
+    flags = [f"--{name.replace('_', '-')}" for name in inspect.signature(serve).parameters if name != "config"]
+    assert f"`{' '.join(flags)}`" in markdown_reference()
 
 
 def test_serve_refuses_a_wrong_value_by_name(run: Run) -> None:

@@ -43,7 +43,7 @@ class EngineConfig:
         encoder_cache_bytes: Memory of the device for the rows of media, where the model takes media.
         media_bytes: Bytes of decoded media that the requests in work may hold in all.
         vocabulary: Spelling of every token, for answers that follow a grammar; None refuses them.
-        adapters: Whether requests name adapters; "auto" then takes kernels that compute them.
+        adapters: Whether requests name adapters, which a decoder on the kernels "reference" computes.
         adapter_bytes: Memory of the device for adapters, where `adapters`.
         speculation: Guesses at next tokens: "auto" where they are measured to pay, "lookup" or "draft" always, "off" never.
         draft: A smaller model of the same vocabulary that guesses; None for none.
