@@ -231,13 +231,6 @@ class DecoderStep:
             )
         return logits
 
-    def argmax(self, logits: torch.Tensor) -> list[int]:
-        """The first largest of each row of [R, vocab] float32; -1 where it is not finite."""
-        best = np.empty(logits.shape[0], dtype=np.int32)
-        self._library.edgewise_decoder_argmax(self._decoder, logits.data_ptr(), logits.shape[0], best.ctypes.data)
-        found: list[int] = best.tolist()
-        return found
-
     def workspace_bytes(self) -> int:
         """Memory that steps have taken so far, and keep."""
         return int(self._library.edgewise_decoder_workspace(self._decoder))
@@ -256,8 +249,6 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.edgewise_decoder_free.restype = None
     loaded.edgewise_decoder_forward.argtypes = [_Pointer] * 4
     loaded.edgewise_decoder_logits.argtypes = [_Pointer, _Pointer, _Int, _Pointer]
-    loaded.edgewise_decoder_argmax.argtypes = [_Pointer, _Pointer, _Int, _Pointer]
-    loaded.edgewise_decoder_argmax.restype = None
     loaded.edgewise_decoder_workspace.argtypes = [_Pointer]
     loaded.edgewise_decoder_workspace.restype = ctypes.c_int64
     return loaded
