@@ -8,7 +8,7 @@ from collections.abc import Sequence as Seq
 from edgewise.engine.speculation.step_ratio import ROWS, StepRatio
 
 _WORTH = 1.05  # tokens per second with guesses over those without, from which on they pay
-_SLOWER = 1.1  # how much slower than without guesses the least gaining stream may become
+SLOWER = 1.1  # how much slower than without guesses the least gaining stream may become
 
 
 def allot(chances: Seq[float], lengths: Seq[int], most: int, ratios: StepRatio) -> list[int]:
@@ -39,7 +39,7 @@ def allot(chances: Seq[float], lengths: Seq[int], most: int, ratios: StepRatio) 
             continue
         ratio = ratios.ratio(decoding, rows)
         rate = (1.0 + sum(gains) / decoding) / ratio
-        if rate > best_rate and (1.0 + min(gains)) * _SLOWER >= ratio:
+        if rate > best_rate and (1.0 + min(gains)) * SLOWER >= ratio:
             best, best_rate = list(counts), rate
     return best
 

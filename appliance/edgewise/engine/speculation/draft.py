@@ -6,8 +6,10 @@ at any temperature. It has pages of its own, and forgets whom it has no room for
 
 from __future__ import annotations
 
+import math
+import time
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
@@ -15,6 +17,7 @@ from edgewise.engine.pages import PagePool
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence
+from edgewise.engine.speculation.reading import LEAST, Reading
 
 
 @dataclass(slots=True)
@@ -34,27 +37,42 @@ class DraftModel:
         max_position: Tokens that the draft model's context has room for, which may be fewer than the model's.
         page_tokens: Tokens per page.
         chunk: Tokens that are read in one step at most before it can guess.
+        now: Seconds.
     """
 
-    def __init__(self, runner: Runner, pages: PagePool, *, max_position: int, page_tokens: int, chunk: int) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        pages: PagePool,
+        *,
+        max_position: int,
+        page_tokens: int,
+        chunk: int,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._runner = runner
         self._pages = pages
         self._max_position = max_position
         self._page_tokens = page_tokens
-        self._chunk = chunk
+        self._reading = Reading(chunk)
+        self._now = now
         self._mirrors: OrderedDict[str, _Mirror] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"DraftModel({len(self._mirrors)} sequences, {self._pages!r})"
 
-    def guess(self, sequences: Seq[Sequence], counts: Seq[int]) -> list[tuple[int, ...]]:
+    def guess(self, sequences: Seq[Sequence], counts: Seq[int], spare_s: float = math.inf) -> list[tuple[int, ...]]:
         """Draft `counts` tokens behind each sequence; none for one that is still being read, has media, or finds no room, and
-        only as many as the draft model's context holds."""
+        only as many as the draft model's context holds.
+
+        Args:
+            spare_s: Seconds that reading may add to this step. What is too little to read anything is saved for later ones.
+        """
         counts = [self._within(sequence, count) for sequence, count in zip(sequences, counts, strict=True)]
         drafted: list[tuple[int, ...]] = [()] * len(sequences)
         mirrors: dict[int, _Mirror] = {}
         turn_of = {sequence.id for sequence in sequences}
-        left = self._chunk
+        left = self._reading.tokens(spare_s)
         for place, (sequence, count) in enumerate(zip(sequences, counts, strict=True)):
             mirror = self._follow(sequence, count, turn_of) if count else None
             if mirror is None:
@@ -126,12 +144,22 @@ class DraftModel:
         return True
 
     def _read(self, own: Sequence, left: int) -> int:
-        """Compute what the draft model has not read, but for the last token; returns what is left of the step's share."""
-        count = min(left, own.remaining - 1)
-        if count > 0:
-            self._runner.run([Work(own, own.computed, count, sample=False)])
-            own.computed += count
-        return left - max(0, count)
+        """Compute what the draft model has not read, but for the last token; returns what is left of the step's share.
+
+        The few tokens that an answer has grown by are no part of that: guesses follow at once, and are measured with them.
+        """
+        behind = own.remaining - 1
+        few = behind <= LEAST
+        count = behind if few else min(left, behind)
+        if count <= 0 or (not few and count < LEAST):
+            return left
+        began = self._now()
+        self._runner.run([Work(own, own.computed, count, sample=False)])
+        own.computed += count
+        if few:
+            return left
+        self._reading.done(count, self._now() - began)
+        return left - count
 
 
 def _mirror_of(sequence: Sequence) -> Sequence:

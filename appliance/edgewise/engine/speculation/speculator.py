@@ -3,7 +3,7 @@
 A guess costs a row of the step and saves a step if it is right. What is right is seen from the draws; while nothing is guessed,
 guesses are still compared with what was drawn, which costs nothing. The rows of a step are given out one by one to the likeliest
 guess; that number of rows is taken which makes most tokens per second (`step_ratio`), and none unless it makes clearly more.
-No stream may become slower by it than `_SLOWER` times, whoever else gains.
+No stream may become slower by it than `SLOWER` times, whoever else gains.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence as Seq
 from typing import Protocol
 
 from edgewise.engine.sequence import Sequence
-from edgewise.engine.speculation.allotment import allot, within
+from edgewise.engine.speculation.allotment import SLOWER, allot, within
 from edgewise.engine.speculation.guesser import Guesser, Rate
 from edgewise.engine.speculation.step_ratio import StepRatio
 
@@ -52,7 +52,7 @@ class Speculates(Protocol):
 class Drafts(Protocol):
     """What `engine.speculation.draft.DraftModel` does."""
 
-    def guess(self, sequences: Seq[Sequence], counts: Seq[int]) -> list[tuple[int, ...]]: ...
+    def guess(self, sequences: Seq[Sequence], counts: Seq[int], spare_s: float = math.inf) -> list[tuple[int, ...]]: ...
 
     def forget(self, request_id: str) -> None: ...
 
@@ -154,18 +154,22 @@ class Speculator:
         """Guesses of the draft model, as many as pay. Where none do, a few are made now and then to see whether that holds."""
         lengths = [max(0, min(room, MOST_DRAFTED)) for room in rooms]
         counts = [min(length, _ALWAYS_DRAFTED) for length in lengths]
+        spare_s = math.inf
         if not self._always:
+            # Guesses pay in the step that they are made for, or are not made; what is read for later ones must not be felt.
+            spare_s = (SLOWER - 1.0) * self._draft_ratios.plain_s.get(len(sequences), 0.0)
             chances = [self._chance(one, _DRAFTED) for one in sequences]
             counts = allot(chances, lengths, most, self._draft_ratios)
             self._declined = 0 if any(counts) else self._declined + 1
             if self._declined > _TRY_AGAIN and not self._draft_ratios.needs_plain(len(sequences)):
                 counts = [min(length, 2) for length in lengths]
+                spare_s *= self._declined  # nothing was read meanwhile
                 self._declined = 0
         counts = within(counts, most)
         if not any(counts):
             return [()] * len(sequences)
         began = self._now()
-        guesses = draft.guess(sequences, counts)
+        guesses = draft.guess(sequences, counts, spare_s)
         self._drafted_s = self._now() - began
         for sequence, guess in zip(sequences, guesses, strict=True):
             if guess:
