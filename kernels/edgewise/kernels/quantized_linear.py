@@ -25,9 +25,10 @@ def quantized_linear(
     """x @ weight.T + bias, with activations rounded to int8 in groups of 32 columns where the weight is of integers.
 
     A group's scale is max|x| / 127, its codes are x * (127 / max|x|) to the nearest, half to even; a group below 2^-119 becomes
-    zeros. Products of codes are exact integers; sums over groups are float32, in order. A NaN or an infinity in a row makes every
-    output of that row NaN and touches no other row (with weights of floats: as in float arithmetic, NaN or infinite). The bits of
-    a row do not depend on other rows, on the number of threads or on the processor's instruction set.
+    zeros. Where a scale is above the root mean square of the row's scales, what is left of the group is rounded once more in the
+    same way. Products of codes are exact integers; sums over groups are float32, in order. A NaN or an infinity in a row makes
+    every output of that row NaN and touches no other row (with weights of floats: as in float arithmetic, NaN or infinite). The
+    bits of a row do not depend on other rows, on the number of threads or on the processor's instruction set.
 
     Args:
         x: [rows, weight.cols] float32 on the CPU.

@@ -36,16 +36,23 @@ struct Digest {  // FNV-1a
   }
 };
 
+struct RoundedRowsOf {
+  std::vector<int8_t> codes;
+  std::vector<float> scales, sums;
+  std::vector<int32_t> totals;
+  explicit RoundedRowsOf(size_t count) : codes(count), scales(count / kGroup), sums(count / kGroup), totals(count / kGroup) {}
+  RoundedRows get() { return {codes.data(), scales.data(), sums.data(), totals.data()}; }
+};
+
 void products(const Kernels& kernels, WeightFormat format, Random& from, Digest& digest) {
   const std::vector<float> weight = random(kOut * kIn, from), norm = random(kIn, from), bias = random(kOut, from);
   std::vector<float> x = random(kRows * kIn, from);
   x[3 * kIn + 50] = __builtin_nanf("");
   std::vector<uint8_t> data(static_cast<size_t>(kOut / panel_rows() * panel_bytes(format, kIn)));
   edgewise_pack_rows(weight.data(), kOut, kIn, static_cast<int32_t>(format), data.data(), 0);
-  std::vector<float> values(kRows * kEven), scales(kRows * kEven / kGroup), sums(scales.size());
-  std::vector<int8_t> codes(values.size());
-  std::vector<int32_t> totals(scales.size());
-  const Activations a{values.data(), codes.data(), scales.data(), sums.data(), totals.data(), kEven};
+  std::vector<float> values(kRows * kEven);
+  RoundedRowsOf coarse(values.size()), fine(values.size());
+  const Activations a{values.data(), coarse.get(), fine.get(), kEven};
   const Matrix matrix{data.data(), bias.data(), kOut, kIn, format};
   for (int32_t epilogue = 0; epilogue < 4; ++epilogue) {
     kernels.norm_prepare(x.data(), kIn, 3, kIn, norm.data(), 1e-5f, format, a, 0);

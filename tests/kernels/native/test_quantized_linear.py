@@ -166,6 +166,21 @@ def test_tiny_and_huge_activations(size: float) -> None:
     assert (error.abs() <= scales.repeat_interleave(32, 1) * 0.501 + 2.0**-119).all()
 
 
+@pytest.mark.parametrize("weight_format", [WeightFormat.INT8, WeightFormat.INT4, WeightFormat.INT4_EVEN])
+def test_large_groups_are_rounded_twice(weight_format: WeightFormat) -> None:
+    """So a row's error is that of its small groups, not of the one that is a hundred times as large."""
+    x, weight = random(4, 256), pack(random(48, 256, seed=1), weight_format)
+    x[:, 64:96] *= 100
+    small = x.clone()
+    small[:, 64:96] = 0
+    exact = weight.unpack().double().T
+    for isa in ISAS:
+        with using(isa):
+            error = (quantized_linear(x, weight).double() - x.double() @ exact).square().mean()
+            least = (quantized_linear(small, weight).double() - small.double() @ exact).square().mean()
+        assert error < 4 * least
+
+
 def test_arguments_are_checked() -> None:
     weight = pack(random(20, 40), WeightFormat.INT8)
     with pytest.raises(ValueError, match=r"x must be float32 \[rows, 40\]"):

@@ -23,6 +23,19 @@ def round_activations(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return codes, torch.where(finite, scales, torch.nan)
 
 
+def round_rest(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `round_activations` of x [rows, cols] left, rounded once more where a group's scale is above the root mean square of
+    its row's; elsewhere codes and scales of zero."""
+    squares = torch.zeros(len(x))
+    for g in range(scales.shape[1]):
+        squares = squares + scales[:, g] * scales[:, g]
+    large = scales * scales * float(scales.shape[1]) > squares[:, None]
+    grouped = F.pad(x, (0, -x.shape[1] % GROUP)).reshape(codes.shape)
+    left = (grouped.double() - codes.double() * scales[..., None].double()).float()
+    fine, steps = round_activations(torch.where(large[..., None], left, 0.0).flatten(1))
+    return fine, steps
+
+
 def rotate(x: torch.Tensor) -> torch.Tensor:
     """The Walsh-Hadamard transform of every group of 32 columns, zeros added to the last, in float32 and in the order of
     native/src/rotation.h; twice is 32 times as much as nothing done."""
@@ -54,16 +67,19 @@ def unpack_codes(weight: PackedMatrix) -> tuple[torch.Tensor, torch.Tensor, torc
 
 def _integer_product(x: torch.Tensor, weight: PackedMatrix) -> torch.Tensor:
     """Sums over groups as a fused multiply-add gives them: exact in float64, then rounded to float32."""
-    codes, scales = round_activations(rotate(x) / 8.0 if weight.format == WeightFormat.INT8_ROTATED else x)
+    given = rotate(x) / 8.0 if weight.format == WeightFormat.INT8_ROTATED else x
+    codes, scales = round_activations(given)
+    terms = ((codes, scales), round_rest(given, codes, scales))
     weights, steps, minima = unpack_codes(weight)
     acc = torch.zeros((len(x), weight.rows))
     for g in range(codes.shape[1]):
-        dots = codes[:, g].double() @ weights[:, g].double().T
-        factor = steps[:, g] * scales[:, g, None]
-        acc = (dots * factor.double() + acc.double()).float()
-        if weight.format == WeightFormat.INT4:
-            sums = scales[:, g] * codes[:, g].sum(1)
-            acc = (minima[:, g].double() * sums[:, None].double() + acc.double()).float()
+        for each, its in terms:
+            dots = each[:, g].double() @ weights[:, g].double().T
+            factor = steps[:, g] * its[:, g, None]
+            acc = (dots * factor.double() + acc.double()).float()
+            if weight.format == WeightFormat.INT4:
+                sums = its[:, g] * each[:, g].sum(1)
+                acc = (minima[:, g].double() * sums[:, None].double() + acc.double()).float()
     return acc
 
 

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from edgewise.kernels.paging import AttentionMeta, KVLayer
-from edgewise.kernels.reference.quantized_linear import rotate
+from edgewise.kernels.reference.quantized_linear import rotate, round_activations, round_rest
 from edgewise.models.decoder.layout import Target, targets
 from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.names import names_of
@@ -24,7 +24,7 @@ from edgewise.models.decoder.parallel import ALONE
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights import ggml_rounding
 from edgewise.models.weights.open import open_weights
-from edgewise.models.weights.rounding import GROUP, round_int4, round_int8
+from edgewise.models.weights.rounding import round_int4, round_int8
 
 RoundedFormat = Literal["int8", "int4", "Q8_0", "Q4_0"]
 """Ours, and llama.cpp's two. Embedding and head have 8 bits in all of them, as in llama.cpp's files of Q4_0, unless a file for
@@ -91,11 +91,10 @@ class _RoundedInputs(TorchFunctionMode):
 
 
 def _activations(x: torch.Tensor) -> torch.Tensor:
-    """8 bits in groups of 32, scale max |x| / 127 in float32."""
-    padded = torch.nn.functional.pad(x, (0, -x.shape[-1] % GROUP))
-    groups = padded.reshape(-1, GROUP)
-    scale = (groups.abs().amax(-1, keepdim=True) / 127.0).clamp_min(1e-30)
-    return (torch.round(groups / scale) * scale).reshape(padded.shape)[..., : x.shape[-1]]
+    """As the native kernels round them: 8 bits in groups of 32, and large groups twice."""
+    codes, scales = round_activations(x)
+    fine, steps = round_rest(x, codes, scales)
+    return (codes * scales[..., None] + fine * steps[..., None]).flatten(1)[:, : x.shape[1]]
 
 
 def _rotated(values: torch.Tensor, rounding: _Rounding) -> torch.Tensor:

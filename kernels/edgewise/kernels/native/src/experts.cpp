@@ -79,10 +79,14 @@ void Decoder::gather(const Activations& from, int32_t row, const Activations& to
     if (target != nullptr) std::memcpy(target + place * count, source + row * count, sizeof(*source) * count);
   };
   copy(from.values, to.values, width);
-  copy(from.codes, to.codes, width);
-  copy(from.scales, to.scales, groups);
-  copy(from.sums, to.sums, groups);
-  copy(from.totals, to.totals, groups);
+  const auto copy_codes = [&](const RoundedRows& source, const RoundedRows& target) {
+    copy(source.codes, target.codes, width);
+    copy(source.scales, target.scales, groups);
+    copy(source.sums, target.sums, groups);
+    copy(source.totals, target.totals, groups);
+  };
+  copy_codes(from.coarse, to.coarse);
+  copy_codes(from.fine, to.fine);
 }
 
 // Of all experts that have tokens: rows of a product that lie expert by expert. `which` 0: gate and up, 1: down.

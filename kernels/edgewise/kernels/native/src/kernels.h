@@ -32,16 +32,23 @@ struct Matrix {
   WeightFormat format;
 };
 
-// Rows of activations prepared for products with a format: floats are copied, the others rounded to int8 by groups of 32
-// (scale = max|x| / 127). Columns are padded to whole groups with zeros. A group with a NaN or an infinity has the scale NaN, so
-// that every output of its row is NaN.
+// Rows of activations rounded to int8 by groups of 32 columns.
+struct RoundedRows {
+  int8_t* codes;    // [rows, padded]
+  float* scales;    // [rows, padded / 32]
+  float* sums;      // [rows, padded / 32]: scale * sum of codes
+  int32_t* totals;  // [rows, padded / 32]: sum of codes
+};
+
+// Rows of activations prepared for products with a format: floats are copied, the others rounded (scale = max|x| / 127). Columns
+// are padded to whole groups with zeros. A group with a NaN or an infinity has the scale NaN, so that every output of its row is
+// NaN. Where a group's scale is above the root mean square of its row's, what rounding left is rounded once more: the few large
+// groups make most of the error of a product. The others have a scale of zero in `fine`, and codes that are not to be read.
 struct Activations {
-  float* values;   // [rows, padded] for kFloat32 and kBFloat16
-  int8_t* codes;   // [rows, padded] for integer formats
-  float* scales;   // [rows, padded / 32]
-  float* sums;     // [rows, padded / 32]: scale * sum of codes
-  int32_t* totals; // [rows, padded / 32]: sum of codes
-  int32_t padded;  // columns, a multiple of 32
+  float* values;       // [rows, padded] for kFloat32 and kBFloat16
+  RoundedRows coarse;  // for integer formats
+  RoundedRows fine;    // likewise
+  int32_t padded;      // columns, a multiple of 32
 };
 
 enum class Epilogue : int32_t {

@@ -1,8 +1,9 @@
 // Activations rounded to integers by groups, and products of their rows with panels of packed weights.
 //
 // A row's result is a sum over groups in order: of integer formats acc = fma(dot, weight scale * activation scale, acc), where dot
-// is the exact integer product of 32 columns, and for kInt4 then acc = fma(minimum, activation scale * sum of codes, acc); of float
-// formats acc = fma(weight, activation, acc), column by column. So neither the tile of rows, nor the split over threads, nor the
+// is the exact integer product of 32 columns, and for kInt4 then acc = fma(minimum, activation scale * sum of codes, acc), both for
+// the coarse codes and then for the fine ones where there are some; of float formats acc = fma(weight, activation, acc), column by
+// column. So neither the tile of rows, nor the split over threads, nor the
 // instruction set changes a bit.
 #pragma once
 
@@ -29,7 +30,10 @@ constexpr int32_t kInfinityBits = 0x7f800000;
 constexpr int64_t kRowBlockBytes = 192 << 10;
 
 // 32 floats to codes of one group. The largest magnitude is found among bit patterns, where NaN is above infinity.
-EDGEWISE_INLINE void round_group(Floats low, Floats high, int8_t* codes, float* scale, float* sum, int32_t* total) {
+EDGEWISE_INLINE void round_group(Floats low, Floats high, const RoundedRows& to, int64_t group) {
+  int8_t* codes = to.codes + group * kGroup;
+  float *scale = to.scales + group, *sum = to.sums + group;
+  int32_t* total = to.totals + group;
   const int32_t top = maximum_int(max_int(bits(abs(low)), bits(abs(high))));
   if (top >= kInfinityBits) {
     std::memset(codes, 0, kGroup);
@@ -75,22 +79,53 @@ EDGEWISE_INLINE void rotate(Floats* low, Floats* high) {
   *high = butterfly<8>(butterfly<4>(butterfly<2>(butterfly<1>(b)))) * factor;
 }
 
+// What rounding left of a group, in registers.
+EDGEWISE_INLINE Floats rest(Floats value, const int8_t* codes, float scale) {
+  return fma(load_int8(codes), splat(-scale), value);
+}
+
+// The groups [first, first + groups) of a row whose scale is above the root mean square of all: `group(g)` is called for each,
+// the others get a fine scale of zero.
+template <typename Group>
+EDGEWISE_INLINE void refine(const Activations& to, int64_t first, int64_t groups, Group&& group) {
+  float squares = 0.0f;
+  for (int64_t g = 0; g < groups; ++g) squares += to.coarse.scales[first + g] * to.coarse.scales[first + g];
+  for (int64_t g = 0; g < groups; ++g) {
+    const float scale = to.coarse.scales[first + g];
+    if (scale * scale * static_cast<float>(groups) > squares) {
+      group(g, scale);
+    } else {
+      to.fine.scales[first + g] = 0.0f;
+    }
+  }
+}
+
 // value(col, count) gives `count` <= 16 columns of the row from `col`, zeros after them.
 template <typename Value>
 EDGEWISE_INLINE void prepare_row(int32_t cols, WeightFormat format, const Activations& to, int64_t row, Value&& value) {
-  const int64_t groups = to.padded / kGroup;
-  for (int64_t g = 0; g < groups; ++g) {
+  const int64_t groups = to.padded / kGroup, first = row * groups;
+  const auto both = [&](int64_t g, Floats* low, Floats* high) {
     const int64_t col = g * kGroup;
-    Floats low = value(col, part_of(cols - col)), high = value(col + kLanes, part_of(cols - col - kLanes));
+    *low = value(col, part_of(cols - col));
+    *high = value(col + kLanes, part_of(cols - col - kLanes));
+    if (format == WeightFormat::kInt8Rotated) rotate(low, high);
+  };
+  Floats low, high;
+  for (int64_t g = 0; g < groups; ++g) {
+    both(g, &low, &high);
     if (is_integer(format)) {
-      if (format == WeightFormat::kInt8Rotated) rotate(&low, &high);
-      const int64_t at = row * groups + g;
-      round_group(low, high, to.codes + row * to.padded + col, to.scales + at, to.sums + at, to.totals + at);
+      round_group(low, high, to.coarse, first + g);
     } else {
-      store(to.values + row * to.padded + col, low);
-      store(to.values + row * to.padded + col + kLanes, high);
+      store(to.values + row * to.padded + g * kGroup, low);
+      store(to.values + row * to.padded + g * kGroup + kLanes, high);
     }
   }
+  if (!is_integer(format)) return;
+  refine(to, first, groups, [&](int64_t g, float scale) {
+    both(g, &low, &high);
+    const int8_t* codes = to.coarse.codes + (first + g) * kGroup;
+    round_group(rest(low, codes, scale), rest(high, codes + kLanes, scale), to.fine, first + g);
+  });
 }
 
 void prepare(const float* x, int64_t stride, int32_t rows, int32_t cols, WeightFormat format, const Activations& to, int32_t row) {
@@ -123,31 +158,55 @@ EDGEWISE_INLINE Panel panel_of(const Matrix& m, int64_t index) {
   return {reinterpret_cast<const uint16_t*>(at), at + scale_bytes(kFormat, groups_of(m.cols))};
 }
 
+// Of one group of weights, their scales and minima.
+struct GroupOfWeights {
+  const uint8_t* codes;
+  Floats scale, minimum;
+};
+
+// acc += a group of weights times the codes of kRows rows, `at` of which is the first row's group. With kSome, rows whose scale is
+// zero have no codes and stay as they are.
+template <WeightFormat kFormat, int kRows, bool kSome>
+EDGEWISE_INLINE void add_group(const GroupOfWeights& w, const RoundedRows& x, int64_t at, int64_t groups, Floats* acc) {
+  Ints dots[kRows];
+  const int64_t stride = groups * kGroup;
+  const int32_t* totals = x.totals + at;
+  if constexpr (kFormat == WeightFormat::kInt8) {
+    dot_int8<kRows>(w.codes, x.codes + at * kGroup, stride, totals, groups, dots);
+  } else {
+    dot_int4<kRows>(w.codes, x.codes + at * kGroup, stride, dots);
+  }
+  for (int i = 0; i < kRows; ++i) {
+    const float scale = x.scales[at + i * groups];
+    if (kSome && scale == 0.0f) continue;
+    if constexpr (kFormat == WeightFormat::kInt4Even) dots[i] = dots[i] - shift_left<3>(splat_int(totals[i * groups]));
+    acc[i] = fma(to_floats(dots[i]), w.scale * splat(scale), acc[i]);
+    if constexpr (kFormat == WeightFormat::kInt4) acc[i] = fma(w.minimum, splat(x.sums[at + i * groups]), acc[i]);
+  }
+}
+
+template <int kRows>
+EDGEWISE_INLINE bool any_scale(const float* scales, int64_t groups) {
+  bool any = false;
+  for (int i = 0; i < kRows; ++i) any |= scales[i * groups] != 0.0f;
+  return any;
+}
+
 // kRows rows from `row` times a panel of integers.
 template <WeightFormat kFormat, int kRows>
 EDGEWISE_INLINE void integer_tile(const Panel& panel, const Activations& a, int64_t row, Floats* acc) {
   const int64_t groups = a.padded / kGroup, first = row * groups;
-  const int8_t* x = a.codes + row * a.padded;
-  const uint8_t* w = panel.codes;
   const uint16_t* scales = panel.scales;
+  GroupOfWeights w{panel.codes, splat(0.0f), splat(0.0f)};
   for (int i = 0; i < kRows; ++i) acc[i] = splat(0.0f);
-  for (int64_t g = 0; g < groups; ++g, w += group_bytes(kFormat), x += kGroup) {
-    Ints dots[kRows];
-    if constexpr (kRows <= kStreamRows) prefetch(w + kPrefetchBytes, group_bytes(kFormat));
-    const int32_t* totals = a.totals + first + g;
-    if constexpr (kFormat == WeightFormat::kInt8) {
-      dot_int8<kRows>(w, x, a.padded, totals, groups, dots);
-    } else {
-      dot_int4<kRows>(w, x, a.padded, dots);
-    }
-    const Floats scale = load_float16(scales);
-    const Floats minimum = kFormat == WeightFormat::kInt4 ? load_float16(scales + kPanelRows) : splat(0.0f);
+  for (int64_t g = 0; g < groups; ++g, w.codes += group_bytes(kFormat)) {
+    if constexpr (kRows <= kStreamRows) prefetch(w.codes + kPrefetchBytes, group_bytes(kFormat));
+    w.scale = load_float16(scales);
+    if constexpr (kFormat == WeightFormat::kInt4) w.minimum = load_float16(scales + kPanelRows);
     scales += kFormat == WeightFormat::kInt4 ? 2 * kPanelRows : kPanelRows;
-    for (int i = 0; i < kRows; ++i) {
-      const int64_t at = first + i * groups + g;
-      if constexpr (kFormat == WeightFormat::kInt4Even) dots[i] = dots[i] - shift_left<3>(splat_int(totals[i * groups]));
-      acc[i] = fma(to_floats(dots[i]), scale * splat(a.scales[at]), acc[i]);
-      if constexpr (kFormat == WeightFormat::kInt4) acc[i] = fma(minimum, splat(a.sums[at]), acc[i]);
+    add_group<kFormat, kRows, false>(w, a.coarse, first + g, groups, acc);
+    if (any_scale<kRows>(a.fine.scales + first + g, groups)) {
+      add_group<kFormat, kRows, true>(w, a.fine, first + g, groups, acc);
     }
   }
 }

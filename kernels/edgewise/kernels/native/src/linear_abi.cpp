@@ -1,5 +1,6 @@
 // Products for Python: quantized_linear, tests and measurements.
 #include <cstdlib>
+#include <initializer_list>
 
 #include "abi.h"
 #include "packing.h"
@@ -53,19 +54,23 @@ int64_t round_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 // Arrays for `rows` rows, one after the other in a buffer.
 Activations lay_out(uint8_t* buffer, int64_t rows, int64_t cols, WeightFormat format) {
   const int64_t groups = groups_of(cols), padded = groups * kGroup;
-  Activations a{nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<int32_t>(padded)};
+  Activations a{};
+  a.padded = static_cast<int32_t>(padded);
   if (!is_integer(format)) {
     a.values = reinterpret_cast<float*>(buffer);
     return a;
   }
   uint8_t* at = buffer;
-  a.codes = reinterpret_cast<int8_t*>(at);
-  at += round_up(rows * padded);
-  a.scales = reinterpret_cast<float*>(at);
-  at += round_up(rows * groups * 4);
-  a.sums = reinterpret_cast<float*>(at);
-  at += round_up(rows * groups * 4);
-  a.totals = reinterpret_cast<int32_t*>(at);
+  for (RoundedRows* each : {&a.coarse, &a.fine}) {
+    each->codes = reinterpret_cast<int8_t*>(at);
+    at += round_up(rows * padded);
+    each->scales = reinterpret_cast<float*>(at);
+    at += round_up(rows * groups * 4);
+    each->sums = reinterpret_cast<float*>(at);
+    at += round_up(rows * groups * 4);
+    each->totals = reinterpret_cast<int32_t*>(at);
+    at += round_up(rows * groups * 4);
+  }
   return a;
 }
 
@@ -75,7 +80,7 @@ Activations lay_out(uint8_t* buffer, int64_t rows, int64_t cols, WeightFormat fo
 EDGEWISE_EXPORT int64_t edgewise_linear_scratch(int64_t rows, int64_t cols, int32_t format) {
   const int64_t groups = groups_of(cols), padded = groups * kGroup;
   if (!is_integer(static_cast<WeightFormat>(format))) return rows * padded * 4;
-  return round_up(rows * padded) + 3 * round_up(rows * groups * 4);
+  return 2 * (round_up(rows * padded) + 3 * round_up(rows * groups * 4));
 }
 
 // x [rows, cols], normalised first if `norm` is not null, times a packed matrix; out [rows, width] by stride.

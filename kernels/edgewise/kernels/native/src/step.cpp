@@ -137,12 +137,11 @@ Activations Decoder::activations(ActivationBuffers* buffers, int32_t rows) const
   Activations made{};
   const int64_t size = int64_t{rows} * widest_;
   if (floats_) made.values = buffers->values.take<float>(size);
-  if (integers_) {
-    made.codes = buffers->codes.take<int8_t>(size);
-    made.scales = buffers->scales.take<float>(size / kGroup);
-    made.sums = buffers->sums.take<float>(size / kGroup);
-    made.totals = buffers->totals.take<int32_t>(size / kGroup);
-  }
+  const auto codes = [size](RoundedBuffers* of) {
+    return RoundedRows{of->codes.take<int8_t>(size), of->scales.take<float>(size / kGroup), of->sums.take<float>(size / kGroup),
+                 of->totals.take<int32_t>(size / kGroup)};
+  };
+  if (integers_) made.coarse = codes(&buffers->coarse), made.fine = codes(&buffers->fine);
   return made;
 }
 
@@ -453,7 +452,10 @@ void Decoder::argmax(const float* logits, int32_t rows, int32_t* best) {
 int64_t Decoder::workspace_bytes() const {
   int64_t bytes = 0;
   const auto add = [&](const ActivationBuffers& of) {
-    bytes += of.values.bytes() + of.codes.bytes() + of.scales.bytes() + of.sums.bytes() + of.totals.bytes();
+    bytes += of.values.bytes();
+    for (const RoundedBuffers* each : {&of.coarse, &of.fine}) {
+      bytes += each->codes.bytes() + each->scales.bytes() + each->sums.bytes() + each->totals.bytes();
+    }
   };
   add(shared_buffers_);
   add(pair_buffers_);

@@ -67,8 +67,13 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
+struct RoundedBuffers {
+  Buffer codes, scales, sums, totals;
+};
+
 struct ActivationBuffers {
-  Buffer values, codes, scales, sums, totals;
+  Buffer values;
+  RoundedBuffers coarse, fine;
 };
 
 class Decoder {
