@@ -442,13 +442,6 @@ void Decoder::finish_logits(Worker& me, const float* hidden, float* logits) {
   });
 }
 
-void Decoder::argmax(const float* logits, int32_t rows, int32_t* best) {
-  begin(1, 0);
-  run([=](Worker& me) {
-    split_rows(me, rows, [=](int32_t row) { best[row] = kernels_->argmax(logits + int64_t{row} * shape_.vocab, shape_.vocab); });
-  });
-}
-
 int64_t Decoder::workspace_bytes() const {
   int64_t bytes = 0;
   const auto add = [&](const ActivationBuffers& of) {

@@ -86,8 +86,6 @@ class Decoder {
   Fault forward(const Batch&, const KVPages* kv, float* hidden);
   // hidden [rows, hidden] -> logits [rows, vocab]
   void logits(const float* hidden, int32_t rows, float* logits);
-  // the first largest of each row of logits [rows, vocab]; -1 where it is not finite
-  void argmax(const float* logits, int32_t rows, int32_t* best);
   int64_t workspace_bytes() const;
 
  private:

@@ -43,8 +43,4 @@ EDGEWISE_EXPORT int32_t edgewise_decoder_logits(edgewise::Decoder* decoder, cons
   }
 }
 
-EDGEWISE_EXPORT void edgewise_decoder_argmax(edgewise::Decoder* decoder, const float* logits, int32_t rows, int32_t* best) {
-  decoder->argmax(logits, rows, best);
-}
-
 EDGEWISE_EXPORT int64_t edgewise_decoder_workspace(const edgewise::Decoder* decoder) { return decoder->workspace_bytes(); }
