@@ -1,9 +1,9 @@
 """Build the native kernels: C++17 sources to `edgewise/kernels/native/libedgewise_native.so`.
 
 A build hook of the wheel and of editable installs (pyproject.toml), and a program: `python kernels/build_native.py`. Needs the
-standard library and a C++ compiler (g++ 9 or newer, or clang++); $CXX names another. Files are compiled in parallel; one whose
-command, text and headers are those of the last build is not compiled again. With EDGEWISE_NO_NATIVE=1 nothing is built: the
-engine then computes with the reference kernels and says so.
+standard library and a C++ compiler (g++ 9 or newer, or clang++); $CXX names another. Files are compiled in parallel; one is not
+compiled again if its command, its text and all headers are those of the last build. Where nothing changed nothing is written.
+With EDGEWISE_NO_NATIVE=1 nothing is built: the engine then computes with the reference kernels and says so.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Target(NamedTuple):
 
     def command(self, source: Path, out: Path) -> list[str]:
         isa = {**ISA_FLAGS.get(self.machine, {}), **GENERIC_FLAGS}.get(source.stem, ())
-        return [self.compiler, *COMMON_FLAGS, *isa, *self.extra, "-MMD", "-c", str(source), "-o", str(out)]
+        return [self.compiler, *COMMON_FLAGS, *isa, *self.extra, "-c", str(source), "-o", str(out)]
 
 
 def find_compiler() -> str:
@@ -122,32 +122,48 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def included(depfile: Path) -> list[Path]:
-    """The files below SOURCES that a make rule written by the compiler names."""
-    words = depfile.read_text().replace("\\\n", " ").split()
-    return sorted({Path(word) for word in words if word.startswith(str(SOURCES))})
+def source_digests() -> dict[str, str]:
+    """Of every file of SOURCES by name. Taken before a compiler starts: an edit while it runs then counts as a change."""
+    return {path.name: digest(path) for path in sorted(SOURCES.iterdir()) if path.is_file()}
 
 
-def up_to_date(record: Path, command: list[str], made: Path) -> bool:
-    """The last build made this file with this command of inputs that are the same today."""
-    if not record.exists() or not made.exists():
+def inputs_of(source: Path, seen: dict[str, str]) -> dict[str, str]:
+    """What an object is made of: its source, and any header."""
+    return {name: value for name, value in seen.items() if name == source.name or name.endswith(".h")}
+
+
+def up_to_date(record: Path, command: list[str], inputs: dict[str, str], made: Path) -> bool:
+    """The last build made this file with this command of these inputs; a record that cannot be read says nothing."""
+    try:
+        return made.exists() and bool(json.loads(record.read_text()) == {"command": command, "inputs": inputs})
+    except (OSError, ValueError):
         return False
-    last = json.loads(record.read_text())
-    inputs: dict[str, str] = last["inputs"]
-    return bool(last["command"] == command) and all(
-        Path(name).exists() and digest(Path(name)) == seen for name, seen in inputs.items()
-    )
 
 
-def compile_one(target: Target, source: Path) -> Path:
+def write_record(record: Path, command: list[str], inputs: dict[str, str]) -> None:
+    part = record.with_suffix(".part")
+    part.write_text(json.dumps({"command": command, "inputs": inputs}))
+    part.replace(record)
+
+
+def object_of(target: Target, source: Path) -> Path:
+    return target.objects / f"{source.stem}.o"
+
+
+def is_compiled(target: Target, source: Path, seen: dict[str, str]) -> bool:
+    """Its object is that of these digests."""
+    out = object_of(target, source)
+    return up_to_date(out.with_suffix(".json"), target.command(source, out), inputs_of(source, seen), out)
+
+
+def compile_one(target: Target, source: Path, seen: dict[str, str]) -> Path:
     """Compile a file unless nothing changed; returns its object."""
-    out = target.objects / f"{source.stem}.o"
-    record, command = out.with_suffix(".json"), target.command(source, out)
-    if not up_to_date(record, command, out):
+    out = object_of(target, source)
+    if not is_compiled(target, source, seen):
+        record, command = out.with_suffix(".json"), target.command(source, out)
         record.unlink(missing_ok=True)
         run(command)
-        inputs = {str(path): digest(path) for path in included(out.with_suffix(".d"))}
-        record.write_text(json.dumps({"command": command, "inputs": inputs}))
+        write_record(record, command, inputs_of(source, seen))
     return out
 
 
@@ -166,28 +182,56 @@ def compile_all(target: Target) -> list[Path]:
     Raises:
         BuildFailed: The compiler failed; its message is in the exception.
     """
+    seen = source_digests()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda source: compile_one(target, source), target.sources()))
+        return list(pool.map(lambda source: compile_one(target, source, seen), target.sources()))
+
+
+def link_command(target: Target, objects: Sequence[Path], library: Path) -> list[str]:
+    return [target.compiler, *LINK_FLAGS, *map(str, objects), "-o", str(target.objects / library.name)]
+
+
+def is_linked(target: Target, objects: Sequence[Path], library: Path) -> bool:
+    """The library is that of these objects, which exist."""
+    inputs = {str(path): digest(path) for path in objects}
+    return up_to_date(target.objects / "link.json", link_command(target, objects, library), inputs, library)
+
+
+def is_built(target: Target, library: Path) -> bool:
+    """Nothing changed since the last build. Writes nothing, so a folder that cannot be written to will do."""
+    seen, sources = source_digests(), target.sources()
+    objects = [object_of(target, source) for source in sources]
+    return all(is_compiled(target, source, seen) for source in sources) and is_linked(target, objects, library)
 
 
 def build(target: Target, library: Path = LIBRARY) -> Path:
     """Compile and link what changed. A process that has the old library loaded keeps it.
 
     Raises:
-        BuildFailed: There is no compiler, or it failed.
+        BuildFailed: The compiler failed, or a folder cannot be written to.
     """
-    with alone(target.objects):
-        objects = compile_all(target)
-        made = target.objects / library.name
-        command = [target.compiler, *LINK_FLAGS, *map(str, objects), "-o", str(made)]
-        record = target.objects / "link.json"
-        if not up_to_date(record, command, library):
-            run(command)
-            part = library.with_suffix(".part")
-            shutil.copy(made, part)
-            part.replace(library)
-            record.write_text(json.dumps({"command": command, "inputs": {str(path): digest(path) for path in objects}}))
+    try:
+        if not is_built(target, library):
+            with alone(target.objects):
+                link(target, compile_all(target), library)
+    except OSError as error:
+        raise BuildFailed(
+            f"{error}: {target.objects} and {library.parent} must be writable to build the native kernels. Or set "
+            "EDGEWISE_NO_NATIVE=1 to install without them (several times slower on a CPU)."
+        ) from error
     return library
+
+
+def link(target: Target, objects: Sequence[Path], library: Path) -> None:
+    """Make the library of these objects unless it is that already."""
+    if is_linked(target, objects, library):
+        return
+    command = link_command(target, objects, library)
+    run(command)
+    part = library.with_suffix(".part")
+    shutil.copy(target.objects / library.name, part)
+    part.replace(library)
+    write_record(target.objects / "link.json", command, {str(path): digest(path) for path in objects})
 
 
 def wanted() -> bool:

@@ -53,13 +53,73 @@ def test_only_what_changed_is_compiled_again(tmp_path: Path, small: Path, monkey
     seen.clear()
     build_native.build(target(tmp_path), out)
     assert seen == []
+    (small / "two.cpp").write_text("int two() { return 3; }\n")
+    build_native.build(target(tmp_path), out)
+    assert seen == ["two.cpp", "lib.so"]
+    seen.clear()
     (small / "value.h").write_text("constexpr int kValue = 3;\n")
     build_native.build(target(tmp_path), out)
-    assert seen == ["one.cpp", "lib.so"]
+    assert sorted(seen) == ["lib.so", "one.cpp", "two.cpp"]
     seen.clear()
     out.unlink()
     build_native.build(target(tmp_path), out)
     assert seen == ["lib.so"]
+
+
+def test_a_header_changed_while_the_compiler_runs_is_compiled_by_the_next_build(
+    tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = build_native.run, tmp_path / "lib.so"
+
+    def editing(command: list[str]) -> None:
+        run(command)
+        (small / "value.h").write_text("constexpr int kValue = 7;\n")
+
+    monkeypatch.setattr(build_native, "run", editing)
+    build_native.build(target(tmp_path), out)
+    monkeypatch.setattr(build_native, "run", run)
+    seen = compiled_files(monkeypatch)
+    build_native.build(target(tmp_path), out)
+    assert "one.cpp" in seen
+
+
+def test_paths_may_have_spaces(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources, out = small.rename(tmp_path / "with a space"), tmp_path / "lib.so"
+    monkeypatch.setattr(build_native, "SOURCES", sources)
+    seen = compiled_files(monkeypatch)
+    build_native.build(target(tmp_path), out)
+    for name in ("one.cpp", "value.h"):
+        seen.clear()
+        (sources / name).write_text((sources / name).read_text() + "// changed\n")
+        build_native.build(target(tmp_path), out)
+        assert "one.cpp" in seen
+
+
+def test_records_that_cannot_be_read_say_nothing(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "lib.so"
+    build_native.build(target(tmp_path), out)
+    for name in ("one.json", "link.json"):
+        (target(tmp_path).objects / name).write_text('{"comm')
+    (target(tmp_path).objects / "two.json").write_bytes(b"\xff[]")
+    seen = compiled_files(monkeypatch)
+    build_native.build(target(tmp_path), out)
+    assert sorted(seen) == ["lib.so", "one.cpp", "two.cpp"]
+    seen.clear()
+    build_native.build(target(tmp_path), out)
+    assert seen == []
+
+
+def test_where_nothing_can_be_written_only_what_is_up_to_date_will_do(tmp_path: Path, small: Path) -> None:
+    made, out = target(tmp_path), tmp_path / "lib.so"
+    build_native.build(made, out)
+    (made.objects / "lock").unlink()
+    (made.objects / "lock").mkdir()  # it can be opened by nobody, root included
+    assert build_native.build(made, out) == out
+    (small / "two.cpp").write_text("int two() { return 3; }\n")
+    with pytest.raises(build_native.BuildFailed, match="must be writable") as caught:
+        build_native.build(made, out)
+    assert str(made.objects) in str(caught.value)
+    assert "EDGEWISE_NO_NATIVE=1" in str(caught.value)
 
 
 def test_the_compilers_message_is_in_the_error(tmp_path: Path, small: Path) -> None:
