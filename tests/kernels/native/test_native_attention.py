@@ -268,3 +268,29 @@ def test_pages_that_cannot_be_used_are_named(paged_sequences: Paged) -> None:
         attention(q, turned, meta, 1.0, None, None)
     with pytest.raises(ValueError, match="multiple of kv_heads"):
         attention(q[:, :3], sequences.layer, meta, 1.0, None, None)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("window", [None, 3])
+def test_poison_of_one_token_reaches_only_rows_that_see_it(
+    isas: list[str], paged_sequences: Paged, dtype: torch.dtype, window: int | None
+) -> None:
+    """A guessed token whose values overflow must not change the rows before it, which a chunk without it computes alike."""
+    sequences = paged_sequences(2, 16, dtype)
+    queries = [sequences.random(40, 4, 16)]
+    sequences.add(40)
+    last = 40 if window is None else 21 + window
+    for which in "kv":
+        layer = sequences.layer
+        scales = getattr(layer, f"{which}_scale")
+        target = getattr(layer, which) if scales is None else scales
+        before = target.clone()
+        target[sequences.pages[0][1], :, 21 - 16] = math.nan
+        for name in isas:
+            library.use_isa(name)
+            whole = attend(sequences, [(0, 0, 40)], queries, window)
+            assert torch.equal(whole[:21], attend(sequences, [(0, 0, 21)], queries, window))
+            assert whole[:21].isfinite().all()
+            assert whole[21:last].isnan().all()
+            assert whole[last:].isfinite().all()
+        target.copy_(before)

@@ -5,8 +5,8 @@
 //
 // Pages in int8: queries and weights are rounded to 15 or 16 bits by row, and all products are integers, so sums are exact in any
 // order; what is lost against float64 over the same pages is of the order of 1e-5 of a row. Other pages: converted to float32;
-// the order of additions is the same for every row. Masked keys add exact zeros, so it does not matter where a tile ends for the
-// other rows.
+// the order of additions is the same for every row. Masked keys add exact zeros to integers and nothing to floats, so it does not
+// matter where a tile ends for the other rows, nor what it holds that a row does not see.
 #pragma once
 
 namespace edgewise {
@@ -222,15 +222,19 @@ void score_floats(const Tile& tile, int page, int rows) {
   }
 }
 
-// Adds weights times values of a page's tokens [0, tokens).
-void mix_floats(const Tile& tile, int page, int rows, int tokens) {
+// Adds weights times values of a page's tokens to the rows of query tokens from `first` on. Each row takes what it sees, no more:
+// a value that is NaN or infinite would come through a weight of 0.
+void mix_floats(const Tile& tile, int32_t first, int page, int rows, int tokens) {
   widen(tile, tile.kv.v, tile.pool_row(page), tokens, tile.page);
+  const int key = page * kPageTokens;
   for (int row = 0; row < rows; ++row) {
-    const float* weights = tile.scores + static_cast<int64_t>(row) * kTileTokens + page * kPageTokens;
+    const Span seen = tile.seen(first + row / tile.task.group);
+    const int from = seen.from > key ? seen.from - key : 0, to = seen.to - key < tokens ? seen.to - key : tokens;
+    const float* weights = tile.scores + static_cast<int64_t>(row) * kTileTokens + key;
     float* sums = tile.sums + static_cast<int64_t>(row) * tile.padded;
     for (int32_t at = 0; at < tile.padded; at += 2 * kLanes) {
       Floats a = load(sums + at), b = load(sums + at + kLanes);
-      for (int token = 0; token < tokens; ++token) {
+      for (int token = from; token < to; ++token) {
         const float* values = tile.page + token * tile.padded + at;
         const Floats weight = splat(weights[token]);
         a = fma(weight, load(values), a);
@@ -340,7 +344,7 @@ void score_block(const Tile& tile, Span block, int rows, int64_t last) {
   }
 }
 
-void mix_block(const Tile& tile, Span block, int rows, float* out) {
+void mix_block(const Tile& tile, int32_t token, Span block, int rows, float* out) {
   const int32_t head_dim = tile.head_dim();
   const int first = block.from / kPageTokens * kPageTokens;
   if (tile.kv.format == KVFormat::kInt8) {
@@ -354,7 +358,7 @@ void mix_block(const Tile& tile, Span block, int rows, float* out) {
   }
   std::memset(tile.sums, 0, sizeof(float) * static_cast<size_t>(rows) * static_cast<size_t>(tile.padded));
   for (int key = first; key < block.to; key += kPageTokens) {
-    mix_floats(tile, key / kPageTokens, rows, block.to - key < kPageTokens ? block.to - key : kPageTokens);
+    mix_floats(tile, token, key / kPageTokens, rows, block.to - key < kPageTokens ? block.to - key : kPageTokens);
   }
   for (int row = 0; row < rows; ++row) {
     std::memcpy(out + static_cast<int64_t>(row) * head_dim, tile.sums + static_cast<int64_t>(row) * tile.padded,
@@ -388,15 +392,9 @@ void attend_block(const Tile& tile, int32_t token, int32_t tokens, const Partial
     const Span seen = tile.seen(token + row / group);
     float* scores = tile.scores + static_cast<int64_t>(row) * kTileTokens;
     const Weights weights = softmax(tile, seen, scores, out.maxima + at + row, out.sums + at + row);
-    if (integers) {
-      round_weights(tile, seen, pages, weights, row);
-      continue;
-    }
-    for (int key = pages.from; key < pages.to; key += kLanes) {
-      if (key + kLanes <= seen.from || key >= seen.to) store(scores + key, splat(0.0f));
-    }
+    if (integers) round_weights(tile, seen, pages, weights, row);
   }
-  mix_block(tile, block, rows, out.values + at * tile.head_dim());
+  mix_block(tile, token, block, rows, out.values + at * tile.head_dim());
 }
 
 void attend(const KVPages& kv, const AttentionTile& task, float* scratch, const Partial& out) {
