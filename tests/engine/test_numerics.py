@@ -10,7 +10,6 @@ from edgewise.engine import numerics as module
 from edgewise.engine import weight_choice
 from edgewise.engine.networks import describe
 from edgewise.engine.numerics import (
-    NATIVE_NUMERICS,
     Numerics,
     cpu_family,
     native_bfloat16,
@@ -18,6 +17,7 @@ from edgewise.engine.numerics import (
     parse_cpu_flags,
     resolve,
 )
+from edgewise.kernels.native.library import NATIVE_NUMERICS
 from edgewise.models.files import ModelFiles
 
 

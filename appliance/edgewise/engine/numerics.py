@@ -11,6 +11,7 @@ from typing import get_args
 from edgewise.core.errors import ConfigError
 from edgewise.engine.config import DtypeName, KVDtypeName
 from edgewise.engine.weight_choice import KERNELS, QUANTIZE, choose_weights
+from edgewise.kernels.native.library import NATIVE_NUMERICS
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.native.formats import Quantize
 
@@ -20,8 +21,7 @@ _ISA_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve2", "sve", "bf16
 
 _FP8_CAPABILITY = (8, 9)  # Ada and Hopper; earlier ones have no instructions for e4m3
 
-# They change when a kernel's results do: pages on disk and streams of engines before and after must not be mixed.
-NATIVE_NUMERICS = 1
+# Changes when a kernel's results do, as NATIVE_NUMERICS: pages on disk and streams of engines before and after must not be mixed.
 TRITON_NUMERICS = 1
 
 _WIDE_FORMATS = ("bfloat16", "float16")

@@ -193,11 +193,14 @@ def test_a_library_that_cannot_be_used_says_why(
         library._load.cache_clear()
 
 
-def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "ABI_VERSION", library.ABI_VERSION + 1)
+@pytest.mark.parametrize(
+    ("number", "said"), [("ABI_VERSION", "version"), ("NATIVE_NUMERICS", "built of other sources")]
+)
+def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, number: str, said: str) -> None:
+    monkeypatch.setattr(library, number, getattr(library, number) + 1)
     library._load.cache_clear()
     try:
-        assert "version" in str(library.why_not())
+        assert said in str(library.why_not())
         assert "build_native.py" in str(library.why_not())
     finally:
         library._load.cache_clear()

@@ -12,7 +12,11 @@ import platform
 from functools import cache
 from pathlib import Path
 
-ABI_VERSION = 2
+ABI_VERSION = 3
+NATIVE_NUMERICS = 2
+"""Raised when results of the kernels change, with kNumerics in src/abi.h: it is in the numeric class, so pages on disk and
+streams of engines before and after are not mixed."""
+
 PATH = Path(__file__).with_name("libedgewise_native.so")
 ISA_VARIABLE = "EDGEWISE_NATIVE_ISA"
 MAX_THREADS = 64
@@ -34,6 +38,12 @@ def _load() -> ctypes.CDLL | str:
     found = library.edgewise_abi_version()
     if found != ABI_VERSION:
         return f"{PATH.name} has version {found} of the interface, {ABI_VERSION} is needed; run `python kernels/build_native.py`"
+    found = library.edgewise_numerics()
+    if found != NATIVE_NUMERICS:
+        return (
+            f"{PATH.name} was built of other sources: its results are those of number {found}, not {NATIVE_NUMERICS}; "
+            "run `python kernels/build_native.py`"
+        )
     library.edgewise_isa.restype = ctypes.c_char_p
     library.edgewise_start.argtypes = [ctypes.c_char_p]
     named = os.environ.get(ISA_VARIABLE, "")
@@ -52,7 +62,7 @@ def library() -> ctypes.CDLL:
     """The loaded library; the same object at every call.
 
     Raises:
-        NativeUnavailable: It is missing, cannot be loaded, is of another version, or EDGEWISE_NATIVE_ISA cannot be had.
+        NativeUnavailable: It is missing, cannot be loaded, is of another version or results, or EDGEWISE_NATIVE_ISA is none.
     """
     loaded = _load()
     if isinstance(loaded, str):

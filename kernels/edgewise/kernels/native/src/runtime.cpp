@@ -33,6 +33,8 @@ Pool& pool() {
 
 EDGEWISE_EXPORT int32_t edgewise_abi_version() { return edgewise::kAbiVersion; }
 
+EDGEWISE_EXPORT int32_t edgewise_numerics() { return edgewise::kNumerics; }
+
 // Chooses kernels, by name or the best if `isa` is empty. 0, or -1 if this processor has no such instructions. May be called again
 // while no operation runs.
 EDGEWISE_EXPORT int32_t edgewise_start(const char* isa) {
