@@ -148,6 +148,26 @@ def test_values_without_a_code_are_refused_by_their_row(weight_format: WeightFor
             pack(weight, weight_format)
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "at", "weight_format"),
+    [
+        ("Q4_0", 18, 0, WeightFormat.INT4_EVEN),
+        ("Q4_0", 18, 0, WeightFormat.INT8),
+        ("Q4_1", 20, 0, WeightFormat.INT4),
+        ("Q4_1", 20, 2, WeightFormat.INT4),
+        ("Q8_0", 34, 0, WeightFormat.INT8),
+    ],
+)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_blocks_with_a_scale_or_minimum_that_is_not_finite_are_refused(
+    kind: str, size: int, at: int, weight_format: WeightFormat, bad: float
+) -> None:
+    raw = torch.zeros((20, 2 * size), dtype=torch.uint8)
+    raw[17, size + at : size + at + 2] = torch.tensor([bad]).half().view(torch.uint8)
+    with pytest.raises(ValueError, match="row 17 has a scale or minimum that is NaN, infinite"):
+        PackedMatrix.zeros(20, 64, weight_format).pack_blocks(raw, kind, 0)
+
+
 @pytest.mark.parametrize("weight_format", INTEGERS)
 def test_codes_chosen_elsewhere(weight_format: WeightFormat) -> None:
     low, high = (-127, 128) if weight_format.has_bytes else (0, 16)

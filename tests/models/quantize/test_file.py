@@ -1,21 +1,26 @@
 """Quantized files: the same function before anything is rounded, near it afterwards, and better for having been calibrated."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from edgewise.core.errors import UnsupportedModel
+from edgewise.core.errors import BadModelFile, UnsupportedModel
 from edgewise.models.decoder.loading import load_decoder
+from edgewise.models.decoder.native.loading import load_native
 from edgewise.models.files import ModelFiles
 from edgewise.models.quantize import file as module
 from edgewise.models.quantize.energies import InputMeter, LayerEnergies
 from edgewise.models.quantize.file import Part, QuantizedTo, quantized_bytes, require_quantizable, write_quantized
 from edgewise.models.weights.gguf import header_of
+from edgewise.models.weights.gguf_types import ENCODINGS
 from tests.conftest import TinyModelFactory
 from tests.models.decoder.driver import Driver
 
+BLOCKS = {name: (elements, size) for name, elements, size in ENCODINGS.values()}
 TOKENS = [(7 * place + place * place) % 500 for place in range(128)]
 FAMILIES = ("llama", "qwen2", "gemma3", "phi3", "glm4")
 
@@ -129,3 +134,41 @@ def test_the_size_is_known_before(
     tensors = size - header_of(made).data_offset
     alignment = 32
     assert 0 <= tensors - quantized_bytes(files, to, wide) < alignment * len(header_of(made).tensors)
+
+
+def spoiled(files: ModelFiles, folder: Path, tensor: str, row: int, value: bytes) -> ModelFiles:
+    """A copy of a GGUF file whose tensor has these bytes at the start of a row."""
+    header = header_of(files)
+    info, (source,) = header.tensors[tensor], files.paths.values()
+    elements, size = BLOCKS[info.type]
+    content = bytearray(source.read_bytes())
+    at = info.offset + row * math.prod(info.shape[1:]) // elements * size
+    content[at : at + len(value)] = value
+    out = folder / "spoiled.gguf"
+    out.write_bytes(content)
+    return replace(files, paths={out.name: out})
+
+
+@pytest.mark.parametrize("to", ["int8", "int4"])
+@pytest.mark.parametrize(("tensor", "row"), [("blk.0.ffn_down.weight", 17), ("blk.1.ffn_norm.weight", 5)])
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_a_value_that_is_not_finite_is_named(
+    tiny_model_factory: TinyModelFactory, tmp_path: Path, to: QuantizedTo, tensor: str, row: int, value: float
+) -> None:
+    whole = tiny_model_factory(format="gguf")
+    kind = np.float32 if header_of(whole).tensors[tensor].type == "F32" else np.float16
+    files = spoiled(whole, tmp_path, tensor, row, kind(value).tobytes())
+    for energies in (measure(whole), measure(files)):  # what a spoiled model measures spoils the scales of all
+        with pytest.raises(BadModelFile, match=f"row {row} of the tensor '{tensor}'"):
+            written(files, tmp_path, to, energies)
+
+
+def test_blocks_whose_scale_is_not_finite_are_not_loaded(tiny_model_factory: TinyModelFactory, tmp_path: Path) -> None:
+    whole = tiny_model_factory(format="gguf")
+    made = written(whole, tmp_path, "int8", measure(whole))
+    files = spoiled(made, tmp_path, "blk.1.attn_output.weight", 9, np.float16("nan").tobytes())
+    load_native(made, dtype="float32", quantize="int8")
+    with pytest.raises(
+        BadModelFile, match=r"'blk.1.attn_output.weight' cannot be packed: row 9 has a scale or minimum"
+    ):
+        load_native(files, dtype="float32", quantize="int8")

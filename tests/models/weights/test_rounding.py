@@ -1,5 +1,7 @@
 """Rounding to 8 and 4 bits: stored without loss in GGUF's blocks, no worse than the plain way, better where it counts."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgewise.models.weights import ggml_rounding
-from edgewise.models.weights.rounding import round_int4, round_int8
+from edgewise.models.weights.rounding import BadRow, Rounded, round_int4, round_int8
 
 
 def matrix(seed: int, rows: int = 24, cols: int = 128, spread: float = 1.0) -> torch.Tensor:
@@ -61,6 +63,15 @@ def test_odd_shapes_zeros_and_constants() -> None:
             assert error(done.values(), weight) <= 0.01 * float(weight.square().sum())
     with pytest.raises(ValueError, match="multiple of 32"):
         round_int8(torch.zeros(2, 40)).blocks()
+
+
+@pytest.mark.parametrize("rounded", [round_int8, round_int4])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1e8])
+def test_what_has_no_code_is_refused_by_its_row(rounded: Callable[[torch.Tensor], Rounded], bad: float) -> None:
+    weight = matrix(6)
+    weight[11, 70] = weight[20, 3] = bad
+    with pytest.raises(BadRow, match="row 11 holds"):
+        rounded(weight)
 
 
 def test_peers_round_as_ggml_does() -> None:

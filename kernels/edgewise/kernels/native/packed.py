@@ -151,7 +151,7 @@ class PackedMatrix:
             first: The row where raw[0] goes.
 
         Raises:
-            ValueError: The format cannot hold the blocks without loss, or sizes do not agree.
+            ValueError: The format cannot hold the blocks without loss, a scale or minimum is not finite, or sizes do not agree.
         """
         if not can_pack_blocks(kind, self.format):
             raise ValueError(f"{kind} does not fit {self.format.name} without loss; dequantize and use pack_rows")
@@ -164,7 +164,9 @@ class PackedMatrix:
         source = (raw.data_ptr(), raw.stride(0), number, len(raw), self.cols)
         bad = _call("edgewise_pack_blocks", *source, self.format, self.data.data_ptr(), first)
         if bad >= 0:
-            raise ValueError(f"row {first + bad} has a scale too large for {self.format.name}")
+            raise ValueError(
+                f"row {first + bad} has a scale or minimum that is NaN, infinite or too large for {self.format.name}"
+            )
 
     def unpack(self, first: int = 0, count: int | None = None) -> torch.Tensor:
         """Rows [first, first + count) as float32 [count, cols]: what products compute with; count None: to the last.

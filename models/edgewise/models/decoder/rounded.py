@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import torch
 from torch.overrides import TorchFunctionMode
 
+from edgewise.core.errors import BadModelFile
 from edgewise.kernels.paging import AttentionMeta, KVLayer
 from edgewise.kernels.reference.quantized_linear import rotate, round_activations, round_rest
 from edgewise.models.decoder.layout import Target, targets
@@ -24,7 +25,7 @@ from edgewise.models.decoder.parallel import ALONE
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights import ggml_rounding
 from edgewise.models.weights.open import open_weights
-from edgewise.models.weights.rounding import round_int4, round_int8
+from edgewise.models.weights.rounding import BadRow, round_int4, round_int8
 
 RoundedFormat = Literal["int8", "int4", "Q8_0", "Q4_0"]
 """Ours, and llama.cpp's two. Embedding and head have 8 bits in all of them, as in llama.cpp's files of Q4_0, unless a file for
@@ -122,7 +123,12 @@ def _round_matrices(decoder: Decoder, files: ModelFiles, form: RoundedFormat) ->
             own = _form_of(stored, form, table=target.name in tables, keeps_wide=stored_bits(config)[0] == "int4")
             if stored not in _KEPT[own]:
                 turned = own == "int8" and (form == "int8" or target.name in tables)
-                _round(target, own, turned)
+                try:
+                    _round(target, own, turned)
+                except BadRow as error:
+                    raise BadModelFile(
+                        f"{files.name}: the tensor '{target.name}' cannot be rounded: {error}."
+                    ) from error
                 if turned:
                     tally.rotated.add(target.out.data_ptr())
             tally.bits += BITS[own] * target.out.numel()

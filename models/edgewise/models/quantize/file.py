@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import torch
 
-from edgewise.core.errors import UnsupportedModel
+from edgewise.core.errors import BadModelFile, UnsupportedModel
 from edgewise.models.decoder.config import DecoderConfig, read_config
 from edgewise.models.decoder.loading import ProgressSink
 from edgewise.models.decoder.names import Names, names_of
@@ -27,7 +27,7 @@ from edgewise.models.weights.gguf import DEFAULT_ALIGNMENT, header_of
 from edgewise.models.weights.gguf_types import ENCODINGS
 from edgewise.models.weights.open import open_weights
 from edgewise.models.weights.reader import TensorInfo, WeightReader
-from edgewise.models.weights.rounding import GROUP, round_int4, round_int8
+from edgewise.models.weights.rounding import GROUP, LARGEST_HALF, BadRow, require_within, round_int4, round_int8
 from edgewise.models.weights.write import PlannedTensor, gguf_header
 
 QuantizedTo = Literal["int8", "int4"]
@@ -37,6 +37,7 @@ STRENGTH: Final = {"int8": 0.5, "int4": 0.25}
 """Of smoothing, by measurement: in 4 bits what it adds to the matrix's own error weighs more."""
 
 _BAND: Final = 1 << 22  # elements rounded at a time
+_LARGEST: Final = torch.finfo(torch.float32).max
 _BLOCKS: Final = {name: (elements, size) for name, elements, size in ENCODINGS.values()}
 
 
@@ -107,7 +108,8 @@ def write_quantized(
 
     Raises:
         UnsupportedModel: See `require_quantizable`.
-        BadModelFile, StorageError: The file cannot be read.
+        BadModelFile: The file is damaged, or a value is not finite or too large for its new type, by tensor and row.
+        StorageError: The file cannot be read.
     """
     config, header = require_quantizable(files, to), header_of(files)
     alignment = header.get_int("general.alignment") or DEFAULT_ALIGNMENT
@@ -120,7 +122,7 @@ def write_quantized(
         target.write(gguf_header(head[_PREAMBLE:], entries, planned, alignment))
         total, done = sum(it.nbytes for it in planned), 0
         for it in planned:
-            for band in _bands(reader, reader.tensors[it.name], recipes[it.name]):
+            for band in _bands(reader, reader.tensors[it.name], recipes[it.name], files):
                 target.write(band)
                 done += len(band)
                 if progress is not None:
@@ -198,17 +200,42 @@ def _plain_type(info: TensorInfo) -> str:
     return "F16" if info.shape[-1] % GROUP else "Q8_0"
 
 
-def _bands(reader: WeightReader, info: TensorInfo, recipe: _Recipe) -> Iterator[bytes]:
+def _raw_bands(reader: WeightReader, info: TensorInfo) -> Iterator[tuple[int, torch.Tensor]]:
+    """Rows as they are stored, as float32, each band with the number of its first."""
     rows = info.shape[0]
     step = max(1, _BAND // max(1, math.prod(info.shape[1:])))
     for first in range(0, rows, step):
         values = torch.empty((min(step, rows - first), *info.shape[1:]))
         reader.read_into(info.name, values, first_row=first)
+        yield first, values
+
+
+def _bands(reader: WeightReader, info: TensorInfo, recipe: _Recipe, files: ModelFiles) -> Iterator[bytes]:
+    for first, values in _raw_bands(reader, info):
         if recipe.rows is not None:
-            values /= recipe.rows[first : first + step].reshape(-1, *(1 for _ in info.shape[1:]))
+            values /= recipe.rows[first : first + len(values)].reshape(-1, *(1 for _ in info.shape[1:]))
         if recipe.columns is not None:
             values *= recipe.columns
-        yield _encode(values, recipe)
+        try:
+            band = _encode(values, recipe)
+        except BadRow as error:
+            name, row = _not_finite(reader) or (info.name, first + error.row)
+            raise BadModelFile(
+                f"{files.name}: row {row} of the tensor '{name}' holds NaN, infinity or a value too large for {recipe.type}: "
+                "the model cannot be quantized. Get the file again, or another one."
+            ) from error
+        yield band
+
+
+def _not_finite(reader: WeightReader) -> tuple[str, int] | None:
+    """Tensor and row of the first stored value that is not finite: what was measured with it spoils the scales of others."""
+    for info in reader.tensors.values():
+        for first, values in _raw_bands(reader, info):
+            try:
+                require_within(values, _LARGEST)
+            except BadRow as error:
+                return info.name, first + error.row
+    return None
 
 
 def _encode(values: torch.Tensor, recipe: _Recipe) -> bytes:
@@ -216,4 +243,5 @@ def _encode(values: torch.Tensor, recipe: _Recipe) -> bytes:
         return round_int8(values).blocks()
     if recipe.type == "Q4_1":
         return round_int4(values, recipe.importance).blocks()
+    require_within(values, LARGEST_HALF if recipe.type == "F16" else _LARGEST)
     return bytes(values.to(torch.float16 if recipe.type == "F16" else torch.float32).numpy().tobytes())

@@ -24,6 +24,28 @@ _TOP: Final = 15.0
 _TINY: Final = 6e-8  # smallest positive float16: no scale is rounded to zero
 
 
+LARGEST_HALF: Final = 65504.0
+
+
+class BadRow(ValueError):
+    """A row holds NaN, infinity or a value too large for the format."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"row {row} holds NaN, infinity or a value too large for the format")
+        self.row = row
+
+
+def require_within(weight: torch.Tensor, largest: float) -> None:
+    """Check [rows, ...] values.
+
+    Raises:
+        BadRow: One is not a number from -largest to largest.
+    """
+    good = (weight.abs() <= largest).reshape(len(weight), -1).all(-1)  # NaN compares false
+    if not bool(good.all()):
+        raise BadRow(int(good.logical_not().nonzero()[0]))
+
+
 @dataclass(frozen=True, slots=True)
 class Rounded:
     """Groups of a matrix [rows, cols], its columns padded with zeros to whole groups.
@@ -61,7 +83,12 @@ class Rounded:
 
 
 def round_int8(weight: torch.Tensor) -> Rounded:
-    """Round [rows, cols] float32 to 8 bits; scale = max |w| / 127 of a group."""
+    """Round [rows, cols] float32 to 8 bits; scale = max |w| / 127 of a group.
+
+    Raises:
+        BadRow: A value is not finite, or too large for a scale in float16.
+    """
+    require_within(weight, 127.0 * LARGEST_HALF)
     groups = _groups(weight)
     scale = _half(groups.abs().amax(-1, keepdim=True) / 127.0)
     codes = torch.round(groups / scale.float()).clamp_(-127, 127).to(torch.int8)
@@ -76,7 +103,11 @@ def round_int4(
     Args:
         importance: [cols], what a column's squared error counts; None for all alike.
         ranges: Where the search begins.
+
+    Raises:
+        BadRow: A value is not finite, or too large for a minimum in float16.
     """
+    require_within(weight, LARGEST_HALF)
     groups = _groups(weight)
     rows = weight.shape[0]
     counts = torch.ones(groups.shape[0] // rows, GROUP) if importance is None else _groups(importance[None])
@@ -136,7 +167,7 @@ def _least_squares(
 
 
 def _half(scale: torch.Tensor) -> torch.Tensor:
-    return scale.clamp(_TINY, 65504.0).half()
+    return scale.clamp(_TINY, LARGEST_HALF).half()
 
 
 def _groups(weight: torch.Tensor) -> torch.Tensor:

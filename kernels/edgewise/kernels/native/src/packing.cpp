@@ -131,7 +131,9 @@ bool round_row(const float* x, WeightFormat format, int64_t cols, Codes& to) {
   return true;
 }
 
-// A row of GGUF blocks as codes of `format`, with no loss; false if the format cannot hold them.
+bool is_finite_half(uint16_t x) { return (x & 0x7c00) != 0x7c00; }
+
+// A row of GGUF blocks as codes of `format`, with no loss; false if the format cannot hold them or a scale or minimum is not finite.
 bool read_blocks(const uint8_t* raw, Block block, WeightFormat format, int64_t cols, Codes& to) {
   const bool bytes = block == Block::kQ8_0, minimum = block == Block::kQ4_1;
   const WeightFormat own = bytes ? WeightFormat::kInt8 : minimum ? WeightFormat::kInt4 : WeightFormat::kInt4Even;
@@ -144,6 +146,7 @@ bool read_blocks(const uint8_t* raw, Block block, WeightFormat format, int64_t c
       std::memcpy(&to.minima[g], raw, 2);
       raw += 2;
     }
+    if (!is_finite_half(to.scales[g]) || (minimum && !is_finite_half(to.minima[g]))) return false;
     if (bytes) {
       std::memcpy(codes, raw, kGroup);
       raw += kGroup;
@@ -272,7 +275,7 @@ EDGEWISE_EXPORT int64_t edgewise_pack_codes(const uint8_t* values, const uint16_
   return -1;
 }
 
-// Rows of GGUF blocks (block: GGUF's number of the type); -1, or the row that the format cannot hold without loss.
+// Rows of GGUF blocks (block: GGUF's number of the type); -1, or the row that `read_blocks` refuses.
 EDGEWISE_EXPORT int64_t edgewise_pack_blocks(const uint8_t* raw, int64_t row_bytes, int32_t block, int64_t rows, int64_t cols,
                                              int32_t format, uint8_t* data, int64_t first) {
   Codes codes(groups_of(cols));
