@@ -204,3 +204,18 @@ def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch
         assert "build_native.py" in str(library.why_not())
     finally:
         library._load.cache_clear()
+
+
+def test_no_function_of_one_instruction_set_can_serve_another(tmp_path: Path) -> None:
+    """A linker keeps one of several weak symbols. Without optimization every inline function that is used has one."""
+    host = build_native.Target.host()
+    for source in host.sources():
+        if not source.stem.startswith("isa_"):
+            continue
+        made = tmp_path / f"{source.stem}.o"
+        build_native.run([*host.command(source, made), "-O0"])
+        done = subprocess.run(["nm", "-C", str(made)], check=True, capture_output=True, text=True)
+        symbols = [line[17:] for line in done.stdout.splitlines()]
+        assert any(line.endswith("::kKernels") for line in symbols)
+        # the personality routine is the C++ runtime's, the same for all
+        assert [it for it in symbols if it[0] in "uVvWw" and "gxx_personality" not in it] == []

@@ -19,10 +19,12 @@ namespace edgewise {
 
 constexpr int kPanelRows = 16;
 
-constexpr int64_t groups_of(int64_t cols) { return (cols + kGroup - 1) / kGroup; }
+// Functions here are static: a linker would keep one copy of an inline one, maybe that compiled for another instruction set.
+
+static constexpr int64_t groups_of(int64_t cols) { return (cols + kGroup - 1) / kGroup; }
 
 // Bytes of scales (and minima) before a panel's codes.
-constexpr int64_t scale_bytes(WeightFormat format, int64_t groups) {
+static constexpr int64_t scale_bytes(WeightFormat format, int64_t groups) {
   switch (format) {
     case WeightFormat::kInt4: return groups * 64;
     case WeightFormat::kInt8:
@@ -33,7 +35,7 @@ constexpr int64_t scale_bytes(WeightFormat format, int64_t groups) {
 }
 
 // Bytes of a group's codes in a panel.
-constexpr int64_t group_bytes(WeightFormat format) {
+static constexpr int64_t group_bytes(WeightFormat format) {
   switch (format) {
     case WeightFormat::kFloat32: return kPanelRows * kGroup * 4;
     case WeightFormat::kBFloat16: return kPanelRows * kGroup * 2;
@@ -43,13 +45,15 @@ constexpr int64_t group_bytes(WeightFormat format) {
   }
 }
 
-constexpr int64_t panel_bytes(WeightFormat format, int64_t cols) {
+static constexpr int64_t panel_bytes(WeightFormat format, int64_t cols) {
   return scale_bytes(format, groups_of(cols)) + groups_of(cols) * group_bytes(format);
 }
 
-constexpr bool has_bytes(WeightFormat format) { return format == WeightFormat::kInt8 || format == WeightFormat::kInt8Rotated; }
+static constexpr bool has_bytes(WeightFormat format) {
+  return format == WeightFormat::kInt8 || format == WeightFormat::kInt8Rotated;
+}
 
-constexpr bool is_integer(WeightFormat format) {
+static constexpr bool is_integer(WeightFormat format) {
   return format != WeightFormat::kFloat32 && format != WeightFormat::kBFloat16;
 }
 

@@ -4,11 +4,13 @@
 // 16 apart, then 1, 2, 4 and 8 apart: the same order, so the same bits, here, in linear.inc.h and in the reference.
 #pragma once
 
+#include "float16.h"
+
 namespace edgewise {
 
 constexpr float kRotatedWeight = 0.25f, kRotatedActivation = 0.125f;
 
-inline void rotate_group(float* x, float factor) {
+EDGEWISE_SCALAR void rotate_group(float* x, float factor) {
   constexpr int kStages[] = {16, 1, 2, 4, 8};
   for (const int apart : kStages) {
     for (int i = 0; i < 32; ++i) {
