@@ -196,7 +196,13 @@ def _set_threads(threads: int, numerics: Numerics, network: NetworkConfig) -> Qu
     torch.set_num_threads(threads if media_kinds(network) else 1)
     if threads > library.MAX_THREADS:
         log.warning("threads_limited", wanted=threads, used=library.MAX_THREADS, reason="native kernels take no more")
-    library.set_threads(min(threads, library.MAX_THREADS))
+    threads = min(threads, library.MAX_THREADS)
+    library.set_threads(threads)
+    if library.threads() < threads:
+        remedy = "lower engine.threads, or raise TasksMax of the systemd unit or --pids-limit of the container"
+        log.warning(
+            "threads_limited", wanted=threads, used=library.threads(), reason="no more could be made", remedy=remedy
+        )
     return numerics.quantize
 
 

@@ -1,5 +1,5 @@
 // Drives a pool hard and checks what it promises. usage: pool_stress THREADS RUNS BARRIERS
-// Exits 1 with a message if a thread ran twice or not at all, if signals are not left to the caller, or if a barrier let a thread
+// Exits 1 with a message if a thread ran twice or not at all, if signals are not left to the caller (those of faults to their thread), or if a barrier let a thread
 // through early or without what the others wrote. Prints the median and the 90th centile of the nanoseconds that a run with no work took.
 #include <signal.h>
 
@@ -38,6 +38,7 @@ void check(void* context, int thread) {
   sigset_t mask;
   pthread_sigmask(SIG_BLOCK, nullptr, &mask);
   if (sigismember(&mask, SIGTERM) != (thread == 0 ? 0 : 1)) fail("signals reach the wrong threads", thread);
+  if (sigismember(&mask, SIGSEGV) != 0) fail("a thread cannot report a fault of its own", thread);
   for (int i = 1; i <= work.barriers; ++i) {
     if (thread == work.late && i == 1) std::this_thread::sleep_for(std::chrono::microseconds(300));
     own.turns = i;
@@ -46,6 +47,15 @@ void check(void* context, int thread) {
       if (other.turns != i) fail("a barrier opened early", thread);
     }
     work.pool->barrier();
+  }
+}
+
+void run_once(edgewise::Pool& pool, int barriers, int late) {
+  const auto alone = pool.hold();  // so that it stays as large as the slots
+  Work work{&pool, std::vector<Slot>(pool.threads()), barriers, late};
+  pool.run(check, &work);
+  for (int thread = 0; thread < pool.threads(); ++thread) {
+    if (work.slots[thread].calls != 1) fail("not called once", thread);
   }
 }
 
@@ -61,12 +71,8 @@ int main(int, char** arguments) {
   const int threads = std::atoi(arguments[1]), runs = std::atoi(arguments[2]), barriers = std::atoi(arguments[3]);
   edgewise::Pool pool(threads);
   for (int run = 0; run < runs; ++run) {
-    Work work{&pool, std::vector<Slot>(threads), barriers, run % 16 == 0 ? run / 16 % threads : -1};
     if (run % 16 == 8) std::this_thread::sleep_for(std::chrono::microseconds(300));  // all others sleep now
-    pool.run(check, &work);
-    for (int thread = 0; thread < threads; ++thread) {
-      if (work.slots[thread].calls != 1) fail("not called once", thread);
-    }
+    run_once(pool, barriers, run % 16 == 0 ? run / 16 % threads : -1);
   }
   std::vector<int64_t> times;
   for (int run = 0; run < runs; ++run) {
@@ -76,6 +82,11 @@ int main(int, char** arguments) {
   }
   std::sort(times.begin(), times.end());
   std::printf("%lld %lld\n", static_cast<long long>(times[runs / 2]), static_cast<long long>(times[runs * 9 / 10]));
+  std::thread resizing([&] {
+    for (int i = 0; i < 40; ++i) pool.resize(i % (threads + 1) + 1);
+  });
+  for (int i = 0; i < 40; ++i) run_once(pool, barriers, -1);
+  resizing.join();
   for (int i = 0; i < 20; ++i) edgewise::Pool another(threads);  // made and ended without work
   return 0;
 }

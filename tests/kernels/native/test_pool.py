@@ -62,6 +62,29 @@ def test_a_forked_child_computes_on_threads_of_its_own() -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], check=True, timeout=120)
 
 
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from edgewise.kernels.native import library
+
+library.set_threads(2)
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), resource.RLIM_INFINITY))
+library.set_threads(library.MAX_THREADS)
+few = library.threads()
+assert 1 <= few < library.MAX_THREADS, few
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+library.set_threads(library.MAX_THREADS)
+assert library.threads() == library.MAX_THREADS
+"""
+
+
+def test_threads_that_the_system_refuses_are_done_without() -> None:
+    """Address space for a few stacks stands for systemd's TasksMax: either way the system says that it has no more threads."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", LIMITED], check=True, timeout=120)
+
+
 def test_callers_take_turns() -> None:
     """Loading rounds weights on the pool too; from several threads of Python nothing is lost or mixed up."""
     weight = torch.randn((64, 256), generator=torch.Generator().manual_seed(0))
@@ -75,6 +98,22 @@ def test_callers_take_turns() -> None:
 
     with using(library.isa(), 3), ThreadPoolExecutor(4) as callers:
         assert all(callers.map(both, range(100)))
+
+
+def test_the_pool_changes_its_size_between_calls() -> None:
+    """One that a caller still waited for must not be gone when its turn comes."""
+    packed = pack(torch.randn((64, 256), generator=torch.Generator().manual_seed(0)), WeightFormat.INT8)
+    x = torch.ones(3, 256)
+    product = quantized_linear(x, packed)
+
+    def same(_: int) -> bool:
+        return torch.equal(quantized_linear(x, packed), product)
+
+    with using(library.isa(), 3), ThreadPoolExecutor(3) as callers:
+        results = callers.map(same, range(300))
+        for turn in range(30):
+            library.set_threads(turn % 4 + 1)
+        assert all(results)
 
 
 def test_the_size_of_the_pool_is_checked() -> None:

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include <ctime>
-#include <mutex>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -72,39 +72,63 @@ struct Pool::State {
   void (*work)(void*, int) = nullptr;  // null: the threads end
   void* context = nullptr;
   std::vector<std::thread> others;
-  std::mutex one;  // held by whoever is in `run`
+  std::recursive_mutex one;
 };
 
-Pool::Pool(int threads) : threads_(threads), state_(std::make_unique<State>()) {
-  // Threads inherit the mask: signals of the process are for threads of Python, whose waits they must end.
+Pool::Pool(int threads) : state_(std::make_unique<State>()) { start(threads); }
+
+Pool::~Pool() { stop(); }
+
+void Pool::resize(int threads) {
+  const auto alone = hold();
+  if (threads == this->threads()) return;
+  stop();
+  start(threads);
+}
+
+std::unique_lock<std::recursive_mutex> Pool::hold() { return std::unique_lock(state_->one); }
+
+void Pool::start(int threads) {
+  // Threads inherit the mask: signals of the process are for threads of Python, whose waits they must end. Those of a fault are for
+  // the thread that made it: blocked, they would end the process unseen by whoever reports faults.
   sigset_t all, before;
   sigfillset(&all);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&all, fault);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  for (int thread = 1; thread < threads; ++thread) {
-    state_->others.emplace_back([this, thread] {
-      pthread_setname_np(pthread_self(), "edgewise-pool");
-      State& state = *state_;
-      for (uint32_t turn = 0;; ++turn) {
-        state.start.wait(turn);
-        if (state.work == nullptr) return;
-        state.work(state.context, thread);
-        barrier();
-      }
-    });
+  State& state = *state_;
+  const uint32_t first = state.start.value.load(std::memory_order_relaxed);
+  int made = 1;
+  try {
+    state.others.reserve(threads - 1);
+    for (; made < threads; ++made) {
+      state.others.emplace_back([this, &state, first, thread = made] {
+        pthread_setname_np(pthread_self(), "edgewise-pool");
+        for (uint32_t turn = first;; ++turn) {
+          state.start.wait(turn);
+          if (state.work == nullptr) return;
+          state.work(state.context, thread);
+          barrier();
+        }
+      });
+    }
+  } catch (const std::exception&) {
+    // A limit of threads or of memory: results do not depend on how many there are, so those that were made go on.
   }
+  threads_.store(made, std::memory_order_relaxed);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-Pool::~Pool() {
+void Pool::stop() {
   state_->work = nullptr;
   state_->start.advance(state_->start.value.load(std::memory_order_relaxed) + 1);
   for (std::thread& other : state_->others) other.join();
+  state_->others.clear();
 }
 
 void Pool::run(void (*work)(void*, int), void* context) {
-  if (threads_ == 1) return work(context, 0);
+  const auto alone = hold();
+  if (threads() == 1) return work(context, 0);
   State& state = *state_;
-  const std::lock_guard<std::mutex> alone(state.one);
   state.work = work;
   state.context = context;
   state.start.advance(state.start.value.load(std::memory_order_relaxed) + 1);
@@ -113,10 +137,10 @@ void Pool::run(void (*work)(void*, int), void* context) {
 }
 
 void Pool::barrier() {
-  if (threads_ == 1) return;
+  if (threads() == 1) return;
   State& state = *state_;
   const uint32_t turn = state.release.value.load(std::memory_order_relaxed);
-  if (state.arrived.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
+  if (state.arrived.fetch_add(1, std::memory_order_acq_rel) == threads() - 1) {
     state.arrived.store(0, std::memory_order_relaxed);
     state.release.advance(turn + 1);
   } else {

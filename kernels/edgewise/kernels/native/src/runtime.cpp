@@ -13,7 +13,7 @@ namespace {
 const Kernels* chosen = nullptr;
 std::atomic<Pool*> team{nullptr};
 std::mutex making;  // of a pool
-int threads = 1;
+std::atomic<int> threads{1};  // of a pool that is yet to be made
 
 // The child has none of the pool's threads; what the parent's pool holds is left to the parent.
 void forget_pool() { team.store(nullptr); }
@@ -48,17 +48,22 @@ EDGEWISE_EXPORT int32_t edgewise_start(const char* isa) {
 
 EDGEWISE_EXPORT const char* edgewise_isa() { return edgewise::kernels().name; }
 
-// The size of the pool from now on. Not while an operation runs. 0, or -1 if it is out of range.
+// Makes the pool with so many threads, or as many as the system allows, after what runs on it; edgewise_threads says how many.
+// 0, or -1 if the number is out of range or there is no memory.
 EDGEWISE_EXPORT int32_t edgewise_set_threads(int32_t count) {
   using namespace edgewise;
   if (count < 1 || count > kMaxThreads) return -1;
-  Pool* made = team.load();
-  if (made != nullptr && made->threads() != count) {
-    delete made;
-    team.store(nullptr);
-  }
   threads = count;
+  try {
+    pool().resize(count);
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+  threads = pool().threads();
   return 0;
 }
 
-EDGEWISE_EXPORT int32_t edgewise_threads() { return edgewise::threads; }
+EDGEWISE_EXPORT int32_t edgewise_threads() {
+  const edgewise::Pool* made = edgewise::team.load();
+  return made == nullptr ? edgewise::threads.load() : made->threads();
+}

@@ -9,8 +9,8 @@ namespace edgewise {
 // Chosen once by edgewise_start; never null after that.
 const Kernels& kernels();
 
-// The process's pool, made at the first use with the threads that edgewise_set_threads named (1 until then). A forked child
-// makes its own: threads do not survive fork.
+// The process's pool, made at the first use and never deleted; of 1 thread until edgewise_set_threads. A forked child makes its
+// own, as large: threads do not survive fork.
 Pool& pool();
 
 }  // namespace edgewise

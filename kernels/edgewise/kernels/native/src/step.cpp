@@ -179,6 +179,7 @@ void Decoder::begin_attention() {
 Fault Decoder::forward(const Batch& batch, const KVPages* kv, float* hidden) {
   const Fault fault = check(batch);
   if (fault != Fault::kNone) return fault;
+  const auto alone = pool().hold();  // buffers are made for as many threads as it has
   batch_ = batch;
   kv_ = kv;
   hidden_ = hidden;
@@ -422,6 +423,7 @@ void Decoder::merge_group(const Group& group, const Partial& partial, float* mix
 // --- after the last layer ---
 
 void Decoder::logits(const float* hidden, int32_t rows, float* logits) {
+  const auto alone = pool().hold();
   batch_.tokens = rows;
   begin(rows, 1);
   run([=](Worker& me) { finish_logits(me, hidden, logits); });
