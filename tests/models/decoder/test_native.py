@@ -3,6 +3,7 @@ themselves to the bit in any batch, chunking, number of threads and instruction 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +194,17 @@ def test_a_step_takes_no_more_than_the_workspace_that_is_booked(
     drive.whole(TOKENS)
     drive.whole(TOKENS[:3])
     assert 0 < decoder.step.workspace_bytes() < native_workspace_bytes(decoder.config, len(TOKENS), 1)
+
+
+def test_threads_beyond_the_processors_are_booked(
+    tiny_model_factory: Callable[..., ModelFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = read_config(tiny_model_factory())
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    library.set_threads(1)
+    booked = native_workspace_bytes(config, 8, 1)
+    library.set_threads(3)
+    assert native_workspace_bytes(config, 8, 1) > booked
 
 
 def test_wider_matrices_of_a_four_bit_file_keep_their_bits(tiny_model_factory: Callable[..., ModelFiles]) -> None:

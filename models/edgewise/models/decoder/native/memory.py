@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from edgewise.kernels.limits import TILE_TOKENS, round_up
+from edgewise.kernels.native import library
 from edgewise.kernels.native.formats import GROUP, PANEL_ROWS
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.native.formats import Quantize, layer_plans, table_plans
@@ -34,7 +35,8 @@ def native_weight_bytes(config: DecoderConfig, dtype: str, quantize: Quantize) -
 
 
 def native_workspace_bytes(config: DecoderConfig, max_step_tokens: int, max_running: int) -> int:
-    """Upper bound of what a step and the draws after it allocate, on all of this process's processors."""
+    """Upper bound of what a step and the draws after it allocate, on the native pool as it is or, if they are more, on as many
+    threads as this process has processors."""
     rows = max_step_tokens + max_running
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     experts, inner = config.experts, round_up(config.ffn_size, PANEL_ROWS)
@@ -53,5 +55,7 @@ def native_workspace_bytes(config: DecoderConfig, max_step_tokens: int, max_runn
     a_token = -(-config.max_position // TILE_TOKENS) * group * (config.head_dim + 2)
     partials = (1 + _GROUPS_PER_THREAD) * max(_GROUP_FLOATS, a_token)
     threads = len(os.sched_getaffinity(0))
+    if library.why_not() is None:
+        threads = max(threads, library.threads())
     logits = 2 * max_running * config.vocab_size + 6 * config.vocab_size
     return (rows * a_row + threads * partials + logits) * _FLOAT_BYTES + threads * _SCRATCH_BYTES
