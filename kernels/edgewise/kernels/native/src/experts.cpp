@@ -22,7 +22,7 @@ void Decoder::feed_experts(Worker& me, const LayerWeights& weights) {
   });
   multiply(me, weights.router, normed, rows, Epilogue::kStore, routes_, route_width_);
   pool().barrier();
-  split_rows(me, rows, [this](int32_t row) { route(row); });
+  split_rows(me, rows, [&](int32_t row) { route(me, row); });
   pool().barrier();
   if (me.index == 0) order_by_expert();
   pool().barrier();
@@ -45,7 +45,7 @@ void Decoder::feed_experts(Worker& me, const LayerWeights& weights) {
 }
 
 // The likeliest experts of a token, of equal ones the first, and their probabilities.
-void Decoder::route(int32_t row) {
+void Decoder::route(Worker& me, int32_t row) {
   float* scores = routes_ + int64_t{row} * route_width_;
   const int32_t count = shape_.experts, wanted = shape_.per_token;
   const float most = *std::max_element(scores, scores + count);
@@ -53,9 +53,10 @@ void Decoder::route(int32_t row) {
   for (int32_t i = 0; i < count; ++i) total += scores[i] = std::exp(scores[i] - most);
   int32_t* chosen = chosen_.data() + int64_t{row} * wanted;
   float* shares = share_of_.data() + int64_t{row} * wanted;
-  std::vector<int32_t> order(count);
+  std::vector<int32_t>& order = me.order;
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
+  std::partial_sort(order.begin(), order.begin() + wanted, order.end(),
+                    [&](int32_t a, int32_t b) { return scores[a] > scores[b] || (scores[a] == scores[b] && a < b); });
   float sum = 0.0f;
   for (int32_t i = 0; i < wanted; ++i) sum += scores[order[i]] / total;
   std::sort(order.begin(), order.begin() + wanted);
@@ -69,8 +70,8 @@ void Decoder::order_by_expert() {
   std::fill(begin_of_.begin(), begin_of_.end(), 0);
   for (int32_t expert : chosen_) ++begin_of_[expert + 1];
   for (int32_t expert = 0; expert < shape_.experts; ++expert) begin_of_[expert + 1] += begin_of_[expert];
-  std::vector<int32_t> next(begin_of_.begin(), begin_of_.end() - 1);
-  for (size_t pair = 0; pair < chosen_.size(); ++pair) place_of_[pair] = next[chosen_[pair]]++;
+  std::copy(begin_of_.begin(), begin_of_.end() - 1, next_of_.begin());
+  for (size_t pair = 0; pair < chosen_.size(); ++pair) place_of_[pair] = next_of_[chosen_[pair]]++;
 }
 
 void Decoder::gather(const Activations& from, int32_t row, const Activations& to, int32_t place) const {

@@ -206,6 +206,8 @@ Fault Decoder::forward(const Batch& batch, const KVPages* kv, float* hidden) {
     place_of_.resize(pairs);
     share_of_.resize(pairs);
     begin_of_.resize(shape_.experts + 1);
+    next_of_.resize(shape_.experts);
+    for (int32_t i = 0; i < pool().threads(); ++i) workers_[i].order.resize(shape_.experts);
   }
   int64_t half = 0;
   for (const RopeTable& table : ropes_) half += table.half;

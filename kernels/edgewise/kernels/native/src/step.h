@@ -96,6 +96,7 @@ class Decoder {
     ActivationBuffers buffers;
     Activations own{};  // for small batches, which every thread prepares for itself
     Buffer query, scratch, partial, mixed;
+    std::vector<int32_t> order;  // of a token's experts [experts]
   };
   struct alignas(64) Counter {
     std::atomic<int32_t> next{0};
@@ -114,7 +115,7 @@ class Decoder {
   void attention(Worker&, int32_t index);
   void feed_forward(Worker&, const LayerWeights&);
   void feed_experts(Worker&, const LayerWeights&);
-  void route(int32_t row);
+  void route(Worker&, int32_t row);
   void order_by_expert();
   void multiply_experts(Worker&, const LayerWeights&, int which, const Activations&, Epilogue, float* out, int64_t stride);
   void gather(const Activations& from, int32_t row, const Activations& to, int32_t place) const;
@@ -165,7 +166,7 @@ class Decoder {
   std::vector<int32_t> sequence_of_, media_of_;
   // Experts of each token in ascending order and their weights [tokens, per_token]; the place of each pair when they lie
   // expert by expert, and where the places of an expert begin [experts + 1].
-  std::vector<int32_t> chosen_, place_of_, begin_of_;
+  std::vector<int32_t> chosen_, place_of_, begin_of_, next_of_;
   std::vector<float> share_of_;
   ActivationBuffers shared_buffers_;
   Activations shared_{};
