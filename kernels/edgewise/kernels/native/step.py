@@ -200,7 +200,8 @@ class DecoderStep:
             [T, hidden] float32: states after the final norm.
 
         Raises:
-            ValueError: The batch contradicts itself, or lies outside vocabulary or pages.
+            ValueError: The batch contradicts itself, or lies outside the vocabulary, the block tables or the rope tables. Slots
+                and entries of block tables are not checked: they must be of pages that `kv` has.
         """
         if len(kv) != self._num_layers:
             raise ValueError(f"{self._num_layers} layers of pages expected, got {len(kv)}")
