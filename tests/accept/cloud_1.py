@@ -49,7 +49,8 @@ def faults(code: int, output: str) -> list[str]:
     picture = picture_in(output)
     if picture is not None:
         found.append(f"act 2: {picture}")
-    if not re.search(r"\S[^\n]* \[the link is cut\] .*\w", output):
+    cut = re.search(r"\S[^\n]* \[the link is cut\] (.*?)\n\d+ tokens, ", output, re.DOTALL)
+    if cut is None or not re.search(r"\w", cut[1]):
         found.append("act 3: nothing after the cut")
     if len(receipts) != ACTS:
         return [*found, f"{len(receipts)} receipts"]

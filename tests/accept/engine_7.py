@@ -28,6 +28,7 @@ MAX_GROWTH = 0.10
 MODEL: dict[str, Any] = {"context": CONTEXT, "hidden": 64, "layers": 4}
 SETTINGS = {
     "EDGEWISE_ENGINE__MEMORY_BUDGET_BYTES": "240 MiB",
+    "EDGEWISE_ENGINE__KERNELS": "reference",  # whose scratch memory makes it enough for one model and too little for two
     "EDGEWISE_POOL__PIN_MODEL": "false",
     "EDGEWISE_POOL__WAIT_S": str(WAIT_S),
 }

@@ -37,7 +37,8 @@ def _build_parts(config: EngineConfig, *rest: Any, **options: Any) -> Any:
     return built
 
 
-vars(building)["build_parts"] = _build_parts  # before a test module imports it
+if KERNELS in os.environ:  # else it was imported for its names
+    vars(building)["build_parts"] = _build_parts  # before a test module imports it
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -19,8 +19,10 @@ import importlib, importlib.util, pkgutil, edgewise
 from pathlib import Path
 names = [found.name for found in pkgutil.walk_packages(edgewise.__path__, "edgewise.")]
 no_triton = importlib.util.find_spec("triton") is None  # it comes with torch for CUDA
+left_out = ("__main__", ".migrations.env", ".libedgewise_native")  # the last is a library, which looks like a module
+for_cuda = ("edgewise.kernels.triton.", "edgewise.models.decoder.cuda.")
 for name in names:
-    if not name.endswith(("__main__", ".migrations.env")) and not (no_triton and name.startswith("edgewise.kernels.triton.")):
+    if not name.endswith(left_out) and not (no_triton and name.startswith(for_cuda)):
         importlib.import_module(name)
 print(*sorted({str(Path(path)) for path in edgewise.__path__}))
 print(*sorted({name.split(".")[1] for name in names}))

@@ -46,6 +46,7 @@ def test_the_order_of_modalities_covers_every_role() -> None:
     assert sorted(Modality) == order
     assert {role: modality_of_role(role).word for role in ROLES} == {
         "llm": "chat",
+        "adapter": "chat",
         "embeddings": "chat",
         "speech-to-text": "voice",
         "text-to-speech": "voice",

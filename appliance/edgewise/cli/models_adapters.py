@@ -13,7 +13,6 @@ from edgewise.cli.output import print_json, print_table, say
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.settings import load_settings
 from edgewise.core.sizes import file_size
-from edgewise.models.adapters.inspecting import inspect_adapter
 from edgewise.models.manifest import Manifest
 from edgewise.models.store import Store
 
@@ -30,6 +29,8 @@ def add(
 ) -> None:
     """Bring an adapter that lies on this machine into the store. A running service has it with the next request."""
     store = _open(config)
+    from edgewise.models.adapters.inspecting import inspect_adapter  # brings numpy, which few commands need
+
     candidate = inspect_adapter(path, name, store.resolve(base))
     with progress_sink(show=not as_json) as sink:
         done = store.install(candidate, path, progress=sink)
