@@ -34,14 +34,31 @@ constexpr int kPagesAhead = 3;
 
 EDGEWISE_INLINE void fetch(const int8_t* from) { __builtin_prefetch(from, 0, 2); }
 
+template <int kRows>
+struct Rows {
+  static constexpr int kCount = kRows;
+};
+
+// some(Rows<n>(), row) for all of `rows`, four at a time and then those that are left.
+template <typename Some>
+EDGEWISE_INLINE void in_fours(int rows, Some&& some) {
+  int row = 0;
+  for (; row + 4 <= rows; row += 4) some(Rows<4>(), row);
+  if (rows - row == 3) some(Rows<3>(), row);
+  if (rows - row == 2) some(Rows<2>(), row);
+  if (rows - row == 1) some(Rows<1>(), row);
+}
+
 }  // namespace
 }  // namespace EDGEWISE_ISA_NAMESPACE
 }  // namespace edgewise
 
 #if defined(EDGEWISE_ISA_AVX512)
 #include "attention_avx512.inc.h"
+#include "attention_runs.inc.h"
 #elif defined(EDGEWISE_ISA_AVX2)
 #include "attention_avx2.inc.h"
+#include "attention_runs.inc.h"
 #else
 #include "attention_generic.inc.h"
 #endif
@@ -258,18 +275,8 @@ EDGEWISE_INLINE Floats where_seen(Span seen, int key, Floats x, float other) {
 // `exp` for numbers that are not positive: the same bits in two thirds of the time.
 EDGEWISE_INLINE Floats power(Floats x) {
   const Floats low = splat(-87.33654f), bounded = max(low, x);
-  const Ints n = round(bounded * splat(1.44269504f));
-  const Floats whole = to_floats(n);
-  Floats r = fma(whole, splat(-0.693359375f), bounded);
-  r = fma(whole, splat(2.12194440e-4f), r);
-  Floats y = splat(1.9875691500e-4f);
-  y = fma(y, r, splat(1.3981999507e-3f));
-  y = fma(y, r, splat(8.3334519073e-3f));
-  y = fma(y, r, splat(4.1665795894e-2f));
-  y = fma(y, r, splat(1.6666665459e-1f));
-  y = fma(y, r, splat(5.0000001201e-1f));
-  y = fma(y, r * r, r) + splat(1.0f);
-  return select(less(x, low), splat(0.0f), y * power_of_two(n));
+  const Ints n = nearest_power(bounded);
+  return select(less(x, low), splat(0.0f), rest_of_power(bounded, n) * power_of_two(n));
 }
 
 // Of a row's weights.

@@ -123,12 +123,10 @@ void score_page(const int8_t* keys, int32_t head_dim, int32_t padded, const floa
   widen_keys(keys, head_dim, wide, ahead.keys);
   const int32_t page_bytes = kPageTokens * head_dim;
   for (int32_t at = 0; at < page_bytes; at += 64) fetch(ahead.values + at);
-  const Floats scales = load(key_scales);
-  int row = 0;
-  for (; row + 4 <= rows; row += 4) score_rows<4>(wide, padded, scales, queries, row, scores);
-  if (rows - row == 3) score_rows<3>(wide, padded, scales, queries, row, scores);
-  if (rows - row == 2) score_rows<2>(wide, padded, scales, queries, row, scores);
-  if (rows - row == 1) score_rows<1>(wide, padded, scales, queries, row, scores);
+  const Floats key_scale = load(key_scales);
+  in_fours(rows, [&](auto some, int row) __attribute__((always_inline)) {
+    score_rows<some.kCount>(wide, padded, key_scale, queries, row, scores);
+  });
 }
 
 // Codes of a row's weights of 16 keys, 0 <= code <= kWeightLevels.
@@ -160,7 +158,9 @@ void pack_values(const int8_t* values, int32_t head_dim, int page, int8_t* packe
   }
 }
 
-// Up to 16 dimensions of `kRows` rows. With 256 keys no sum reaches 2^31.
+constexpr int32_t kRun = 16;  // dimensions of a run of packed values
+
+// Up to kRun dimensions of `kRows` rows. With 256 keys no sum reaches 2^31.
 template <int kRows>
 EDGEWISE_INLINE void mix_run(const int8_t* packed, int32_t head_dim, int count, const uint8_t* weights, const float* scales,
                              int first, int last, float* out) {
@@ -182,31 +182,6 @@ EDGEWISE_INLINE void mix_run(const int8_t* packed, int32_t head_dim, int count, 
   for (int r = 0; r < kRows; ++r) {
     const Floats values = to_floats(Ints{sums[r][0], sums[r][1]}) * splat(scales[r]);
     store_part(out + static_cast<int64_t>(r) * head_dim, values, count);
-  }
-}
-
-void mix_values(const int8_t* packed, int32_t head_dim, const uint8_t* weights, const float* scales, int rows, int first,
-                int last, float* out) {
-  for (int32_t at = 0; at < head_dim; at += 16, packed += 16 * kTileTokens) {
-    const int count = head_dim - at < 16 ? head_dim - at : 16;
-    for (int row = 0; row < rows;) {
-      const uint8_t* own = weights + static_cast<int64_t>(row) * 2 * kTileTokens;
-      float* to = out + static_cast<int64_t>(row) * head_dim + at;
-      const int left = rows - row;
-      if (left == 1) {
-        mix_run<1>(packed, head_dim, count, own, scales + row, first, last, to);
-        row += 1;
-      } else if (left == 2) {
-        mix_run<2>(packed, head_dim, count, own, scales + row, first, last, to);
-        row += 2;
-      } else if (left == 3) {
-        mix_run<3>(packed, head_dim, count, own, scales + row, first, last, to);
-        row += 3;
-      } else {
-        mix_run<4>(packed, head_dim, count, own, scales + row, first, last, to);
-        row += 4;
-      }
-    }
   }
 }
 

@@ -131,7 +131,9 @@ void pack_values(const int8_t* values, int32_t head_dim, int page, int8_t* packe
   }
 }
 
-// Up to 64 dimensions of `kRows` rows. With 256 keys no sum reaches 2^31.
+constexpr int32_t kRun = 64;  // dimensions of a run of packed values
+
+// Up to kRun dimensions of `kRows` rows. With 256 keys no sum reaches 2^31.
 template <int kRows>
 EDGEWISE_INLINE void mix_run(const int8_t* packed, int32_t head_dim, int32_t dims, const uint8_t* weights, const float* scales,
                              int first, int last, float* out) {
@@ -173,31 +175,6 @@ EDGEWISE_INLINE void mix_run(const int8_t* packed, int32_t head_dim, int32_t dim
     for (int j = 0; j < 4; ++j) {
       const int count = dims - 16 * j < 0 ? 0 : dims - 16 * j < kLanes ? dims - 16 * j : kLanes;
       store_part(out + static_cast<int64_t>(r) * head_dim + 16 * j, to_floats(Ints{ordered[j]}) * splat(scales[r]), count);
-    }
-  }
-}
-
-void mix_values(const int8_t* packed, int32_t head_dim, const uint8_t* weights, const float* scales, int rows, int first,
-                int last, float* out) {
-  for (int32_t at = 0; at < head_dim; at += 64, packed += 64 * kTileTokens) {
-    const int32_t dims = head_dim - at < 64 ? head_dim - at : 64;
-    for (int row = 0; row < rows;) {
-      const uint8_t* own = weights + static_cast<int64_t>(row) * 2 * kTileTokens;
-      float* to = out + static_cast<int64_t>(row) * head_dim + at;
-      const int left = rows - row;
-      if (left == 1) {
-        mix_run<1>(packed, head_dim, dims, own, scales + row, first, last, to);
-        row += 1;
-      } else if (left == 2) {
-        mix_run<2>(packed, head_dim, dims, own, scales + row, first, last, to);
-        row += 2;
-      } else if (left == 3) {
-        mix_run<3>(packed, head_dim, dims, own, scales + row, first, last, to);
-        row += 3;
-      } else {
-        mix_run<4>(packed, head_dim, dims, own, scales + row, first, last, to);
-        row += 4;
-      }
     }
   }
 }

@@ -54,13 +54,11 @@ EDGEWISE_INLINE void store_part(float* to, Floats x, int count) {
   std::memcpy(to, part, sizeof(float) * static_cast<size_t>(count));
 }
 
-// e^x to within 2 units in the last place; 0 below -87.3, infinity above 88.7, NaN of NaN. (Cephes' polynomial, Moshier 1992.)
-EDGEWISE_INLINE Floats exp(Floats x) {
-  const Floats low = splat(-87.33654f), high = splat(88.72283f);
-  const Floats bounded = max(low, min(high, x));
-  const Ints n = round(bounded * splat(1.44269504f));
+// e^x = 2^n * rest: n, and the rest by Cephes' polynomial (Moshier 1992).
+EDGEWISE_INLINE Ints nearest_power(Floats x) { return round(x * splat(1.44269504f)); }
+EDGEWISE_INLINE Floats rest_of_power(Floats x, Ints n) {
   const Floats whole = to_floats(n);
-  Floats r = fma(whole, splat(-0.693359375f), bounded);
+  Floats r = fma(whole, splat(-0.693359375f), x);
   r = fma(whole, splat(2.12194440e-4f), r);
   Floats y = splat(1.9875691500e-4f);
   y = fma(y, r, splat(1.3981999507e-3f));
@@ -68,10 +66,17 @@ EDGEWISE_INLINE Floats exp(Floats x) {
   y = fma(y, r, splat(4.1665795894e-2f));
   y = fma(y, r, splat(1.6666665459e-1f));
   y = fma(y, r, splat(5.0000001201e-1f));
-  y = fma(y, r * r, r) + splat(1.0f);
+  return fma(y, r * r, r) + splat(1.0f);
+}
+
+// e^x to within 2 units in the last place; 0 below -87.3, infinity above 88.7, NaN of NaN.
+EDGEWISE_INLINE Floats exp(Floats x) {
+  const Floats low = splat(-87.33654f), high = splat(88.72283f);
+  const Floats bounded = max(low, min(high, x));
+  const Ints n = nearest_power(bounded);
   // 2^n in two factors: n reaches 128, one more than an exponent holds
   const Ints half = shift_right<1>(n);
-  const Floats scaled = y * power_of_two(half) * power_of_two(n - half);
+  const Floats scaled = rest_of_power(bounded, n) * power_of_two(half) * power_of_two(n - half);
   return select(less(x, low), splat(0.0f), select(less(high, x), splat(INFINITY), scaled));
 }
 
