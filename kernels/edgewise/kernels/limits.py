@@ -30,6 +30,10 @@ SCORE_BYTES = 32 << 20
 GATHER_BYTES = 8 << 20
 MAX_QUERY_ROWS = 512
 
+# Where several devices compute a model together: parts of a sum up to this size are sent to every device whole, which takes one
+# exchange; of larger ones each device sums a piece.
+ONE_SHOT_BYTES = 256 << 10
+
 
 def max_row_multiple(device: str) -> int:
     """The largest multiple that a batch's rows are padded to on "cpu" or "cuda"."""

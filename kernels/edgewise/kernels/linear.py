@@ -10,7 +10,7 @@ from edgewise.kernels.limits import QUERY_ROW_MULTIPLE, TILE_TOKENS
 from edgewise.kernels.reference import linear as reference
 from edgewise.kernels.rms_norm import rms_norm
 from edgewise.kernels.row_sum import row_sum
-from edgewise.kernels.rows import Rows, default_rows, measure_rows
+from edgewise.kernels.rows import Rows, default_rows, independent, measure_rows
 from edgewise.kernels.tile_product import tile_product
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -45,6 +45,12 @@ def linear(
 def measure(weights: Sequence[torch.Tensor]) -> Rows:
     """`rows.measure_rows` over this module's product; on CUDA, where a bias selects other kernels, with one and without."""
     return measure_rows(weights, _both_ways if weights[0].device.type == "cuda" else _plain)
+
+
+def holds(weights: Sequence[torch.Tensor], rows: Rows) -> bool:
+    """Whether products of `weights` are independent of the batch under a rule that was found elsewhere; measured as `measure`."""
+    product = _both_ways if weights[0].device.type == "cuda" else _plain
+    return all(independent(weight, rows, product) for weight in weights)
 
 
 def _plain(x: torch.Tensor, weight: torch.Tensor, rows: Rows) -> torch.Tensor:

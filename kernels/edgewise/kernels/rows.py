@@ -65,7 +65,7 @@ def measure_rows(weights: Sequence[torch.Tensor], product: Product) -> Rows:
     """
     dtype, device = weights[0].dtype, weights[0].device
     for rows in candidates(dtype, device.type):
-        if all(_independent(weight, rows, product) for weight in weights):
+        if all(independent(weight, rows, product) for weight in weights):
             return Rows(rows.multiple, rows.tile, proven=True)
     return default_rows(dtype)
 
@@ -80,7 +80,8 @@ def candidates(dtype: torch.dtype, device: str) -> list[Rows]:
 
 
 @torch.inference_mode()
-def _independent(weight: torch.Tensor, rows: Rows, product: Product) -> bool:
+def independent(weight: torch.Tensor, rows: Rows, product: Product) -> bool:
+    """Whether rows of products with `weight` have the same bits in batches of many sizes, under one rule."""
     generator = torch.Generator().manual_seed(1)
     counts = _counts(rows, weight)
     x = torch.randn((counts[-1], weight.shape[1]), generator=generator).to(weight.device, weight.dtype)

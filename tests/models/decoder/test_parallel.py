@@ -1,4 +1,4 @@
-"""Tensor parallelism: two processes that hold a share of each layer give what one gives."""
+"""Tensor parallelism: several processes that hold a share of each layer give what one gives."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import LlamaConfig
 
+from edgewise.models.decoder.config import read_config
 from edgewise.models.files import ModelFiles
 from edgewise.models.tiny import local_files, make_tiny_model
 from tests.accept.parity import reference
@@ -22,32 +24,29 @@ FAMILIES = ["llama-biases", "phi3", "glm4", "gemma3", "mixtral", "qwen3_moe"]
 WORKER = """
 import sys, torch, torch.distributed as dist
 from pathlib import Path
+from edgewise.models.decoder import parallel
 from edgewise.models.decoder.loading import load_decoder
-from edgewise.models.decoder.parallel import ProcessGroup
 from edgewise.models.tiny import local_files
 from tests.models.decoder.driver import Driver
 torch.set_num_threads(1)
-rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-for family in sys.argv[3:]:
+rank, size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+dist.init_process_group("gloo", init_method=f"file://{folder}/meeting-{size}", rank=rank, world_size=size)
+group = parallel.ProcessGroup(rank, size)
+for family in sys.argv[4:]:
     files = local_files(folder / family)
-    decoder = load_decoder(files, device=torch.device("cpu"), dtype=torch.float32, parallel=ProcessGroup())
+    decoder = load_decoder(files, device=torch.device("cpu"), dtype=torch.float32, parallel=group)
     drive = Driver(decoder)
     torch.save(drive.chunked(%(tokens)r, [40, 29, 1]), folder / f"{family}-{rank}.pt")
+torch.manual_seed(rank)
+part = torch.randn(13, 37)
+whole = group.sum(part)
+row = group.sum(part[5:6].contiguous())
+parallel.ONE_SHOT_BYTES = 0
+assert torch.equal(whole, group.sum(part)) and torch.equal(row[0], whole[5])
+half = group.sum(part.bfloat16())
+assert half.dtype == torch.float32 and (half - whole).abs().max() < 0.1
 dist.destroy_process_group()
 """
-
-
-class Place:
-    """A device's place without other devices: sums stay its own part."""
-
-    size = 2
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-
-    def sum(self, part: torch.Tensor) -> torch.Tensor:
-        return part
 
 
 def write(family: str, folder: Path) -> ModelFiles:
@@ -56,7 +55,7 @@ def write(family: str, folder: Path) -> ModelFiles:
             "hidden_size": 64,
             "intermediate_size": 96,
             "num_attention_heads": 4,
-            "vocab_size": 300,
+            "vocab_size": 301,
         }
         biases = {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 2, "num_hidden_layers": 2}
         folder.mkdir()
@@ -66,15 +65,41 @@ def write(family: str, folder: Path) -> ModelFiles:
     return local_files(folder)
 
 
-def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:
-    expected = {family: Driver(load(write(family, tmp_path / family))).whole(TOKENS) for family in FAMILIES}
+@pytest.mark.parametrize(
+    ("size", "families"), [(2, FAMILIES), (4, ["llama-biases", "phi3"])], ids=["two", "four-with-KV-heads-twice"]
+)
+def test_several_processes_give_what_one_gives(tmp_path: Path, size: int, families: list[str]) -> None:
+    """Of four devices two hold the same KV head, and the last has fewer tokens of the vocabulary."""
+    expected = {family: Driver(load(write(family, tmp_path / family))).whole(TOKENS) for family in families}
     code = WORKER % {"tokens": TOKENS}
     workers = [
-        subprocess.Popen([sys.executable, "-c", code, str(rank), str(tmp_path), *FAMILIES], cwd=ROOT)
-        for rank in range(2)
+        subprocess.Popen([sys.executable, "-c", code, str(rank), str(size), str(tmp_path), *families], cwd=ROOT)
+        for rank in range(size)
     ]
-    assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
+    assert [worker.wait(timeout=120) for worker in workers] == [0] * size
     for family, alone in expected.items():
-        first, second = (torch.load(tmp_path / f"{family}-{rank}.pt") for rank in range(2))
-        assert torch.equal(first, second), family
-        assert (first - alone).abs().max() <= 1e-4, family
+        logits = torch.load(tmp_path / f"{family}-0.pt")
+        assert logits.shape == alone.shape
+        assert (logits - alone).abs().max() <= 1e-4, family
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        (3, r"4 query heads cannot be divided among 3 devices; 1, 2 or 4 can compute"),
+        (8, r"4 query heads cannot be divided among 8 devices"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_with_those_that_can(tmp_path: Path, size: int, reason: str) -> None:
+    config = read_config(write("mixtral", tmp_path / "model"))
+    with pytest.raises(ValueError, match=reason):
+        config.shard(size)
+
+
+def test_shares_are_of_one_sum(tmp_path: Path) -> None:
+    """Four devices of two KV heads, and of a vocabulary that cannot be divided."""
+    config = read_config(write("llama-biases", tmp_path / "model"))
+    four = config.shard(4)
+    assert (four.num_heads, four.num_kv_heads, four.kv_replicas, four.ffn_size) == (1, 1, 2, 24)
+    assert (four.vocab_size, four.vocab_rows) == (301, 76)
+    assert config.shard(2).kv_replicas == 1

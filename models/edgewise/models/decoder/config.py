@@ -46,6 +46,9 @@ class DecoderConfig:
         embedding_scale: Multiplies embeddings.
         experts: The layers whose feed-forward block consists of experts; None if there are none.
         encodings: Of the tensors of the GGUF file that the decoder was read from, by name ("Q4_0"); empty for other files.
+        devices: How many devices compute the model together (`shard`); heads and inner sizes are those of one of them, all else
+            is the model's.
+        kv_replicas: How many of them hold the same KV heads.
     """
 
     architecture: str
@@ -76,6 +79,8 @@ class DecoderConfig:
     embedding_scale: float = 1.0
     experts: Experts | None = None
     encodings: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    devices: int = 1
+    kv_replicas: int = 1
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -116,24 +121,47 @@ class DecoderConfig:
         worthless to the other."""
         return "" if self.rope.kind != "longrope" else "longrope-long" if self.rope.is_long else "longrope-short"
 
+    @property
+    def vocab_rows(self) -> int:
+        """Rows of the embedding and the head on one device; the last devices may use fewer."""
+        return -(-self.vocab_size // self.devices)
+
     def shard(self, size: int) -> DecoderConfig:
-        """What one of `size` devices computes of every layer: a share of the heads and of each feed-forward block.
+        """What one of `size` devices computes of every layer: a share of the heads and of each feed-forward block. Where there
+        are fewer KV heads than devices, several hold the same one.
 
         Raises:
-            ValueError: Heads, KV heads or inner sizes are no multiple of `size`.
+            ValueError: Heads, KV heads or inner sizes cannot be divided so; says how many devices can.
         """
-        inner = self.ffn_size if self.experts is None else self.experts.ffn_size
-        for what, count in (("query heads", self.num_heads), ("KV heads", self.num_kv_heads), ("inner size", inner)):
-            if count % size:
-                raise ValueError(f"{self.architecture}: {what} ({count}) cannot be divided among {size} devices")
+        reason = self._why_not(size)
+        if reason:
+            possible = [count for count in range(1, self.num_heads + 1) if not self._why_not(count)]
+            *most, last = map(str, possible)
+            counts = f"{', '.join(most)} or {last}" if most else last
+            raise ValueError(f"{reason}; {counts} can compute {self.architecture} of this shape together")
         experts = self.experts and replace(self.experts, ffn_size=self.experts.ffn_size // size)
         return replace(
             self,
             num_heads=self.num_heads // size,
-            num_kv_heads=self.num_kv_heads // size,
+            num_kv_heads=max(1, self.num_kv_heads // size),
             ffn_size=self.ffn_size // size,
             experts=experts,
+            devices=size,
+            kv_replicas=max(1, size // self.num_kv_heads),
         )
+
+    def _why_not(self, size: int) -> str:
+        """What keeps `size` devices from sharing the work; "" if nothing does."""
+        inner = [] if self.experts is not None and all(self.experts.layers) else [self.ffn_size]
+        inner += [] if self.experts is None else [self.experts.ffn_size]
+        for what, count in (("query heads", self.num_heads), *(("inner columns", count) for count in inner)):
+            if count % size:
+                return f"{count} {what} cannot be divided among {size} devices"
+        if self.num_kv_heads % size and size % self.num_kv_heads:
+            return (
+                f"{self.num_kv_heads} KV heads can neither be divided among {size} devices nor be held by several each"
+            )
+        return ""
 
     @classmethod
     def from_hf(cls, config_json: Mapping[str, Any], *, name: str = CONFIG_NAME) -> DecoderConfig:

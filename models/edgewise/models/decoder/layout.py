@@ -9,7 +9,7 @@ import torch
 
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.names import Names
-from edgewise.models.decoder.parallel import Parallel
+from edgewise.models.decoder.parallel import Place
 from edgewise.models.decoder.parameters import DecoderParameters, LayerParameters
 
 
@@ -44,32 +44,47 @@ class Target:
     copies: tuple[torch.Tensor, ...] = ()
 
 
-def targets(config: DecoderConfig, parameters: DecoderParameters, names: Names, parallel: Parallel) -> Iterator[Target]:
+def targets(config: DecoderConfig, parameters: DecoderParameters, names: Names, parallel: Place) -> Iterator[Target]:
     """All tensors that the file must hold, in the order of layers.
 
     Args:
         config: Of one device: `DecoderConfig.shard` of the model's.
         parameters: Of that device.
     """
-    layout = _Layout(config, names, parallel)
-    yield layout.whole("embedding", parameters.embedding)
+    layout = _Layout(config, names, parallel.rank)
+    yield layout.vocabulary(names.parts["embedding"], parameters.embedding)
     for index, layer in enumerate(parameters.layers):
         prefix = names.layer.format(index)
         for target in layout.layer(layer):
             yield replace(target, name=prefix + target.name)
     yield layout.norm("norm", parameters.norm)
     if not config.tied_embeddings:
-        yield replace(layout.whole("embedding", parameters.head), name=names.head)
+        yield layout.vocabulary(names.head, parameters.head)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """`rows` of a device, which are the `index`-th of `shares` that a part of a stored tensor consists of."""
+
+    rows: int
+    index: int
+    shares: int
 
 
 class _Layout:
     """Names of targets are relative to their layer's prefix."""
 
-    def __init__(self, config: DecoderConfig, names: Names, parallel: Parallel) -> None:
+    def __init__(self, config: DecoderConfig, names: Names, rank: int) -> None:
         self._config = config
         self._names = names
         self._parts = names.parts
-        self._rank, self._size = parallel.rank, parallel.size
+        self._rank, self._size = rank, config.devices
+
+    def vocabulary(self, name: str, out: torch.Tensor) -> Target:
+        """This device's rows of a table of tokens; the last devices have fewer where the vocabulary cannot be divided."""
+        first = min(self._rank * out.shape[0], self._config.vocab_size)
+        own = out[: self._config.vocab_size - first]
+        return Target(name=name, out=own, shape=(self._config.vocab_size, *out.shape[1:]), start=(first, 0))
 
     def whole(self, part: str, out: torch.Tensor) -> Target:
         return Target(name=self._parts[part], out=out, shape=tuple(out.shape), start=(0,) * out.dim())
@@ -94,10 +109,11 @@ class _Layout:
 
     def _qkv(self, layer: LayerParameters) -> Iterator[Target]:
         config = self._config
-        heads = {"q": config.num_heads, "k": config.num_kv_heads, "v": config.num_kv_heads}
         pairs = Pairs(head=config.head_dim, rotary=config.rotary_dim) if self._names.paired else None
-        sizes = {part: count * config.head_dim for part, count in heads.items()}
-        for target, part in self._fused("qkv", sizes, layer.qkv, layer.qkv_bias):
+        queries = self._cut(config.num_heads * config.head_dim)
+        keys = self._cut(config.num_kv_heads * config.head_dim, replicas=config.kv_replicas)
+        cuts = {"q": queries, "k": keys, "v": keys}
+        for target, part in self._fused("qkv", cuts, layer.qkv, layer.qkv_bias):
             yield target if part == "v" else replace(target, pairs=pairs)
 
     def _qk_norms(self, weights: torch.Tensor) -> Iterator[Target]:
@@ -106,8 +122,8 @@ class _Layout:
             yield replace(self.norm(part, own[0]), copies=tuple(own[1:]))
 
     def _feed_forward(self, layer: LayerParameters) -> Iterator[Target]:
-        sizes = dict.fromkeys(("gate", "up"), self._config.ffn_size)
-        for target, _ in self._fused("gate_up", sizes, layer.gate_up, layer.gate_up_bias):
+        cuts = dict.fromkeys(("gate", "up"), self._cut(self._config.ffn_size))
+        for target, _ in self._fused("gate_up", cuts, layer.gate_up, layer.gate_up_bias):
             yield target
         yield self._columns(self._parts["down"] + "weight", layer.down)
         if layer.down_bias is not None:
@@ -119,7 +135,7 @@ class _Layout:
         for expert in range(layer.down.shape[0]):
             gate, up = layer.gate_up[expert, :inner], layer.gate_up[expert, inner:]
             for part, out in (("expert_gate", gate), ("expert_up", up)):
-                yield self._of_expert(self._rows(self._parts[part].format(expert), out), expert)
+                yield self._of_expert(self._rows(self._parts[part].format(expert), out, self._cut(inner)), expert)
             down = self._columns(self._parts["expert_down"].format(expert), layer.down[expert])
             yield self._of_expert(down, expert)
 
@@ -129,29 +145,34 @@ class _Layout:
         count = self._config.experts.count if self._config.experts else 0
         return replace(target, out=target.out.unsqueeze(0), shape=(count, *target.shape), start=(expert, *target.start))
 
+    def _cut(self, rows: int, replicas: int = 1) -> _Cut:
+        """Of a part of which every device, or every `replicas` of them together, has `rows` of its own."""
+        return _Cut(rows, self._rank // replicas, self._size // replicas)
+
     def _fused(
-        self, fused: str, sizes: dict[str, int], weight: torch.Tensor, bias: torch.Tensor | None
+        self, fused: str, cuts: dict[str, _Cut], weight: torch.Tensor, bias: torch.Tensor | None
     ) -> Iterator[tuple[Target, str]]:
         """Parts that lie one after the other in the decoder's tensor, and in the file if it has the fused name."""
-        total = sum(sizes.values()) * self._size
+        total = sum(cut.rows * cut.shares for cut in cuts.values())
         stem = self._parts.get(fused)
-        first = 0
-        for part, size in sizes.items():
-            rows = slice(first, first + size)
+        first = before = 0
+        for part, cut in cuts.items():
+            rows = slice(first, first + cut.rows)
             for kind, tensor in (("weight", weight), ("bias", bias)):
                 if tensor is None:
                     continue
                 if stem is None:
-                    yield self._rows(self._parts[part] + kind, tensor[rows]), part
+                    yield self._rows(self._parts[part] + kind, tensor[rows], cut), part
                 else:
-                    yield self._rows(stem + kind, tensor[rows], before=first * self._size, total=total), part
-            first += size
+                    yield self._rows(stem + kind, tensor[rows], cut, before=before, total=total), part
+            first += cut.rows
+            before += cut.rows * cut.shares
 
-    def _rows(self, name: str, out: torch.Tensor, before: int = 0, total: int | None = None) -> Target:
-        """This device's share of rows [before, before + size * rows of `out`) of a tensor of `total` rows."""
-        rows, rest = out.shape[0], tuple(out.shape[1:])
-        shape = (total if total is not None else rows * self._size, *rest)
-        return Target(name=name, out=out, shape=shape, start=(before + self._rank * rows, *(0 for _ in rest)))
+    def _rows(self, name: str, out: torch.Tensor, cut: _Cut, before: int = 0, total: int | None = None) -> Target:
+        """This device's share of a part that begins at row `before` of a tensor of `total` rows."""
+        rest = tuple(out.shape[1:])
+        shape = (total if total is not None else cut.rows * cut.shares, *rest)
+        return Target(name=name, out=out, shape=shape, start=(before + cut.index * cut.rows, *(0 for _ in rest)))
 
     def _columns(self, name: str, out: torch.Tensor) -> Target:
         rows, columns = out.shape

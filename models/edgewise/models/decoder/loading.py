@@ -17,7 +17,7 @@ from edgewise.models.decoder.gguf_families import LONG_DIVISORS, ROPE_DIVISORS, 
 from edgewise.models.decoder.layout import Pairs, Target, targets
 from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.names import Names, names_of
-from edgewise.models.decoder.parallel import ALONE, Parallel
+from edgewise.models.decoder.parallel import ALONE, Parallel, Place
 from edgewise.models.decoder.parameters import allocate
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights.open import open_weights
@@ -81,7 +81,10 @@ def fill_decoder(
         done += nbytes
         if progress is not None:
             progress(done / total)
-    check_tied(own, reader, files, names, dtype)
+    for table in (parameters.embedding, parameters.head):
+        table[max(0, config.vocab_size - parallel.rank * own.vocab_rows) :] = 0  # rows of no token, on the last devices
+    if parallel.rank == 0:
+        check_tied(own, reader, files, names, dtype)
     return Decoder(own, parameters, load_rope_tables(own, reader, device), parallel)
 
 
@@ -99,7 +102,7 @@ def check_tensors(
     reader: WeightReader,
     files: ModelFiles,
     names: Names,
-    parallel: Parallel,
+    parallel: Place,
 ) -> None:
     """Compare the file's `own` tensors with what the configuration asks for, before anything is allocated."""
     shadow = allocate(config, torch.float32, torch.device("meta"))

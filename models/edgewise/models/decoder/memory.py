@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from edgewise.kernels.limits import GATHER_BYTES, PRODUCT_CACHE_BYTES, SCORE_BYTES, max_row_multiple, round_up
+from edgewise.kernels.limits import (
+    GATHER_BYTES,
+    ONE_SHOT_BYTES,
+    PRODUCT_CACHE_BYTES,
+    SCORE_BYTES,
+    max_row_multiple,
+    round_up,
+)
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.kv_formats import NetworkConfig, kv_formats, kv_token_bytes
 from edgewise.models.decoder.native.formats import Quantize
@@ -31,7 +38,7 @@ def weight_bytes(config: NetworkConfig, dtype: str, native: Quantize | None = No
     attention = (queries + 2 * keys) * hidden + hidden * queries
     attention += (queries + 2 * keys) * config.qkv_bias + hidden * config.output_bias
     weights = sum(attention + _feed_forward(config, layer) for layer in range(config.num_layers))
-    weights += config.vocab_size * hidden * (1 if config.tied_embeddings else 2)
+    weights += config.vocab_rows * hidden * (1 if config.tied_embeddings else 2)
     per_layer = (4 if config.post_norms else 2) * hidden + (queries + keys) * config.qk_norm
     norms = config.num_layers * per_layer + hidden
     ropes = {config.rope_of(layer) for layer in range(config.num_layers)} - {None}
@@ -97,4 +104,9 @@ def workspace_bytes(
     attention = SCORE_BYTES + 3 * GATHER_BYTES
     # as the product leaves them, as float32, and one row in float64 with its sort
     logits = 2 * round_up(max_running, multiple) * config.vocab_size + 6 * config.vocab_size
+    if config.devices > 1:
+        # what was sent, what came and their sum; the columns of all devices side by side
+        activations += 3 * config.hidden_size
+        attention += config.devices * ONE_SHOT_BYTES
+        logits += round_up(max_running, multiple) * config.vocab_size
     return (rows * activations + logits) * _FLOAT_BYTES + attention + PRODUCT_CACHE_BYTES

@@ -12,13 +12,13 @@ from edgewise.kernels.embedding import embedding
 from edgewise.kernels.experts import mix_experts, route
 from edgewise.kernels.gelu_mul import gelu_mul
 from edgewise.kernels.kv_write import kv_rows, write_kv
-from edgewise.kernels.linear import linear, measure
+from edgewise.kernels.linear import holds, linear, measure
 from edgewise.kernels.low_rank import add_low_rank
 from edgewise.kernels.paging import AttentionMeta, KVLayer
 from edgewise.kernels.rms_norm import rms_norm
 from edgewise.kernels.rope import RopeRows, RopeTable, apply_rope, rope_rows
 from edgewise.kernels.rope_parameters import RopeParameters
-from edgewise.kernels.rows import default_rows
+from edgewise.kernels.rows import Rows, default_rows
 from edgewise.kernels.silu_mul import silu_mul
 from edgewise.kernels.softcap import softcap
 from edgewise.models.adapters.layout import Product
@@ -87,6 +87,11 @@ class Decoder:
         self.rows = measure(self.parameters.matrices())
         return self.rows.proven
 
+    def take_rows(self, rows: Rows) -> bool:
+        """Compute as another device found best, in whose shapes sums are exchanged; whether that keeps a row's bits here too."""
+        self.rows = rows
+        return holds(self.parameters.matrices(), rows)
+
     @torch.inference_mode()
     def forward(
         self,
@@ -128,7 +133,7 @@ class Decoder:
             plans={window: self._plan(meta, window) for window in set(self.config.windows)},
             adapted=adapted,
         )
-        x = embedding(torch.nn.functional.pad(tokens, padding), self.parameters.embedding)
+        x = self._embedding(torch.nn.functional.pad(tokens, padding))
         if self.config.embedding_scale != 1.0:
             x *= self._embedding_scale
         if media is not None:
@@ -140,9 +145,24 @@ class Decoder:
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[R, hidden] of `forward` -> [R, vocab] float32, rounded to the weights' dtype on the way."""
-        logits = linear(hidden, self.parameters.head, None, self.rows).float()
+        """[R, hidden] of `forward` -> [R, vocab] float32, rounded to the weights' dtype on the way.
+
+        Where several devices compute the model, the first one gets that, the others their own columns.
+        """
+        own = linear(hidden, self.parameters.head, None, self.rows)
+        logits = self.parallel.columns(own)[:, : self.config.vocab_size].float()
         return logits if self.config.logit_softcap is None else softcap(logits, self.config.logit_softcap)
+
+    def _embedding(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[T] -> [T, hidden] float32. A token's row is on one device; the others add zeros, which leaves its bits."""
+        table = self.parameters.embedding
+        if self.parallel.size == 1:
+            return embedding(tokens, table)
+        local = tokens - self.parallel.rank * table.shape[0]
+        elsewhere = (local < 0) | (local >= table.shape[0])
+        own = embedding(local.masked_fill(elsewhere, 0), table)
+        own[elsewhere] = 0
+        return self.parallel.sum(own)
 
     def _plan(self, meta: AttentionMeta, window: int | None) -> AttentionPlan:
         return plan_attention(

@@ -46,7 +46,7 @@ class LayerParameters:
 
 @dataclass(frozen=True, slots=True)
 class DecoderParameters:
-    """`embedding` and `head`: [vocab, hidden], the same tensor when tied; `norm`: [hidden] float32."""
+    """`embedding` and `head`: [vocab_rows, hidden], the same tensor when tied; `norm`: [hidden] float32."""
 
     embedding: torch.Tensor
     layers: tuple[LayerParameters, ...]
@@ -104,6 +104,6 @@ def allocate(
             ffn_post_norm=norm(hidden) if config.post_norms else None,
         )
 
-    embedding = empty(config.vocab_size, hidden)
-    head = embedding if config.tied_embeddings else empty(config.vocab_size, hidden)
+    embedding = empty(config.vocab_rows, hidden)
+    head = embedding if config.tied_embeddings else empty(config.vocab_rows, hidden)
     return DecoderParameters(embedding, tuple(layer(i) for i in range(config.num_layers)), norm(hidden), head)
