@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import WhisperForConditionalGeneration
+from transformers.models.whisper import generation_whisper
 
 from edgewise.models.files import ModelFiles
 from edgewise.models.store import Store
@@ -52,3 +54,58 @@ def test_logits_and_greedy_text_of_a_clip_are_those_of_transformers(files: Model
         hidden = pages.step((0, text[-1:], count + len(text) - 1))
     said = load_tokenizer(files).decode([token for token in text if token < tokens.end])
     assert words(said) == clip.text
+
+
+@torch.inference_mode()
+def test_words_of_a_clip_are_where_transformers_attends(files: ModelFiles, tmp_path: Path) -> None:
+    """Held to OpenAI's recipe over transformers' weights, and to transformers' own times of the same text.
+
+    Those come from the row of a token that was read, not from the row that foretold it: one token later, and over fewer rows.
+    """
+    for name, path in files.paths.items():
+        (tmp_path / name).symlink_to(path)
+    theirs: Any = WhisperForConditionalGeneration.from_pretrained(
+        tmp_path, dtype=torch.float32, attn_implementation="eager"
+    )
+    ours = load_whisper(files, device=torch.device("cpu"), dtype=torch.float32)
+    ours.prove_rows()
+    clip, tokens = librivox()[3], read_tokens(files)
+    samples = torch.from_numpy(clip.samples.copy())
+    features, frames = log_mel(samples, mel_filters(80), 3000)[None], samples.shape[0] // 320
+    told = theirs.generate(
+        features,
+        return_token_timestamps=True,
+        return_timestamps=False,
+        num_frames=2 * frames,
+        return_dict_in_generate=True,
+    )
+    said = [token for token in told["sequences"][0].tolist() if token < tokens.end]
+    text = [tokens.start, tokens.no_times, *said, tokens.end]
+    pages, count = Pages(ours, 1), ours.config.audio_tokens
+    pages.step((0, [tokens.end] * count, 0), rows=encoded(ours, samples))
+    pages.step((0, text, count))
+    table = torch.arange(pages.each, dtype=torch.int32).flip(0)
+    found = ours.alignment(torch.tensor(text), pages.kv, table, first=1, last=len(text) - 1, frames=frames)
+
+    assert ours.alignment_heads == tuple(tuple(head) for head in theirs.generation_config.alignment_heads)
+    weights = theirs(
+        input_features=features, decoder_input_ids=torch.tensor([text]), output_attentions=True
+    ).cross_attentions
+    assert found == _recipe([weights[layer][0, head, :, :frames].numpy() for layer, head in ours.alignment_heads])
+
+    later = [round(float(second) / 0.02) for second in told["token_timestamps"][0]][-len(said) - 1 : -1]
+    near = [abs(a - b) <= 3 for a, b in zip(found[1:-1], later, strict=False)]
+    assert sum(near) >= 0.8 * len(near)
+
+
+def _recipe(heads: list[np.ndarray[Any, Any]]) -> list[int]:
+    """OpenAI's `timing.py` in plain numpy, with transformers' path: rows between the start and the end token."""
+    filtered = []
+    for weights in heads:
+        shares = weights / weights.sum(axis=1, keepdims=True)
+        normed = (shares - shares.mean(axis=0)) / shares.std(axis=0)
+        wide = np.pad(normed, ((0, 0), (3, 3)), mode="reflect")
+        filtered.append(np.median(np.stack([wide[:, at : at + normed.shape[1]] for at in range(7)]), axis=0))
+    evidence = np.stack(filtered).astype(np.float64).mean(axis=0)[1:-1]
+    rows, times = generation_whisper._dynamic_time_warping(-evidence)
+    return [int(times[rows == row][0]) for row in range(evidence.shape[0])]

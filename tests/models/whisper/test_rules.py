@@ -30,7 +30,6 @@ TOKENS = WhisperTokens(
     translate=None,
     suppressed=(3, 22),
     suppressed_first=(5, END),
-    alignment_heads=(),
     first_time_limit=10,
 )
 

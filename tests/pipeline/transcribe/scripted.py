@@ -38,7 +38,6 @@ TOKENS = WhisperTokens(
     translate=TRANSLATE,
     suppressed=(),
     suppressed_first=(),
-    alignment_heads=(),
 )
 
 

@@ -189,7 +189,6 @@ class WhisperTokens:
         languages: By code; empty in a model for English alone.
         transcribe, translate: What is to be done; None in a model for English alone.
         suppressed, suppressed_first: Ids that are never written, and that no text begins with.
-        alignment_heads: (layer, head) of the decoder that follow the sound.
     """
 
     end: int
@@ -203,7 +202,6 @@ class WhisperTokens:
     translate: int | None
     suppressed: tuple[int, ...]
     suppressed_first: tuple[int, ...]
-    alignment_heads: tuple[tuple[int, int], ...]
     first_time_limit: int = 50
 
     @property
@@ -232,7 +230,6 @@ def read_tokens(files: ModelFiles) -> WhisperTokens:
             translate=tasks.get("translate") if languages else None,
             suppressed=_ids(fields, "suppress_tokens"),
             suppressed_first=_ids(fields, "begin_suppress_tokens"),
-            alignment_heads=tuple((int(layer), int(head)) for layer, head in fields.get("alignment_heads", [])),
             first_time_limit=fields.size("max_initial_timestamp_index", 50),
         )
     except (TypeError, ValueError, AttributeError) as error:

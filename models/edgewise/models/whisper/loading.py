@@ -10,6 +10,7 @@ import torch
 from edgewise.core.errors import BadModelFile
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights.open import open_weights
+from edgewise.models.whisper.alignment_heads import alignment_heads
 from edgewise.models.whisper.config import read_whisper
 from edgewise.models.whisper.network import WhisperNetwork
 
@@ -46,4 +47,4 @@ def load_whisper(
         left_over = sorted(reader.tensors.keys() - wanted.keys() - {_HEAD})
     if left_over:
         raise BadModelFile(f"{files.name}: the tensor '{left_over[0]}' has no place in this configuration.")
-    return WhisperNetwork(config, tensors)
+    return WhisperNetwork(config, tensors, alignment_heads(files, config))

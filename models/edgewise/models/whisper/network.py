@@ -7,19 +7,22 @@ try at another temperature, or the question which language it is, encodes nothin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
 from edgewise.kernels.attention import AttentionPlan, Scratch, paged_attention, plan_attention
+from edgewise.kernels.attention_scores import attention_scores
 from edgewise.kernels.embedding import embedding
 from edgewise.kernels.kv_write import kv_rows, write_kv
 from edgewise.kernels.linear import linear, measure
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
 from edgewise.kernels.rows import default_rows
 from edgewise.models.multimodal.protocol import StepMedia
+from edgewise.models.whisper.alignment import token_frames
+from edgewise.models.whisper.alignment_heads import Head
 from edgewise.models.whisper.config import WhisperConfig
 from edgewise.models.whisper.encoder import EPS, WhisperEncoder
 
@@ -48,10 +51,14 @@ class WhisperNetwork:
     """Satisfies `engine.runner.Network` and `models.multimodal.protocol.MultimodalNetwork`.
 
     Residual stream, norms and attention are float32, products in the weights' dtype, as in `models.decoder.Decoder`.
+
+    Args:
+        heads: Those that tell where words are spoken (`alignment_heads`).
     """
 
-    def __init__(self, config: WhisperConfig, tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, config: WhisperConfig, tensors: Mapping[str, torch.Tensor], heads: Sequence[Head] = ()) -> None:
         self.config = config
+        self.alignment_heads = tuple(heads)
         self.encoder = WhisperEncoder(config, tensors)
         self._tensors = tensors
         self._table = tensors["model.decoder.embed_tokens.weight"]
@@ -94,6 +101,52 @@ class WhisperNetwork:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, width] -> [R, vocab] float32."""
         return linear(hidden, self._table, None, self.rows).float()
+
+    @torch.inference_mode()
+    def alignment(
+        self, tokens: torch.Tensor, kv: Sequence[KVLayer], pages: torch.Tensor, *, first: int, last: int, frames: int
+    ) -> list[int]:
+        """Where in its recording each token of a text is spoken (`whisper.alignment`).
+
+        The pages of the sequence hold all of its keys and values. So its text is computed once more, all tokens together, reading
+        them and writing nothing, and its attention to the recording is looked at on the way.
+
+        Args:
+            tokens: [n] int64, all of the text, with what it was told.
+            kv: Every layer's pages.
+            pages: [p] int32, the sequence's.
+            first, last: Of `tokens`, those of which is told where what they were followed by is spoken.
+            frames: Of the recording that the text covers.
+
+        Returns:
+            `last - first` frames, 50 a second.
+        """
+        before, count = self.config.audio_tokens, tokens.shape[0]
+        positions = torch.arange(before, before + count, device=tokens.device)
+        meta = AttentionMeta(
+            query_lens=(count,),
+            context_lens=(before + count,),
+            positions=positions,
+            slots=pages.long()[positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS,
+            block_tables=pages[None],
+        )
+        text = self._text(tokens, meta)
+        assert text is not None
+        frames = min(frames, self.config.frames)
+        return token_frames(self._scores_across(text, kv, pages, frames), first, last)
+
+    def _scores_across(
+        self, text: _Text, kv: Sequence[KVLayer], pages: torch.Tensor, frames: int
+    ) -> Iterator[torch.Tensor]:
+        """Of each alignment head, [n, frames] float32."""
+        x, rows = self._embedded(text), slice(0, text.rows.shape[0])
+        for index in range(max(layer for layer, _ in self.alignment_heads) + 1):
+            x = x + self._own_attention(x, index, kv[index], text, write=False)
+            q = self._across_queries(x, index)
+            for head in (head for layer, head in self.alignment_heads if layer == index):
+                scale = self.config.head_dim**-0.5
+                yield attention_scores(q[rows], kv[index], pages, heads=(head,), count=frames, scale=scale)[0]
+            x = self._across_and_inner(x, q, index, kv[index], text)
 
     def _write_recordings(self, kv: Sequence[KVLayer], slots: torch.Tensor, values: torch.Tensor) -> None:
         """Keys and values of the recordings' frames, in all layers."""
@@ -146,30 +199,44 @@ class WhisperNetwork:
 
     def _write_text(self, text: _Text, kv: Sequence[KVLayer]) -> torch.Tensor:
         """[n, width] hidden states of the text's tokens after the final norm."""
-        positions = self._tensors["model.decoder.embed_positions.weight"]
-        x = embedding(text.tokens, self._table) + positions[text.positions].float()
-        padding = (0, 0, 0, self.rows.padded(x.shape[0]) - x.shape[0])
-        x = functional.pad(x, padding)
+        x = self._embedded(text)
         for index, pages in enumerate(kv):
             x = x + self._own_attention(x, index, pages, text)
-            x = x + self._across(x, index, pages, text)
-            inner = self._linear(self._normed(x, f"layers.{index}.final_layer_norm"), f"layers.{index}.fc1")
-            active = functional.gelu(inner.float()).to(inner.dtype)
-            x = x + self._linear(active, f"layers.{index}.fc2")
+            x = self._across_and_inner(x, self._across_queries(x, index), index, pages, text)
         return self._normed(x[: text.rows.shape[0]], "layer_norm")
 
-    def _own_attention(self, x: torch.Tensor, index: int, pages: KVLayer, text: _Text) -> torch.Tensor:
+    def _embedded(self, text: _Text) -> torch.Tensor:
+        """[padded n, width] float32."""
+        positions = self._tensors["model.decoder.embed_positions.weight"]
+        x = embedding(text.tokens, self._table) + positions[text.positions].float()
+        return functional.pad(x, (0, 0, 0, self.rows.padded(x.shape[0]) - x.shape[0]))
+
+    def _own_attention(
+        self, x: torch.Tensor, index: int, pages: KVLayer, text: _Text, *, write: bool = True
+    ) -> torch.Tensor:
+        """`write`: whether the keys and values are to be stored, or have been."""
         name = f"layers.{index}.self_attn"
         normed = self._normed(x, f"{name}_layer_norm")
-        q, k, v = (self._heads(self._linear(normed, f"{name}.{part}")) for part in ("q_proj", "k_proj", "v_proj"))
-        new = slice(0, text.rows.shape[0])
-        write_kv(pages, k[new], v[new], text.own.slots, rows=text.own_rows)
+        q = self._heads(self._linear(normed, f"{name}.q_proj"))
+        if write:
+            k, v = (self._heads(self._linear(normed, f"{name}.{part}")) for part in ("k_proj", "v_proj"))
+            new = slice(0, text.rows.shape[0])
+            write_kv(pages, k[new], v[new], text.own.slots, rows=text.own_rows)
         return self._attend(q, pages, text.own, text.own_plan, name)
 
-    def _across(self, x: torch.Tensor, index: int, pages: KVLayer, text: _Text) -> torch.Tensor:
+    def _across_queries(self, x: torch.Tensor, index: int) -> torch.Tensor:
+        """[padded n, heads, head_dim]."""
         name = f"layers.{index}.encoder_attn"
-        q = self._heads(self._linear(self._normed(x, f"{name}_layer_norm"), f"{name}.q_proj"))
-        return self._attend(q, pages, text.across, text.across_plan, name)
+        return self._heads(self._linear(self._normed(x, f"{name}_layer_norm"), f"{name}.q_proj"))
+
+    def _across_and_inner(
+        self, x: torch.Tensor, q: torch.Tensor, index: int, pages: KVLayer, text: _Text
+    ) -> torch.Tensor:
+        """What follows a layer's own attention."""
+        x = x + self._attend(q, pages, text.across, text.across_plan, f"layers.{index}.encoder_attn")
+        inner = self._linear(self._normed(x, f"layers.{index}.final_layer_norm"), f"layers.{index}.fc1")
+        active = functional.gelu(inner.float()).to(inner.dtype)
+        return x + self._linear(active, f"layers.{index}.fc2")
 
     def _attend(
         self, q: torch.Tensor, pages: KVLayer, meta: AttentionMeta, plan: AttentionPlan, name: str
