@@ -42,6 +42,8 @@ COMPANIONS: Final = frozenset(
         "video_preprocessor_config.json",
         "processor_config.json",
         "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+        "modules.json",
         "spk_dict.pt",
     }
 )

@@ -35,10 +35,22 @@ def read_bytes(path: Path, name: str, *, most: int = MAX_BYTES) -> bytes:
 
 def read_object(path: Path, name: str, *, most: int = MAX_BYTES) -> dict[str, Any]:
     """The file's JSON object; raises as `read_bytes`, and BadModelFile where it is none."""
-    try:
-        value = json.loads(read_bytes(path, name, most=most))
-    except (ValueError, RecursionError) as error:
-        raise BadModelFile(f"{name}, byte {getattr(error, 'pos', 0)}: the file is not JSON: {error}") from error
+    value = _read_json(path, name, most)
     if not isinstance(value, dict):
         raise BadModelFile(f"{name}, byte 0: the file is not a JSON object")
     return value
+
+
+def read_list(path: Path, name: str, *, most: int = MAX_BYTES) -> list[Any]:
+    """The file's JSON array; raises as `read_object`."""
+    value = _read_json(path, name, most)
+    if not isinstance(value, list):
+        raise BadModelFile(f"{name}, byte 0: the file is not a JSON array")
+    return value
+
+
+def _read_json(path: Path, name: str, most: int) -> Any:
+    try:
+        return json.loads(read_bytes(path, name, most=most))
+    except (ValueError, RecursionError) as error:
+        raise BadModelFile(f"{name}, byte {getattr(error, 'pos', 0)}: the file is not JSON: {error}") from error

@@ -95,7 +95,7 @@ def test_eight_bits_stay_near_float32(form: Form, files: ModelFiles) -> None:
     found = {}
     for name in groups(shape):
         inputs = np.concatenate([tapped.outputs([row], [f"{name}.in"])[0] for row in rows[:12]])
-        found[name] = calibrate(inputs, [weights[f"{it}.weight"].T for it in products(name)])
+        found[name] = calibrate(inputs, [weights[f"{it}.weight"].T for it in products(shape, name)])
     model = build_graph(shape, weights, dict.fromkeys(groups(shape), form), found)
     assert {"static": "QuantizeLinear", "blocks": "MatMulNBits"}[form] in {node.op_type for node in model.graph.node}
     got, exact = TextSession(model.SerializeToString(), 1).run(rows[12:]), session(files).run(rows[12:])
@@ -186,9 +186,9 @@ def test_what_loses_too_much_never_wins(files: ModelFiles) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"model_type": "modernbert"}, "type 'modernbert' are not supported"),
+        ({"model_type": "deberta-v2"}, "type 'deberta-v2' are not supported"),
         ({"hidden_act": "relu"}, "hidden_act 'relu'"),
-        ({"architectures": ["BertForSequenceClassification"]}, "cross-encoders"),
+        ({"architectures": ["BertForSequenceClassification"]}, "2 classes"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
     ],
 )

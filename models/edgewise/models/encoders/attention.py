@@ -7,7 +7,7 @@ from typing import Final
 import onnx
 from onnx import helper, numpy_helper
 
-from edgewise.models.encoders.graph import MICROSOFT
+from edgewise.models.encoders.nodes import MICROSOFT
 
 ATTENTION_OPSET: Final = 23
 """The first in which the exporter writes attention as one node."""

@@ -28,6 +28,7 @@ from edgewise.models.onnx_session import RUNTIME
 
 NETWORKS: Final[Mapping[str, str]] = {
     "embeddings": "edgewise.models.encoders.text_network:text_network",
+    "rerank": "edgewise.models.encoders.text_network:text_network",
     "speech-to-text": "edgewise.models.encoders.sound_network:whisper_network",
     "vision": "edgewise.models.vision.load_labels:labels_network",
 }

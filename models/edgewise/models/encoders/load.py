@@ -1,4 +1,4 @@
-"""An encoder of texts for an engine process; which of its candidates serves, and how it gets better, is in `rung`."""
+"""An encoder of texts or of pairs of them for an engine process; which candidate serves, and how it gets better, is in `rung`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from edgewise.core.errors import InvalidRequest
+from edgewise.models.encoders.attend import LONG
 from edgewise.models.encoders.graph import build_graph
 from edgewise.models.encoders.memory import climb_space
 from edgewise.models.encoders.network import Session
-from edgewise.models.encoders.rows import Rows, unpack_rows
-from edgewise.models.encoders.run import TextSession
+from edgewise.models.encoders.rows import Pair, Rows, unpack_pairs, unpack_rows
+from edgewise.models.encoders.run import PairSession, TextSession
 from edgewise.models.encoders.rung import Best, Book, Rung, place_of
-from edgewise.models.encoders.shape import EncoderShape, read_shape
+from edgewise.models.encoders.shape import EncoderShape
+from edgewise.models.encoders.text import shape_for
 from edgewise.models.encoders.weights import read_weights
 from edgewise.models.files import ModelFiles
 
@@ -38,7 +40,10 @@ class Serves(Protocol):
 
 
 class TextEncoder:
-    """Implements `engine.encoders.engine.Encoder`: each input is the rows of one request, its result their vectors."""
+    """Implements `engine.encoders.engine.Encoder`: each input is the rows of one request, its result their vectors.
+
+    Of a cross-encoder the rows are pairs, and the result their numbers before the scale.
+    """
 
     def __init__(self, shape: EncoderShape, best: Serves, climb: Callable[[Book], None] | None = None) -> None:
         self._best = best
@@ -56,10 +61,11 @@ class TextEncoder:
         return self._best.rung.precision
 
     def check(self, content: bytes, options: Mapping[str, Any]) -> Rows:
-        """Rows that the graph can take. Raises `InvalidRequest`."""
+        """Rows that the graph can take, of a cross-encoder with the beginnings of the second texts. Raises `InvalidRequest`."""
         del options
         rows = unpack_rows(content)
-        for at, row in enumerate(rows):
+        read = rows if self._shape.head is None else [pair.ids for pair in unpack_pairs(rows)]
+        for at, row in enumerate(read):
             if not 0 < len(row) <= self._shape.max_tokens:
                 raise InvalidRequest(
                     f"'{PARAM}' {at} has {len(row)} tokens; this model reads 1 to {self._shape.max_tokens}.",
@@ -72,28 +78,37 @@ class TextEncoder:
                 )
         return rows
 
+    def weigh(self, one: Rows) -> float:
+        """See `engine.encoders.engine.Weighs`: tokens."""
+        return float(sum(map(len, one)))
+
     def compute(self, inputs: Sequence[Rows]) -> list[Result]:
-        """Vectors as float32 in machine order, one after the other; rows of all requests share batches."""
+        """Vectors or scores as float32 in machine order, one after the other; rows of all requests share batches."""
         rung = self._best.rung
-        rows = [row for request in inputs for row in request]
-        vectors = np.zeros((len(rows), self._shape.width), np.float32)
-        for batch in batches([len(row) for row in rows]):
-            vectors[batch] = rung.session.run([rows[at] for at in batch])
+        read = inputs if self._shape.head is None else [unpack_pairs(request) for request in inputs]
+        rows: list[Any] = [row for request in read for row in request]
+        lengths = [len(row.ids if isinstance(row, Pair) else row) for row in rows]
+        found = np.zeros((len(rows), self._shape.numbers), np.float32)
+        for batch in batches(lengths):
+            found[batch] = rung.session.run([rows[at] for at in batch])
         results: list[Result] = []
         at = 0
-        for request in inputs:
-            part = vectors[at : at + len(request)]
+        for request in read:
+            part = found[at : at + len(request)]
             at += len(request)
-            results.append(({"precision": rung.precision, "width": self._shape.width}, part.tobytes()))
+            results.append(({"precision": rung.precision, "width": self._shape.numbers}, part.tobytes()))
         return results
 
 
 def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Indices of texts to compute together: of like length, and at most `MAX_BATCH_TOKENS` with their padding."""
+    """Indices of texts to compute together: of like length, and at most `MAX_BATCH_TOKENS` with their padding.
+
+    A long text keeps all threads busy by itself, and needs no mask then (`attend`).
+    """
     batch: list[int] = []
     for at in sorted(range(len(lengths)), key=lambda it: lengths[it]):
         alike = not batch or lengths[at] <= _ALIKE * max(lengths[batch[0]], _SHORT)
-        if not alike or (len(batch) + 1) * lengths[at] > MAX_BATCH_TOKENS:
+        if not alike or lengths[at] >= LONG or (len(batch) + 1) * lengths[at] > MAX_BATCH_TOKENS:
             if batch:
                 yield batch
             batch = []
@@ -103,7 +118,7 @@ def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def load_text_encoder(files: ModelFiles, threads: int, **options: str) -> tuple[TextEncoder, str]:
-    """The encoder, and its numeric class.
+    """An encoder of sentences, and its numeric class.
 
     Args:
         options: As `rung.place_of` reads them; `samples` is a file of prose.
@@ -111,14 +126,24 @@ def load_text_encoder(files: ModelFiles, threads: int, **options: str) -> tuple[
     Raises:
         UnsupportedModel, BadModelFile: It cannot be read.
     """
-    shape = read_shape(files)
+    return _load(files, threads, "embeddings", options)
+
+
+def load_cross_encoder(files: ModelFiles, threads: int, **options: str) -> tuple[TextEncoder, str]:
+    """A cross-encoder; the rest as `load_text_encoder`."""
+    return _load(files, threads, "rerank", options)
+
+
+def _load(files: ModelFiles, threads: int, role: str, options: Mapping[str, str]) -> tuple[TextEncoder, str]:
+    shape = shape_for(files, role)
     place = place_of(threads, options)
-    order = place.order(files, "embeddings", climb_space("embeddings", shape.weight_bytes))
+    order = place.order(files, role, climb_space(role, shape.weight_bytes))
+    kind = TextSession if shape.head is None else PairSession
     best: Best[TextSession] = Best(
-        order, lambda: _float32(files, shape, threads), lambda _, path: TextSession(path, threads)
+        order, lambda: kind(_float32(files, shape), threads), lambda _, path: kind(path, threads)
     )
     return TextEncoder(shape, best, partial(best.climb, place.climb_bytes)), place.numeric_class
 
 
-def _float32(files: ModelFiles, shape: EncoderShape, threads: int) -> TextSession:
-    return TextSession(build_graph(shape, read_weights(files, shape)).SerializeToString(), threads)
+def _float32(files: ModelFiles, shape: EncoderShape) -> bytes:
+    return bytes(build_graph(shape, read_weights(files, shape)).SerializeToString())

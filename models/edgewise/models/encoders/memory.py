@@ -17,7 +17,7 @@ def climb_bytes(role: str, weight_bytes: int = 0) -> int:
     Args:
         weight_bytes: Of an encoder of texts, in float32.
     """
-    return _TEXTS * weight_bytes if role == "embeddings" else _FIXED.get(role, 0)
+    return _TEXTS * weight_bytes if role in ("embeddings", "rerank") else _FIXED.get(role, 0)
 
 
 def climb_space(role: str, weight_bytes: int = 0) -> int:

@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 SCHEMA: Final = 2
 RECORD: Final = "ladder.json"
-LADDER_ROLES: Final = ("embeddings", "speech-to-text", "vision")
+LADDER_ROLES: Final = ("embeddings", "rerank", "speech-to-text", "vision")
 """Of encoders that have a ladder. Texts are calibrated and judged with prose of our documentation, labels with photos among the
 model's own files, hearing with recordings that are given."""
 CARD_ROLES: Final = frozenset({"vision"})

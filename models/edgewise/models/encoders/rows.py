@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from edgewise.core.errors import InvalidRequest
 
 Rows = tuple[tuple[int, ...], ...]
+
+
+class Pair(NamedTuple):
+    """Token ids of two texts in one row, and where in it the second begins: the row's length where models do not care."""
+
+    ids: Sequence[int]
+    second: int
 
 
 def pack_rows(rows: Sequence[Sequence[int]], param: str) -> bytes:
@@ -38,3 +46,16 @@ def unpack_rows(content: bytes) -> Rows:
         rows.append(tuple(numbers[at : at + length]))
         at += length
     return tuple(rows)
+
+
+def pack_pairs(pairs: Sequence[Pair], param: str) -> bytes:
+    """The rows of all pairs as `pack_rows` has them, and one row more: where the second texts begin."""
+    return pack_rows([*(pair.ids for pair in pairs), [pair.second for pair in pairs]], param)
+
+
+def unpack_pairs(rows: Rows) -> tuple[Pair, ...]:
+    """Of what `unpack_rows` found. Raises `InvalidRequest` if there is not one beginning for each row."""
+    *ids, seconds = rows or ((),)
+    if len(ids) != len(seconds):
+        raise InvalidRequest("Packed pairs are cut.")
+    return tuple(Pair(row, second) for row, second in zip(ids, seconds, strict=True))

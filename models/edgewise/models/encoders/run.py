@@ -1,4 +1,4 @@
-"""One encoder in ONNX Runtime: rows of token ids in, unit vectors out."""
+"""One encoder in ONNX Runtime: rows of token ids in, unit vectors out; of a cross-encoder pairs of texts in, a number out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from edgewise.models.encoders.graph import IDS, MASK, OUT
+from edgewise.models.encoders.graph import IDS, MASK, OUT, TYPES
+from edgewise.models.encoders.rows import Pair
 from edgewise.models.encoders.weights import Array
 from edgewise.models.onnx_session import open_quiet
 
@@ -24,7 +25,7 @@ class TextSession:
     def __init__(self, model: bytes | Path, threads: int) -> None:
         self._session = open_quiet(model, threads)
 
-    def run(self, rows: Sequence[Sequence[int]]) -> Array:
+    def run(self, rows: Sequence[Any]) -> Array:
         """Vectors [rows, width], float32, of length one.
 
         Args:
@@ -33,11 +34,25 @@ class TextSession:
         (vectors,) = self._session.run([OUT], feed(rows))
         return np.asarray(vectors, np.float32)
 
-    def outputs(self, rows: Sequence[Sequence[int]], names: Sequence[str]) -> list[Array]:
+    def outputs(self, rows: Sequence[Any], names: Sequence[str]) -> list[Array]:
         """Other outputs of the graph by name, rows of real tokens only: [tokens, width]."""
-        inputs = feed(rows)
+        return self._real(feed(rows), names)
+
+    def _real(self, inputs: dict[str, Any], names: Sequence[str]) -> list[Array]:
         real = inputs[MASK].astype(bool)
         return [np.asarray(value, np.float32)[real] for value in self._session.run(list(names), inputs)]
+
+
+class PairSession(TextSession):
+    """The same of a cross-encoder."""
+
+    def run(self, rows: Sequence[Any]) -> Array:
+        """Numbers [pairs, 1], float32, before their scale. `rows` are `Pair`s."""
+        (numbers,) = self._session.run([OUT], feed_pairs(rows))
+        return np.asarray(numbers, np.float32)
+
+    def outputs(self, rows: Sequence[Any], names: Sequence[str]) -> list[Array]:
+        return self._real(feed_pairs(rows), names)
 
 
 def feed(rows: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -48,3 +63,12 @@ def feed(rows: Sequence[Sequence[int]]) -> dict[str, Any]:
         ids[at, : len(row)] = row
         mask[at, : len(row)] = 1
     return {IDS: ids, MASK: mask}
+
+
+def feed_pairs(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """As `feed`, and which tokens are those of the second text."""
+    inputs = feed([pair.ids for pair in pairs])
+    types = np.zeros_like(inputs[IDS])
+    for at, pair in enumerate(pairs):
+        types[at, pair.second : len(pair.ids)] = 1
+    return {**inputs, TYPES: types}

@@ -22,7 +22,8 @@ from onnxruntime.quantization.calibrate import create_calibrator
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from edgewise.models.encoders.calibrate import by_block
-from edgewise.models.encoders.graph import BLOCK, MICROSOFT
+from edgewise.models.encoders.graph import BLOCK
+from edgewise.models.encoders.nodes import MICROSOFT
 from edgewise.models.encoders.weights import Array
 from edgewise.models.onnx_session import open_quiet
 

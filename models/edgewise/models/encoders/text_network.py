@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
 from edgewise.core.errors import BadModelFile
 from edgewise.models.encoders.calibrate import Calibration, calibrate
 from edgewise.models.encoders.graph import BLOCK, PARTS, Form, build_graph, groups, products
-from edgewise.models.encoders.run import TextSession
+from edgewise.models.encoders.rows import Pair
+from edgewise.models.encoders.run import PairSession, TextSession
 from edgewise.models.encoders.shape import EncoderShape, read_shape
 from edgewise.models.encoders.text import load_tokenizer
 from edgewise.models.encoders.weights import Array, read_weights
@@ -28,15 +29,13 @@ _TAP_BYTES: Final = 128 << 20
 _END: Final = re.compile(r"(?<=[.!?])\s+")
 _SHORTEST, _LONGEST = 24, 400
 
-Rows = Sequence[Sequence[int]]
-
 
 class TextNetwork:
     """Implements `network.Network`.
 
     Args:
         shape, weights: The encoder.
-        calibration, judged: Rows of real sentences, not the same ones.
+        calibration, judged: Rows of real sentences, or of a cross-encoder `Pair`s of them; not the same ones.
         gate: Least cosine to float32.
         threads: As the encoder will run.
     """
@@ -45,8 +44,8 @@ class TextNetwork:
         self,
         shape: EncoderShape,
         weights: Mapping[str, Array],
-        calibration: Rows,
-        judged: Rows,
+        calibration: Sequence[Any],
+        judged: Sequence[Any],
         *,
         gate: float,
         threads: int,
@@ -75,29 +74,41 @@ class TextNetwork:
         room = _TAP_BYTES // a_token
         inputs: dict[str, list[Array]] = {name: [] for name in self.groups}
         for row in self._calibration:
-            if len(row) > room:
+            length = len(row.ids if isinstance(row, Pair) else row)
+            if length > room:
                 break
-            room -= len(row)
+            room -= length
             taps = tapped.outputs([row], [f"{it}.in" for it in self.groups])
             for name, value in zip(self.groups, taps, strict=True):
                 inputs[name].append(value)
         for name, values in inputs.items():
-            weights = [self._weights[f"{product}.weight"].T for product in products(name)]
+            weights = [self._weights[f"{product}.weight"].T for product in products(self._shape, name)]
             self._calibrations[name] = calibrate(np.concatenate(values), weights)
 
     def size(self, group: str) -> float:
-        return sum(self._weights[f"{it}.weight"].size for it in products(group))
+        return sum(self._weights[f"{it}.weight"].size for it in products(self._shape, group))
 
     def build(self, forms: Mapping[str, str]) -> bytes:
         typed = cast("Mapping[str, Form]", forms)
         return bytes(build_graph(self._shape, self._weights, typed, self._calibrations).SerializeToString())
 
     def open(self, model: bytes | Path) -> TextSession:
-        return TextSession(model, self._threads)
+        return (TextSession if self._shape.head is None else _JudgedPairs)(model, self._threads)
+
+
+class _JudgedPairs(PairSession):
+    """Gives each number a 1 beside it, so that the ladder's cosine says how far numbers lie apart.
+
+    It is that between the directions of (x, 1) and (y, 1): above 0.999 the sigmoids of x and y differ by less than 0.024.
+    """
+
+    def run(self, rows: Sequence[Any]) -> Array:
+        numbers = super().run(rows)
+        return np.concatenate([numbers, np.ones_like(numbers)], axis=1)
 
 
 def text_network(files: ModelFiles, samples: Path | None, gate: float, threads: int) -> TextNetwork:
-    """The network of a model; `samples` is a file of prose.
+    """The network of an encoder of sentences or of a cross-encoder; `samples` is a file of prose.
 
     Raises:
         UnsupportedModel, BadModelFile: It cannot be read, or the text has too few sentences.
@@ -109,8 +120,19 @@ def text_network(files: ModelFiles, samples: Path | None, gate: float, threads: 
     found = sentences(samples.read_text(encoding="utf-8"))
     if len(found) < 2 * MANY:
         raise BadModelFile(f"{samples.name} has {len(found)} sentences; {2 * MANY} are needed.")
-    rows = [tokenizer.shorten(ids, shape.max_tokens) for ids in tokenizer.encode(found[: 2 * SENTENCES])]
+    rows: list[Any]
+    if shape.head is None:
+        rows = [tokenizer.shorten(ids, shape.max_tokens) for ids in tokenizer.encode(found[: 2 * SENTENCES])]
+    else:
+        rows = [pair for two in _neighbours(found) for pair, _ in tokenizer.pairs(two[0], two[1:], shape.max_tokens)]
     return TextNetwork(shape, read_weights(files, shape), rows[0::2], rows[1::2], gate=gate, threads=threads)
+
+
+def _neighbours(found: Sequence[str]) -> list[tuple[str, str]]:
+    """Sentences that belong together and such that do not, in turn by two."""
+    apart = len(found) // 2
+    steps = (1, 1, apart, apart)
+    return [(it, found[(at + steps[at % 4]) % len(found)]) for at, it in enumerate(found[: 2 * SENTENCES])]
 
 
 def sentences(text: str) -> list[str]:
