@@ -40,7 +40,15 @@ class StepClock:
 
 def resident_bytes() -> int:
     """Resident set of this process in bytes (proc(5), statm: second field, in pages)."""
-    return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
+    return resident_bytes_of("self")
+
+
+def resident_bytes_of(process: int | str) -> int:
+    """The same of another process, by its id; 0 where there is none (any more)."""
+    try:
+        return int(Path(f"/proc/{process}/statm").read_bytes().split()[1]) * _PAGE_BYTES
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
