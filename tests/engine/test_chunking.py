@@ -126,3 +126,68 @@ def test_the_pacer_gives_an_encoder_half_of_the_time_at_most() -> None:
         pacer.encoded(2, allowed)
         time_s, encoded_s = time_s + 0.02 + allowed, encoded_s + allowed
     assert 0.3 < encoded_s / time_s <= 0.5
+
+
+# --- fairness among keys -----------------------------------------------------------------------------------------------------
+
+
+def pictures(harness: Harness, key: str, count: int, first: int) -> None:
+    for number in range(count):
+        shown = picture(2, 4, first + number)
+        harness.scheduler.add(request(f"{key}{number}", [5] * 8, 1, key=key, media=[shown]))
+
+
+def test_who_floods_with_pictures_leaves_another_key_its_share() -> None:
+    """In steps: the pictures of the key that came later are encoded in turns with those of the flood."""
+    harness = Harness(pages=400, step_tokens=16, max_running=4, max_waiting=200, rows_limit=64)
+    harness.rows.part_s = 1.0
+    pictures(harness, "a", 40, 0)
+    for _ in range(20):
+        harness.step()
+    pictures(harness, "b", 10, 100)
+    order = []
+    while not all(f"b{number}" in harness.done for number in range(10)):
+        payer = harness.step().media.payer
+        if payer is not None:
+            order.append(payer.key)
+    parts = harness.rows.parts
+    assert order.count("b") == 10 * parts
+    assert order.count("a") <= (10 + harness.max_running + 1) * parts
+
+
+def test_texts_of_one_key_get_as_much_time_as_pictures_of_another() -> None:
+    """Prompts of equal length: without the encoder's time the keys would be served one for one."""
+    harness = Harness(pages=400, step_tokens=16, max_running=2, max_waiting=400, rows_limit=64)
+    harness.rows.part_s = 0.01  # a step takes 2 ms
+    pictures(harness, "a", 40, 0)
+    for number in range(100):
+        harness.scheduler.add(request(f"b{number}", [6] * 8, 1, key="b"))
+    while not all(f"b{number}" in harness.done for number in range(60)):
+        harness.step()
+    assert 2 <= sum(name.startswith("a") for name in harness.done) <= 12
+
+
+def test_time_of_an_encoder_counts_as_prompt_tokens_even_before_any_were_seen() -> None:
+    harness = Harness(pages=400, step_tokens=16, rows_limit=64)
+    harness.rows.part_s, harness.rows.parts = 0.01, 1
+    shown = request("seen", [5] * 8, 4, key="a", media=[picture(0, 8, 1)])
+    sequence = harness.scheduler.add(shown)
+    harness.step()
+    assert harness.scheduler.waiting.had(sequence) == 8  # a price is not known yet
+    while "seen" not in harness.done:
+        harness.step()
+    harness.scheduler.charge_encoder(sequence, 0.0)
+    price = harness.pacer.tokens_in(0.01)
+    assert price is not None
+    assert harness.scheduler.waiting.had(sequence) > 8 + price / 2
+
+
+def test_a_lead_elsewhere_puts_a_key_behind() -> None:
+    harness = Harness(pages=400, step_tokens=16, max_running=1, max_waiting=200)
+    harness.scheduler.add(request("first", [6] * 8, 2, key="c"))
+    harness.drain()
+    for number in range(5):
+        harness.scheduler.add(request(f"a{number}", [6] * 8, 2, key="a", lead_s=1e6))
+    harness.scheduler.add(request("b", [6] * 8, 2, key="b"))
+    harness.drain()
+    assert list(harness.done)[:2] == ["first", "b"]

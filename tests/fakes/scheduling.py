@@ -30,6 +30,7 @@ def request(
     deadline_s: float | None = None,
     salt: str = "",
     key: str = "",
+    lead_s: float = 0.0,
     media: Seq[Media] = (),
 ) -> GenerateRequest:
     return GenerateRequest(
@@ -40,6 +41,7 @@ def request(
         deadline_s=deadline_s,
         salt=salt,
         key=key,
+        lead_s=lead_s,
         media=tuple(media),
     )
 
@@ -229,6 +231,8 @@ class Harness:
         if plan.work:
             self.pacer.observe(decoding=plan.decoding, load=plan.load, seconds=0.001 + 0.0001 * plan.prefilling)
         self.pacer.encoded(plan.decoding, encoding_s)
+        if plan.media.payer is not None:
+            self.scheduler.charge_encoder(plan.media.payer, encoding_s)
         for work in plan.work:
             accepted = self._accepted(work)
             self.scheduler.commit(work, accepted)

@@ -37,10 +37,12 @@ _GAUGES = {
     "encoder_cache_limit_bytes": "Bytes of encoded media that may be kept",
     "adapters": "Adapters in memory",
     "adapter_bytes": "Bytes of adapters in memory",
-    "rss_bytes": "Resident memory of the engine process",
+    "devices": "Devices that compute the model together",
+    "rss_bytes": "Resident memory of the engine's processes",
 }
 _COUNTERS = {
     "steps": "Steps of the engine",
+    "encoder_seconds": "Seconds that encoders took: texts to vectors, eyes, ears and voices",
     "prompt_tokens": "Prompt tokens taken",
     "cached_tokens": "Prompt tokens found in the prefix cache",
     "generated_tokens": "Tokens generated",
@@ -71,7 +73,7 @@ class ApiMetrics:
         self.requests = one.counter("requests", "HTTP requests answered", ("route", "method", "status"))
         self.in_flight = one.gauge("requests_in_flight", "Generation requests in progress")
         self.ttft = one.histogram("ttft_seconds", "From a request's start to its first token", ("model",))
-        self.itl = one.histogram("itl_seconds", "Between tokens of one sequence", ("model",), buckets=ITL_BUCKETS)
+        self.itl = one.tally("itl_seconds", "Between tokens of one sequence", "model", buckets=ITL_BUCKETS)
         self.e2e = one.histogram("e2e_seconds", "From a generation request's start to its end", ("model",))
         self.real_time_factor = one.histogram(
             "transcription_real_time_factor",

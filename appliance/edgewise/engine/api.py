@@ -30,6 +30,7 @@ class EngineInfo:
         voices: In which it can speak its answers.
         kernels: Which kernels compute the model: "reference", "native" or "triton".
         kernels_lacking: What keeps "auto" from native kernels, or on a GPU from Triton's; empty if nothing.
+        devices: How many compute the model together.
     """
 
     model: str
@@ -54,6 +55,7 @@ class EngineInfo:
     voices: tuple[str, ...] = ()
     kernels: str = "reference"
     kernels_lacking: str = ""
+    devices: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ class EngineStats:
     and computed (`engine.speculation`), and `accepted_tokens` of them were right. `adapters` are in
     memory, in `adapter_bytes`. Those of the encoder cache
     count media whose rows are kept, media that prompts came to whose rows were there (hits) or had to be made, and that had to
-    go for others (evictions).
+    go for others (evictions). `encoder_seconds` are those that encoders have taken in all, whatever the engine's kind.
     """
 
     running: int = 0
@@ -109,6 +111,8 @@ class EngineStats:
     encoder_cache_hits: int = 0
     encoder_cache_misses: int = 0
     encoder_cache_evictions: int = 0
+    encoder_seconds: float = 0.0
+    devices: int = 1
     rss_bytes: int = 0
 
 

@@ -114,7 +114,9 @@ def _without_first(chunk: TokenChunk, count: int) -> TokenChunk:
     if count == 0:
         return chunk
     logprobs = None if chunk.logprobs is None else chunk.logprobs[count:]
-    return replace(chunk, offset=chunk.offset + count, tokens=chunk.tokens[count:], logprobs=logprobs)
+    tokens = chunk.tokens[count:]
+    gaps = chunk.gaps[-len(tokens) :] if tokens else ()
+    return replace(chunk, offset=chunk.offset + count, tokens=tokens, logprobs=logprobs, gaps=gaps)
 
 
 def _relabel(entry: Entry, chunk: TokenChunk, now: float) -> TokenChunk:
@@ -122,7 +124,11 @@ def _relabel(entry: Entry, chunk: TokenChunk, now: float) -> TokenChunk:
     stats = chunk.stats
     if stats is None and chunk.finish is None and chunk.sound is None:  # nearly every chunk: `replace` costs more
         return TokenChunk(
-            request_id=entry.request.id, offset=chunk.offset, tokens=chunk.tokens, logprobs=chunk.logprobs
+            request_id=entry.request.id,
+            offset=chunk.offset,
+            tokens=chunk.tokens,
+            logprobs=chunk.logprobs,
+            gaps=chunk.gaps,
         )
     if (stats is None and chunk.finish is not None) or (stats is not None and entry.restarts):
         whole = _stats(entry, now)
@@ -135,6 +141,8 @@ def _relabel(entry: Entry, chunk: TokenChunk, now: float) -> TokenChunk:
             accepted_tokens=stats.accepted_tokens,
             queued_s=stats.queued_s,
             preemptions=stats.preemptions,
+            device_s=stats.device_s,
+            encoders=stats.encoders,
         )  # fmt: skip
     return replace(chunk, request_id=entry.request.id, stats=stats)
 

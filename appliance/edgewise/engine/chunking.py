@@ -67,12 +67,13 @@ class MediaPlan:
     """Media of one step.
 
     Attributes:
-        encode: What the encoder works on, for `seconds`.
+        encode: What the encoder works on, for `seconds`, on account of `payer`.
         used: Whose rows the step needs.
         keep: Whose rows are needed soon, and so stay if they can when something is encoded.
     """
 
     encode: tuple[MediaKey, Media] | None = None
+    payer: Sequence | None = None
     seconds: float = 0.0
     used: set[MediaKey] = field(default_factory=set)
     keep: frozenset[MediaKey] = frozenset()
@@ -143,12 +144,12 @@ class Chunks:
                 plan.used.add(key)
                 continue
             if pace.idle or (first and before == 0):
-                self._encode(key, medium, pace, plan, list(running), first=first)
+                self._encode(sequence, medium, pace, plan, list(running), first=first)
             return Chunk(before, wait=before == 0 and not pace.idle)
         return Chunk(end - start)
 
     def _encode(
-        self, key: MediaKey, medium: Media, pace: Pace, plan: MediaPlan, running: Seq[Sequence], *, first: bool
+        self, payer: Sequence, medium: Media, pace: Pace, plan: MediaPlan, running: Seq[Sequence], *, first: bool
     ) -> None:
         """Have this medium encoded in this step, or another one that is encoded in part and still needed."""
         if plan.encode is not None or pace.encode_s <= 0.0:
@@ -157,10 +158,11 @@ class Chunks:
         for other in running:
             for one in other.spans.media:
                 if key_of(other, one) == begun and one.end > other.computed:
-                    key, medium = key_of(other, one), one
+                    payer, medium = other, one
         keep = plan.used if first else plan.used | self._needed_soon(running)
         if self._rows.fits(medium, keep):
-            plan.encode, plan.seconds, plan.keep = (key, medium), pace.encode_s, frozenset(keep)
+            plan.encode, plan.payer = (key_of(payer, medium), medium), payer
+            plan.seconds, plan.keep = pace.encode_s, frozenset(keep)
 
     def _needed_soon(self, running: Iterable[Sequence]) -> set[MediaKey]:
         """Rows that are there and that running prompts come to next."""

@@ -12,8 +12,10 @@ from edgewise.core.errors import ConstraintFailed, EdgewiseError, InvalidRequest
 from edgewise.core.log import get_logger
 from edgewise.engine.adapters import Adapters
 from edgewise.engine.ahead import AheadRunner, Flight
+from edgewise.engine.alignment import check_alignment
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.chunking import key_of
+from edgewise.engine.devices.group import DeviceGroup
 from edgewise.engine.handover import HandOver
 from edgewise.engine.heartbeat import resident_bytes
 from edgewise.engine.ledger import Ledger
@@ -52,6 +54,7 @@ class Engine:
         adapters: Low-rank adapters of the model; None where the network takes none.
         speculator: Guesses at next tokens; the same that the scheduler has.
         recording_tokens: Placeholders of the one recording that every prompt begins with; 0 where prompts may do without.
+        devices: The others that compute the model together with this process; None where it does so alone.
         now, wait: Monotonic seconds, and how to let some pass.
     """
 
@@ -70,6 +73,7 @@ class Engine:
         adapters: Adapters | None = None,
         speculator: Speculator | None = None,
         recording_tokens: int = 0,
+        devices: DeviceGroup | None = None,
         now: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -86,12 +90,14 @@ class Engine:
         self._adapters = adapters
         self._speculator = speculator
         self._recording_tokens = recording_tokens
+        self._devices = devices
         self._writing_behind = False
         self._now = now
         self._wait = wait
         self._live: dict[str, Sequence] = {}
         self._flight: Flight | None = None
         self._outbox: list[TokenChunk] = []
+        self._encoder_s = 0.0
         self._totals: Counter[str] = Counter()  # fields of `EngineStats` that only grow
 
     def __repr__(self) -> str:
@@ -143,6 +149,8 @@ class Engine:
                 "tokens and have no other media. Send the recording to /v1/audio/transcriptions.",
                 param="media",
             )
+        if request.alignment is not None:
+            check_alignment(request.alignment, recording=needed, prompt=len(request.prompt), model=self.info.model)
         if not request.media:
             return
         check_media(
@@ -217,6 +225,7 @@ class Engine:
         ]
         if awaited:  # else it may have lain there for as long as no request came
             self._pacer.observe(decoding=len(flight.work), load=PromptLoad(), seconds=now - flight.began)
+            _share_out(flight.work, now - flight.began)
         chunks = [self._advance(item, [Draw(token, broken=token < 0)]) for item, token in awaited]
         self._flight = None
         if following is not None:
@@ -235,9 +244,15 @@ class Engine:
         if not plan.work:
             return []
         media = None if self._senses is None else self._senses.rows(plan.work)
+        if self._senses is not None:
+            for sequence, seconds in self._senses.late:
+                self._bill(sequence, seconds)
+            self._senses.late.clear()
         began = self._now()
         draws = self._runner.run(plan.work, media)
-        self._observe(plan, self._now() - began)
+        took = self._now() - began
+        self._observe(plan, took)
+        _share_out(plan.work, took)
         for work, drawn in zip(plan.work, draws, strict=True):
             self._scheduler.commit(work, [one.token for one in drawn[:-1]])
         self._count(steps=1, prompt_tokens=plan.prefilling)
@@ -258,12 +273,19 @@ class Engine:
         if self._senses is None or plan.media.encode is None:
             return []
         try:
-            self._pacer.encoded(plan.decoding, self._senses.advance(plan.media))
+            took = self._senses.advance(plan.media)
+            self._pacer.encoded(plan.decoding, took)
+            if plan.media.payer is not None:
+                self._bill(plan.media.payer, took)
         except EdgewiseError as error:
             key, _ = plan.media.encode
             lost = [one for one in self._live.values() if any(key_of(one, medium) == key for medium in one.spans.media)]
             return [self._fail(one, error.code, error.message) for one in lost]
         return []
+
+    def _bill(self, sequence: Sequence, seconds: float) -> None:
+        self._scheduler.charge_encoder(sequence, seconds)
+        self._encoder_s += seconds
 
     def _advance(self, work: Work, draws: list[Draw]) -> TokenChunk:
         """Append a drawn token to its sequence and say so; those drawn before it were guessed and are there already."""
@@ -289,7 +311,8 @@ class Engine:
         finish = _finish_reason(sequence, last.token)
         if finish is None:
             return chunk
-        return replace(chunk, finish=finish, stats=self._finish(sequence, finish).stats)
+        frames = () if sequence.request.alignment is None else self._runner.alignment(sequence)
+        return replace(chunk, finish=finish, stats=self._finish(sequence, finish).stats, frames=frames)
 
     def _learn(self, work: Work, accepted: int) -> None:
         """What became of a sequence's guesses. Those behind a token that ends the answer count as wrong."""
@@ -359,6 +382,8 @@ class Engine:
             restored_tokens=sequence.restored_tokens,
             proposed_tokens=sequence.proposed_tokens,
             accepted_tokens=sequence.accepted_tokens,
+            device_s=sequence.device_s,
+            encoders=tuple(sequence.encoded.values()),
         )
 
     # --- observation ------------------------------------------------------------------------------------------------------
@@ -385,13 +410,20 @@ class Engine:
             unspilled_pages=spill.restored,
             adapters=0 if self._adapters is None else len(self._adapters),
             adapter_bytes=0 if self._adapters is None else self._adapters.nbytes,
-            rss_bytes=resident_bytes(),
+            encoder_seconds=self._encoder_s,
+            devices=self.info.devices,
+            rss_bytes=resident_bytes() + (0 if self._devices is None else self._devices.resident_bytes()),
             **({} if self._tiered is None else asdict(self._tiered.stats())),
             **({} if self._senses is None else self._senses.stats()),
         )
 
     def listen(self, listener: Notify) -> None:
         self._notices.listen(listener)
+
+    def guard(self, lost: Callable[[str], None]) -> None:
+        """See `engine.core.Guarded`."""
+        if self._devices is not None:
+            self._devices.guard(lost)
 
     def clear_cache(self, tier: CacheTier | None) -> dict[str, int]:
         """Device pages that nobody uses go first: they would be copied into the tiers below. With them go the rows of media,
@@ -420,6 +452,15 @@ class Engine:
         if self._senses is not None:
             self._senses.close()
         self._tiers.close()
+        if self._devices is not None:
+            self._devices.close()
+
+
+def _share_out(work: Seq[Work], seconds: float) -> None:
+    """A step's time, among its sequences by their tokens."""
+    each = seconds / sum(item.count for item in work)
+    for item in work:
+        item.sequence.device_s += each * item.count
 
 
 def _finish_reason(sequence: Sequence, token: int) -> FinishReason | None:

@@ -1,104 +1,138 @@
 """The queue, and whose turn it is in it: the most urgent class first, in a class the caller who has had least, then first come.
 
-What a caller has had is a virtual token counter for each class and key (Sheng et al., "Fairness in Serving Large Language
-Models", OSDI 2024): prompt tokens count once when they are admitted, generated tokens twice when they are drawn, as they do
-there. A key that comes back after a pause is lifted to the least counter among those waiting, so that a pause saves up nothing.
-Between two keys of a class that both have requests waiting all the time, the counters never differ by more than twice the larger
-of the largest prompt and twice the tokens that one batch can generate for requests admitted at a difference of nothing: a bound
-that does not grow with time. A hundred requests of one key delay another key's single one by one turn, not by a hundred.
+What a caller has had is a virtual counter for each class and key (`engine.had`), of what the engine says its work costs: for
+tokens those of Sheng et al., prompt tokens once when they are admitted, generated tokens twice when they are drawn; time of
+encoders is charged in the same unit. Between two keys of a class that both have requests waiting all the time, the counters never
+differ by more than twice the larger of the largest prompt and twice the tokens that one batch can generate for requests admitted
+at a difference of nothing: a bound that does not grow with time. A hundred requests of one key delay another key's single one by
+one turn, not by a hundred.
+
+A key may also have had more than others from other engines of the device (`engine.pool.shares`). That lead counts beside its
+counter, as far as the counter does not say so already; it moves nobody else's.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 from edgewise.core.priority import Priority
-from edgewise.engine.sequence import Sequence
+from edgewise.engine.had import Had
 
 PROMPT_WEIGHT = 1.0
 OUTPUT_WEIGHT = 2.0
-_KEPT_COUNTERS = 1024  # above it, counters that a lift would replace anyway are forgotten
 
 
-@dataclass(slots=True)
-class _Class:
-    """The waiting sequences of one deadline class by key, in order of arrival, and what each key has had.
+class Queued(Protocol):
+    """What waits. `rank` is its deadline class, `arrival` its place among those of its key."""
 
-    `left` is the counter of the key that was the last to leave the queue: the level when nobody waits.
-    """
+    @property
+    def rank(self) -> int: ...
 
-    queues: dict[str, list[Sequence]] = field(default_factory=dict)
-    counters: dict[str, float] = field(default_factory=dict)
-    left: float = 0.0
+    @property
+    def arrival(self) -> int: ...
 
-    def level(self) -> float:
-        return min((self.counters[key] for key in self.queues), default=self.left)
-
-    def prune(self) -> None:
-        level = self.level()
-        self.counters = {k: had for k, had in self.counters.items() if k in self.queues or had > level}
+    @property
+    def key(self) -> str: ...
 
 
-class WaitingQueue:
-    """Sequences that wait for a place in the batch. Iterates in no particular order."""
+QueuedT = TypeVar("QueuedT", bound=Queued)
+
+
+class _Class(Generic[QueuedT]):
+    """What waits of one deadline class, by key and in order of arrival; what each key has had, and its lead elsewhere."""
 
     def __init__(self) -> None:
-        self._classes = [_Class() for _ in Priority]
+        self.queues: dict[str, list[QueuedT]] = {}
+        self.leads: dict[str, float] = {}
+        self.had = Had()
+
+
+class WaitingQueue(Generic[QueuedT]):
+    """Requests that wait for a place in the batch. Iterates in no particular order."""
+
+    def __init__(self) -> None:
+        self._classes: list[_Class[QueuedT]] = [_Class() for _ in Priority]
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def __iter__(self) -> Iterator[Sequence]:
-        return (s for one in self._classes for queue in one.queues.values() for s in queue)
+    def __iter__(self) -> Iterator[QueuedT]:
+        return (one for each in self._classes for queue in each.queues.values() for one in queue)
 
-    def __contains__(self, sequence: object) -> bool:
-        return any(sequence is waiting for waiting in self)
+    def __contains__(self, queued: object) -> bool:
+        return any(queued is waiting for waiting in self)
 
-    def push(self, sequence: Sequence) -> None:
-        """Queue a sequence under its class and key, at its place by arrival."""
-        one, key = self._classes[sequence.rank], sequence.request.key
+    def push(self, queued: QueuedT, *, lead: float | None = None) -> None:
+        """Queue something under its class and key, at its place by arrival.
+
+        Args:
+            lead: What its key has had on the whole device beyond the key that has had least, in this queue's unit; None leaves
+                what was said before.
+        """
+        one, key = self._classes[queued.rank], queued.key
         if key not in one.queues:
-            one.counters[key] = max(one.counters.get(key, 0.0), one.level())
+            one.had.enter(key)
             one.queues[key] = []
-        insort(one.queues[key], sequence, key=lambda waiting: waiting.arrival)
+        if lead is not None:
+            one.leads[key] = max(0.0, lead - (one.had.of(key) - one.had.level()))
+        insort(one.queues[key], queued, key=lambda waiting: waiting.arrival)
         self._size += 1
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, queued: QueuedT) -> None:
         """Raises ValueError if it does not wait."""
-        one, key = self._classes[sequence.rank], sequence.request.key
+        one, key = self._classes[queued.rank], queued.key
         queue = one.queues.get(key, [])
-        queue.remove(sequence)
+        queue.remove(queued)
         self._size -= 1
         if not queue:
             del one.queues[key]
-            one.left = max(one.left, one.counters[key])
-            if len(one.counters) > _KEPT_COUNTERS:
-                one.prune()
+            one.leads.pop(key, None)
+            one.had.leave(key)
 
-    def first(self, skip: Container[Sequence] = ()) -> Sequence | None:
-        """The sequence whose turn it is, those in `skip` left out; None if there is none."""
+    def first(self, skip: Container[QueuedT] = ()) -> QueuedT | None:
+        """That whose turn it is, those in `skip` left out; None if there is none."""
         for one in self._classes:
-            heads = [next((s for s in queue if s not in skip), None) for queue in one.queues.values()]
+            heads = [next((waiting for waiting in queue if waiting not in skip), None) for queue in one.queues.values()]
             best = min((head for head in heads if head is not None), key=self.turn, default=None)
             if best is not None:
                 return best
         return None
 
-    def turn(self, sequence: Sequence) -> tuple[int, float, int]:
+    def take(self, most: int, each: float) -> list[QueuedT]:
+        """Out of the queue, `most` at most, in their turns, as if every one taken cost its key `each` already."""
+        taken: list[QueuedT] = []
+        for one in self._classes:
+            virtual = {key: self._virtual(one, key) for key in one.queues}
+            while one.queues and len(taken) < most:
+                key = min(one.queues, key=lambda key: (virtual[key], one.queues[key][0].arrival))
+                virtual[key] += each
+                taken.append(one.queues[key][0])
+                self.remove(taken[-1])
+        return taken
+
+    def waiting(self, key: str) -> int:
+        """How many of a key wait, whatever their class."""
+        return sum(len(one.queues.get(key, ())) for one in self._classes)
+
+    @property
+    def keys(self) -> int:
+        """How many keys wait."""
+        return len({key for one in self._classes for key in one.queues})
+
+    def turn(self, queued: QueuedT) -> tuple[int, float, int]:
         """Sort key: class, what the key has had, arrival."""
-        return (sequence.rank, self.had(sequence), sequence.arrival)
+        return (queued.rank, self._virtual(self._classes[queued.rank], queued.key), queued.arrival)
 
-    def had(self, sequence: Sequence) -> float:
-        """The counter of a sequence's key in its class, in weighted tokens."""
-        one = self._classes[sequence.rank]
-        had = one.counters.get(sequence.request.key)
-        return one.level() if had is None else had
+    def had(self, queued: QueuedT) -> float:
+        """The counter of its key in its class."""
+        return self._classes[queued.rank].had.of(queued.key)
 
-    def charge(self, sequence: Sequence, *, prompt: int = 0, output: int = 0) -> None:
-        """Count tokens that are computed or drawn for a sequence, waiting or not."""
-        one, key = self._classes[sequence.rank], sequence.request.key
-        had = one.counters.get(key)
-        one.counters[key] = (one.level() if had is None else had) + PROMPT_WEIGHT * prompt + OUTPUT_WEIGHT * output
+    def charge(self, queued: QueuedT, amount: float) -> None:
+        """Count what was done for a request, waiting or not."""
+        self._classes[queued.rank].had.charge(queued.key, amount)
+
+    def _virtual(self, one: _Class[QueuedT], key: str) -> float:
+        return one.had.of(key) + one.leads.get(key, 0.0)

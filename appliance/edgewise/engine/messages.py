@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from edgewise.core.errors import EdgewiseError, EngineFault, InvalidRequest, error_class
+from edgewise.engine.alignment import Alignment
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.encoders.config import EncoderConfig
@@ -78,6 +79,7 @@ class SubmitEncode(Message, frozen=True):
     options: dict[str, Any]
     skip: int
     key: str
+    lead_s: float
     priority: Priority
     deadline_s: float | None
 
@@ -89,6 +91,7 @@ class SubmitEncode(Message, frozen=True):
             options=dict(request.options),
             skip=request.skip,
             key=request.key,
+            lead_s=request.lead_s,
             priority=request.priority,
             deadline_s=request.deadline_s,
         )
@@ -100,6 +103,7 @@ class SubmitEncode(Message, frozen=True):
             options=self.options,
             skip=self.skip,
             key=self.key,
+            lead_s=self.lead_s,
             priority=self.priority,
             deadline_s=self.deadline_s,
         )
@@ -149,12 +153,15 @@ class Submit(Message, frozen=True):
     sampling: SamplingParams
     salt: str
     key: str
+    lead_s: float
     priority: Priority
     deadline_s: float | None
     constraint: str | None
     media: tuple[Media, ...] = ()
     speech: Speech | None = None
     adapter: AdapterFiles | None = None
+    whole: bool = False
+    alignment: Alignment | None = None
 
     @classmethod
     def of(cls, request: GenerateRequest) -> Submit:
@@ -166,12 +173,15 @@ class Submit(Message, frozen=True):
             sampling=request.sampling,
             salt=request.salt,
             key=request.key,
+            lead_s=request.lead_s,
             priority=request.priority,
             deadline_s=request.deadline_s,
             constraint=request.constraint,
             media=request.media,
             speech=request.speech,
             adapter=request.adapter,
+            whole=request.whole,
+            alignment=request.alignment,
         )
 
     def request(self) -> GenerateRequest:
@@ -183,12 +193,15 @@ class Submit(Message, frozen=True):
             sampling=self.sampling,
             salt=self.salt,
             key=self.key,
+            lead_s=self.lead_s,
             priority=self.priority,
             deadline_s=self.deadline_s,
             constraint=self.constraint,
             media=self.media,
             speech=self.speech,
             adapter=self.adapter,
+            whole=self.whole,
+            alignment=self.alignment,
         )
 
 

@@ -114,6 +114,15 @@ class Pacer:
         whole = self.cost.seconds(PromptLoad().plus(0, tokens), alone=False)
         return whole + (chunks - 1) * self.cost.fixed(tokens // 2, alone=False)
 
+    def tokens_in(self, seconds: float) -> float | None:
+        """Prompt tokens that could have been computed in this time, in the largest chunks; None before a prompt was seen."""
+        if self.cost.samples == 0:
+            return None
+        chunk = self.cost.seconds(PromptLoad().plus(0, self.max_step_tokens), alone=True)
+        if chunk <= 0.0:
+            chunk = self.cost.seconds(PromptLoad().plus(0, self.max_step_tokens), alone=False)
+        return seconds * self.max_step_tokens / chunk if chunk > 0.0 else None
+
     def observe(self, *, decoding: int, load: PromptLoad, seconds: float) -> None:
         """Learn from one finished step of `decoding` streams and the prompts of `load`."""
         bucket = _bucket(decoding)

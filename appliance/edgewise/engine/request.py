@@ -12,6 +12,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.priority import Priority as Priority
+from edgewise.engine.alignment import Alignment
 from edgewise.engine.speech import Sound, Speech, SpeechStats
 from edgewise.models.adapters.files import AdapterFiles
 from edgewise.models.multimodal.media import Media
@@ -118,6 +119,8 @@ class GenerateRequest:
         salt: Separates prefix-cache entries of tenants.
         apart: Keeps its pages apart from all others, those of its tenant too; set within the engine alone.
         key: Who asks; requests of one class share the engine fairly by key.
+        lead_s: Seconds of the device that the key has had beyond the key of its class that has had least
+            (`engine.pool.shares`).
         priority: Deadline class.
         deadline_s: Seconds from submission after which the request fails with `deadline_exceeded`; None for no limit.
         constraint: Grammar that the answer must follow, as llguidance's JSON text; None for free text.
@@ -125,6 +128,8 @@ class GenerateRequest:
         media: What the prompt's placeholders stand for, in order, without overlap.
         adapter: Low-rank adapter of the model to answer with; None for the model as it is.
         speech: That the answer is spoken as well, by an engine that has voices. The answer ends when all has been said.
+        whole: Nobody reads the answer before its end, so its tokens may be told late.
+        alignment: That the places of the prompt's words in its recording are told with the last chunk; None where they are not.
     """
 
     id: str
@@ -134,6 +139,7 @@ class GenerateRequest:
     salt: str = ""
     apart: str = ""
     key: str = ""
+    lead_s: float = 0.0
     priority: Priority = Priority.INTERACTIVE
     deadline_s: float | None = None
     constraint: str | None = None
@@ -141,6 +147,8 @@ class GenerateRequest:
     media: tuple[Media, ...] = ()
     speech: Speech | None = None
     adapter: AdapterFiles | None = None
+    whole: bool = False
+    alignment: Alignment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +208,23 @@ def link_of(stream: object) -> LinkUse | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderUse:
+    """What an encoder computed for a request.
+
+    Attributes:
+        unit: Kind of its media: "image", "video" or "audio".
+        rung: Which form of the encoder ran last, as the ladder names it (docs/encoders.md).
+        seconds: Of the device.
+        media: How many it encoded; those whose rows were kept from an earlier request are not among them.
+    """
+
+    unit: str
+    rung: str
+    seconds: float = 0.0
+    media: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStats:
     """Facts about a finished request, for usage and receipt. Times in seconds on the engine's monotonic clock.
 
@@ -208,7 +233,8 @@ class RequestStats:
     answer was computed over pages that had been rounded for it, also by an earlier request. `accepted_tokens` are those of
     `proposed_tokens`, guessed and checked (`engine.speculation`), that were right. `segments` are set where more than
     one engine made the answer, or one elsewhere; `link` where something was sent there. `warnings` are sentences for the receipt
-    about what the engine could not do as asked. `speech` is set where the answer was spoken.
+    about what the engine could not do as asked. `speech` is set where the answer was spoken. `device_s` is the time of the device
+    that it had: of each step the share of its tokens, and all of what encoders took for it, which `encoders` has by kind.
     """
 
     prompt_tokens: int
@@ -229,6 +255,8 @@ class RequestStats:
     link: LinkUse | None = None
     warnings: tuple[str, ...] = ()
     speech: SpeechStats | None = None
+    device_s: float = 0.0
+    encoders: tuple[EncoderUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +267,9 @@ class TokenChunk:
     when that is "error", `error_code` and `error_message` say why. A stop token is delivered as the last token with finish
     "stop", except of spoken answers, whose last chunk comes when all has been said. `stats` come with the last chunk and with
     the first tokens of each life of the engine, so that a caller who ends the stream early (stop string) knows what the answer
-    cost so far.
+    cost so far. Tokens of several steps may come together; `gaps` are the seconds between each of them and the one before it, as
+    the engine made them: in order, none for a token that has none before it in this life, or where nobody measured. `frames` come
+    with the last chunk where the request has an `alignment`: for each of its tokens the frame in which it begins.
     """
 
     request_id: str
@@ -251,3 +281,5 @@ class TokenChunk:
     error_code: str | None = None
     error_message: str | None = None
     sound: Sound | None = None
+    gaps: tuple[float, ...] = ()
+    frames: tuple[int, ...] = ()

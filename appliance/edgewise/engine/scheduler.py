@@ -6,7 +6,7 @@ One step, in this order:
   3. every decoding sequence gets its one token (decode first). While the prompt of a realtime request is being computed, the
      streams of background and bulk sit out, and those of interactive every other step: a short prompt has the step to itself;
   4. prompts get what the pacer's budget allows: those under way and those that wait, in order of class, of what their key has
-     had (`engine.fairness`), and of arrival. A waiting one is admitted if there is a place in the batch and pages for its
+     had (`engine.fairness`; encoders of its pictures and sound count), and of arrival. A waiting one is admitted if there is a place in the batch and pages for its
      *whole* prompt (reserve before admit: an admitted prompt can always be finished). A realtime prompt shares its step with
      realtime prompts only;
   5. where no prompt is waiting for its turn, decoding sequences may carry guesses at their next tokens (`engine.speculation`).
@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from edgewise.core.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from edgewise.core.priority import Priority
 from edgewise.engine.chunking import Chunks, MediaPlan, MediaRows, NoMedia, Pace
-from edgewise.engine.fairness import WaitingQueue
+from edgewise.engine.fairness import OUTPUT_WEIGHT, PROMPT_WEIGHT, WaitingQueue
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.pages import PagePool
 from edgewise.engine.request import GenerateRequest
@@ -143,7 +143,7 @@ class Scheduler:
     ) -> None:
         self.pages = pages
         self.speculator = speculator
-        self.waiting = WaitingQueue()
+        self.waiting: WaitingQueue[Sequence] = WaitingQueue()
         self.running: list[Sequence] = []
         self.preemptions = 0
         self._residency = Residency(pages, page_tokens=page_tokens, tiers=tiers, answers_apart=answers_apart)
@@ -161,6 +161,7 @@ class Scheduler:
         self._tiers: PageTiers = tiers or NoTiers()
         self._arrivals = 0
         self._paused = False
+        self._unpriced: dict[tuple[int, str], tuple[Sequence, float]] = {}
 
     def __repr__(self) -> str:
         return f"Scheduler(running={len(self.running)}, waiting={len(self.waiting)}, {self.pages!r})"
@@ -191,7 +192,7 @@ class Scheduler:
             )
         sequence = Sequence.of(request, arrival=self._arrivals, now=self._now())
         self._arrivals += 1
-        self.waiting.push(sequence)
+        self.waiting.push(sequence, lead=self._pacer.tokens_in(request.lead_s) or 0.0)
         self._tiers.prefetch(self._residency.prefix(sequence))
         return sequence
 
@@ -250,7 +251,22 @@ class Scheduler:
         if work.proposed:
             self._residency.trim(sequence)
         if work.sample:
-            self.waiting.charge(sequence, output=1 + len(accepted))
+            self.waiting.charge(sequence, OUTPUT_WEIGHT * (1 + len(accepted)))
+
+    def charge_encoder(self, sequence: Sequence, seconds: float) -> None:
+        """Count an encoder's time for a sequence's key: the prompt tokens that could have been computed in it.
+
+        Before the first prompt nobody knows how many those are: what comes before it is counted then.
+        """
+        account = sequence.rank, sequence.key
+        _, before = self._unpriced.get(account, (sequence, 0.0))
+        self._unpriced[account] = sequence, before + seconds
+        tokens = self._pacer.tokens_in(1.0)
+        if tokens is None:
+            return
+        for one, took in self._unpriced.values():
+            self.waiting.charge(one, PROMPT_WEIGHT * tokens * took)
+        self._unpriced.clear()
 
     # --- parts -----------------------------------------------------------------------------------------------------------
 
@@ -394,7 +410,7 @@ class Scheduler:
         insort(self.running, sequence, key=lambda running: running.order)
         if sequence.admitted_at is None:
             sequence.admitted_at = now
-            self.waiting.charge(sequence, prompt=sequence.remaining)
+            self.waiting.charge(sequence, PROMPT_WEIGHT * sequence.remaining)
         return True
 
     def _place(self, sequence: Sequence) -> bool:

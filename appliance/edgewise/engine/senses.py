@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import asdict
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 
@@ -30,6 +30,7 @@ class Senses:
 
     Attributes:
         cache: The rows.
+        late: What `rows` had to encode again, for whom, and how long it took; whoever reads it clears it.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Senses:
         self._max_content = max_content
         self._watch = watch
         self._now = now
+        self.late: list[tuple[Sequence, float]] = []
         self._begun: tuple[MediaKey, Slices] | None = None
         self._part_s = 0.0
         self._fresh: set[MediaKey] = set()  # encoded, and not come to yet
@@ -91,6 +93,11 @@ class Senses:
     def stats(self) -> dict[str, int]:
         """Fields of `EngineStats`."""
         return {f"encoder_cache_{name}": count for name, count in asdict(self.cache.stats()).items()}
+
+    @property
+    def rung(self) -> str:
+        """Which form of the encoder runs, as the ladder names it."""
+        return rung_of(self._encoder, self._device)
 
     def close(self) -> None:
         if self._watch is not None:
@@ -146,6 +153,8 @@ class Senses:
             self._part_s, at = max(ended - at, _FADE * self._part_s), ended
         if rows is not None:
             self._keep(key, medium, rows, plan)
+        if plan.payer is not None:
+            plan.payer.encoded_for(medium.kind, self.rung, at - began, whole=rows is not None)
         return at - began
 
     def release(self, live: Iterable[Sequence]) -> None:
@@ -161,8 +170,12 @@ class Senses:
         key = key_of(item.sequence, medium)
         rows = self.cache.get(key)
         if rows is None:  # memory was scarce between the plan and now
+            began = self._now()
             rows = finished(self._slices(medium))
             self._keep(key, medium, rows, MediaPlan())
+            took = self._now() - began
+            item.sequence.encoded_for(medium.kind, self.rung, took, whole=True)
+            self.late.append((item.sequence, took))
         elif item.start <= medium.start and key not in self._fresh:
             self.cache.count_hit()
         self._fresh.discard(key)
@@ -197,6 +210,17 @@ class Senses:
         self.cache.put(key, rows)
         self._fresh.add(key)
         self._begun = None
+
+
+@runtime_checkable
+class _HasRung(Protocol):
+    @property
+    def rung(self) -> str: ...
+
+
+def rung_of(encoder: MediaEncoder, device: torch.device) -> str:
+    """The name that an encoder gives its form; one without a ladder is torch on its device."""
+    return encoder.rung if isinstance(encoder, _HasRung) else f"torch-{device.type}"
 
 
 def _content_bytes(request: GenerateRequest) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from edgewise.engine.pages import Parked
 from edgewise.engine.prefix import PageHash, chain_start
-from edgewise.engine.request import GenerateRequest
+from edgewise.engine.request import EncoderUse, GenerateRequest
 from edgewise.engine.spans import NO_SPANS, Spans
 from edgewise.engine.speculation.guesser import Guesser
 
@@ -40,6 +40,8 @@ class Sequence:
         adapter: What its request asks for, in memory.
         guesser: What is remembered of guesses at its tokens; None before the first.
         proposed_tokens, accepted_tokens: Guessed tokens that were computed, and those of them that were right.
+        device_s: Seconds of steps that it had: its share of each by tokens, and all that encoders took for it.
+        encoded: What encoders did for it, by kind of medium.
         hold_until: Engine clock until which it may wait for a lower tier to bring its pages; None before it was asked.
     """
 
@@ -71,6 +73,8 @@ class Sequence:
     guesser: Guesser | None = None
     proposed_tokens: int = 0
     accepted_tokens: int = 0
+    device_s: float = 0.0
+    encoded: dict[str, EncoderUse] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: GenerateRequest, *, arrival: int, now: float) -> Sequence:
@@ -93,6 +97,10 @@ class Sequence:
         return self.request.id
 
     @property
+    def key(self) -> str:
+        return self.request.key
+
+    @property
     def order(self) -> tuple[int, int]:
         """Sort key of scheduling: most urgent class first, then first come."""
         return (self.rank, self.arrival)
@@ -111,6 +119,12 @@ class Sequence:
     def generated(self) -> int:
         """Tokens of the answer so far, those delivered by an earlier engine included."""
         return len(self.tokens) - len(self.request.prompt)
+
+    def encoded_for(self, kind: str, rung: str, seconds: float, *, whole: bool) -> None:
+        """An encoder has worked for it; `whole`: and is done with a medium."""
+        known = self.encoded.get(kind, EncoderUse(unit=kind, rung=rung))
+        self.encoded[kind] = replace(known, rung=rung, seconds=known.seconds + seconds, media=known.media + int(whole))
+        self.device_s += seconds
 
     def waited(self, now: float) -> float:
         """Seconds in the queue in all, of a sequence that waits."""

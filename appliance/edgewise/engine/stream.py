@@ -23,6 +23,10 @@ class Chunk(Protocol):
     def finish(self) -> str | None:
         """Set on the last one."""
 
+    @property
+    def stats(self) -> object:
+        """The engine's account, where the chunk has one."""
+
 
 ChunkT = TypeVar("ChunkT", bound=Chunk)
 
@@ -40,6 +44,7 @@ def merge_tokens(first: TokenChunk, second: TokenChunk) -> TokenChunk:
         logprobs=logprobs,
         stats=stats,
         sound=joined(first.sound, second.sound),
+        gaps=first.gaps + second.gaps,
     )
 
 

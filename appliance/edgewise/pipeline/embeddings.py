@@ -1,4 +1,4 @@
-"""Texts to vectors: hooks, tokens, requests to the encoder, and the vectors in order; and documents ranked by them."""
+"""Texts to vectors: hooks, tokens, requests to the encoder, and the vectors in order."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Final
 from edgewise.core.errors import ContextLengthExceeded, EngineFault, InvalidRequest
 from edgewise.core.priority import Priority
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
-from edgewise.models.encoders.rows import pack_rows
+from edgewise.models.encoders.rows import Pair, pack_pairs, pack_rows
 from edgewise.models.encoders.text import TextFace
 from edgewise.pipeline.encode import encode
+from edgewise.pipeline.encoder_receipts import device_s
 from edgewise.pipeline.hooks.hooks import Hooks, Passage
 from edgewise.pipeline.hooks.protocol import Call, PromptText
 from edgewise.pipeline.model import ServedEncoder
@@ -55,6 +56,7 @@ class Embedded:
     precision: The candidate that computed them (docs/encoders.md).
     took_s: From the first request to the engine to the last answer.
     compute_s: Of that, the longest time in a batch.
+    device_s: Time of the encoder in all: of each batch, the share of these texts.
     """
 
     vectors: tuple[array[float], ...]
@@ -63,6 +65,7 @@ class Embedded:
     precision: str
     took_s: float
     compute_s: float
+    device_s: float = 0.0
 
 
 async def embed(task: EmbedTask, hooks: Hooks, *, clock: Callable[[], float] = time.monotonic) -> Embedded:
@@ -74,14 +77,27 @@ async def embed(task: EmbedTask, hooks: Hooks, *, clock: Callable[[], float] = t
         InvalidRequest: A token id that the model does not know.
         QueueFull, EngineUnavailable, OutOfMemory: The engine takes no more, is not there, or has no room for it.
     """
-    face = _face(task.model)
-    texts, passage = (task.texts, None) if not hooks else await _admit(task, hooks)
+    face = face_of(task.model)
+    texts, passage = await admitted(task, hooks)
     rows = await asyncio.to_thread(_tokens, face, texts)
     rows, truncated = _within(task, face, rows)
-    tokens = sum(map(len, rows))
+    return await compute(task, rows, truncated, passage, clock=clock)
+
+
+async def compute(
+    task: EmbedTask,
+    rows: Sequence[Sequence[int] | Pair],
+    truncated: tuple[int, ...],
+    passage: Passage | None,
+    *,
+    clock: Callable[[], float],
+) -> Embedded:
+    """What the encoder makes of rows, or of pairs. Raises as `embed`."""
+    lengths = [len(row.ids if isinstance(row, Pair) else row) for row in rows]
+    tokens = sum(lengths)
     if passage is not None:
         await passage.begin(tokens, 1)
-    began, parts = clock(), _parts(rows)
+    began, parts = clock(), _parts(lengths)
     try:
         chunks = await _ask(task, rows, parts)
     except BaseException:
@@ -91,34 +107,30 @@ async def embed(task: EmbedTask, hooks: Hooks, *, clock: Callable[[], float] = t
     if passage is not None:
         await passage.pass_picture(0, b"".join(chunk.content for chunk in chunks))
     return Embedded(
-        vectors=_in_order(parts, chunks, face.shape.width),
+        vectors=_in_order(parts, chunks, face_of(task.model).shape.numbers),
         tokens=tokens,
         truncated=truncated,
         precision=" + ".join(dict.fromkeys(str(chunk.result["precision"]) for chunk in chunks)),
         took_s=clock() - began,
         compute_s=max((chunk.stats.compute_s for chunk in chunks if chunk.stats is not None), default=0.0),
+        device_s=device_s(chunk.stats for chunk in chunks),
     )
 
 
-def similarity(first: Vector, second: Vector) -> float:
-    """The cosine of the angle between two vectors of length one."""
-    return sum(a * b for a, b in zip(first, second, strict=True))
-
-
-def rank(query: Vector, documents: Sequence[Vector]) -> list[tuple[int, float]]:
-    """(index, similarity) of each document, the most similar first, equal ones in the order given."""
-    scores = [similarity(query, document) for document in documents]
-    return sorted(enumerate(scores), key=lambda it: -it[1])
-
-
-def _face(model: ServedEncoder) -> TextFace:
+def face_of(model: ServedEncoder) -> TextFace:
     if model.face is None:
         raise InvalidRequest(f"The model '{model.name}' reads no texts.", param="model")
     return model.face
 
 
-async def _admit(task: EmbedTask, hooks: Hooks) -> tuple[tuple[Text, ...], Passage]:
-    """The texts that the hooks let through; they read words, so token ids are not taken where there are hooks."""
+async def admitted(task: EmbedTask, hooks: Hooks) -> tuple[tuple[Text, ...], Passage | None]:
+    """The texts that the hooks let through; they read words, so token ids are not taken where there are hooks.
+
+    Raises:
+        ContentRefused, HookFailed, InvalidRequest: As `embed`.
+    """
+    if not hooks:
+        return task.texts, None
     if any(not isinstance(text, str) for text in task.texts):
         raise InvalidRequest(
             f"'{task.field}' has token ids, and this service has hooks that read what is asked: send text.",
@@ -131,7 +143,7 @@ async def _admit(task: EmbedTask, hooks: Hooks) -> tuple[tuple[Text, ...], Passa
 
 
 def _tokens(face: TextFace, texts: Sequence[Text]) -> list[Sequence[int]]:
-    read = iter(face.tokenizer.encode([text for text in texts if isinstance(text, str)]))
+    read = iter(face.tokenizer.encode([face.shape.prompt + text for text in texts if isinstance(text, str)]))
     return [next(read) if isinstance(text, str) else text for text in texts]
 
 
@@ -154,7 +166,9 @@ def _within(
     return [face.tokenizer.shorten(row, most) for row in rows], long
 
 
-async def _ask(task: EmbedTask, rows: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]) -> list[EncodeChunk]:
+async def _ask(
+    task: EmbedTask, rows: Sequence[Sequence[int] | Pair], parts: Sequence[Sequence[int]]
+) -> list[EncodeChunk]:
     """A request for each part, all under way at once. If one fails, the others are cancelled."""
     asked = [asyncio.create_task(_one(task, number, [rows[at] for at in part])) for number, part in enumerate(parts)]
     try:
@@ -165,10 +179,12 @@ async def _ask(task: EmbedTask, rows: Sequence[Sequence[int]], parts: Sequence[S
         await asyncio.gather(*asked, return_exceptions=True)
 
 
-async def _one(task: EmbedTask, number: int, rows: Sequence[Sequence[int]]) -> EncodeChunk:
+async def _one(task: EmbedTask, number: int, rows: Sequence[Sequence[int] | Pair]) -> EncodeChunk:
+    pairs = [row for row in rows if isinstance(row, Pair)]
+    plain = [row for row in rows if not isinstance(row, Pair)]
     request = EncodeRequest(
         id=f"{task.id}/{number}",
-        content=pack_rows(rows, task.field),
+        content=pack_pairs(pairs, task.field) if pairs else pack_rows(plain, task.field),
         key=task.key,
         priority=task.priority,
         deadline_s=task.deadline_s,
@@ -176,9 +192,9 @@ async def _one(task: EmbedTask, number: int, rows: Sequence[Sequence[int]]) -> E
     return await encode(task.model, request)
 
 
-def _parts(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+def _parts(lengths: Sequence[int]) -> list[list[int]]:
     """Indices of `ROWS` rows that are asked for together, the shortest rows first."""
-    order = sorted(range(len(rows)), key=lambda at: len(rows[at]))
+    order = sorted(range(len(lengths)), key=lambda at: lengths[at])
     return [order[at : at + ROWS] for at in range(0, len(order), ROWS)]
 
 

@@ -125,6 +125,7 @@ def _receipt(attachment: Attachment, run: TranscribeRun) -> LookReceipt:
     receipt = run.receipt()
     stage = receipt.stages[-1]
     return LookReceipt(
+        encoders=tuple(one for each in receipt.stages for one in each.encoders),
         stage="listen",
         where="local",
         why=f"The model that is asked has no ears: {run.model_name} heard it.",

@@ -152,6 +152,7 @@ def words(seen: Mapping[Role, Mapping[str, Any]]) -> tuple[str, bool]:
 def _receipt(attachment: Attachment, looker: ServedEncoder, found: Look) -> LookReceipt:
     (stage,) = found.receipt["stages"]
     return LookReceipt(
+        encoders=found.encoders,
         stage="look",
         where="local",
         why=f"The model that is asked has no eyes: {looker.name} looked for it.",

@@ -12,6 +12,7 @@ from edgewise.core.privacy import PrivacyName
 from edgewise.engine.api import Engine
 from edgewise.engine.pictures.request import DiffuseStats, PictureEngine
 from edgewise.engine.request import LinkUse, RequestStats, Segment
+from edgewise.pipeline.encoder_receipts import EncoderReceipt, of_engine
 from edgewise.pipeline.plan import Decision, Plan, Prediction
 
 PLACES_JOINED = "+"
@@ -49,7 +50,8 @@ class StageReceipt:
     is unknown or parts differ in it, and `precision` where it is not that of the engine that was planned.
 
     `queued_ms` and the times of the kinds are the largest of the stage's items, which run side by side; `restarts` likewise,
-    `preemptions` are summed. `segments` are there where an item was not made by the local engine alone.
+    `preemptions` are summed. `segments` are there where an item was not made by the local engine alone. `encoders` are those that
+    computed for the stage on this device.
     """
 
     stage: str
@@ -61,6 +63,7 @@ class StageReceipt:
     restarts: int | None
     preemptions: int | None
     segments: tuple[SegmentReceipt, ...] = ()
+    encoders: tuple[EncoderReceipt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +242,7 @@ def generate_receipt(
     known = _all_known(stats)
     return GenerateReceipt(
         **_common(decision, stats, None if info is None else info.numeric_class, precision),
+        encoders=of_engine("" if info is None else info.model, known),
         prefill_ms=_ms(max(one.prefill_s for one in known)) if known else None,
         decode_ms=_ms(max(one.decode_s for one in known)) if known else None,
         ttft_ms=None if pace.first_token_s is None else _ms(pace.first_token_s),

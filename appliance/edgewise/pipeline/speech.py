@@ -13,6 +13,7 @@ from edgewise.core.priority import Priority
 from edgewise.core.privacy import Privacy
 from edgewise.engine.encoders.request import EncodeChunk, EncoderEngine, EncodeRequest, EncodeStream
 from edgewise.engine.request import RequestStats
+from edgewise.pipeline.encoder_receipts import of_encoder
 from edgewise.pipeline.hooks.hooks import Hooks, Passage
 from edgewise.pipeline.hooks.protocol import Call, PromptText
 from edgewise.pipeline.model import ServedEncoder
@@ -95,6 +96,7 @@ class _Speech:
     runs: int = 0
     speech_s: float = 0.0
     compute_s: float = 0.0
+    device_s: float = 0.0
     queued_s: float = 0.0
     restarts: int = 0
     voice: str | None = None
@@ -121,6 +123,7 @@ class _Speech:
         self.unspoken = str(chunk.result.get("unspoken", self.unspoken))
         if chunk.stats is not None:
             self.compute_s += chunk.stats.compute_s
+            self.device_s += chunk.stats.device_s
             self.queued_s = max(self.queued_s, chunk.stats.queued_s)
             self.restarts = chunk.stats.restarts
 
@@ -180,6 +183,7 @@ class SpeechRun(RunBase[SpeechTask, _Speech, Spoken]):
                     queued_ms=_ms(speech.queued_s),
                     restarts=speech.restarts,
                     preemptions=0,
+                    encoders=of_encoder(self.task.model, speech.device_s, inputs=speech.runs),
                     voice=speech.voice,
                     runs=speech.runs,
                     speech_ms=_ms(speech.speech_s),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from edgewise.core.priority import Priority
 from edgewise.core.privacy import Privacy
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
 from edgewise.pipeline.encode import encode
+from edgewise.pipeline.encoder_receipts import EncoderReceipt, device_s, of_encoder
 from edgewise.pipeline.model import ServedEncoder
 
 _WHY: Final = "Models that look at pictures run on this device only."
@@ -40,6 +41,7 @@ class Look:
 
     seen: Mapping[str, Any]
     receipt: Mapping[str, Any]
+    encoders: tuple[EncoderReceipt, ...] = ()
 
 
 async def look(task: LookTask) -> Look:
@@ -58,10 +60,11 @@ async def look(task: LookTask) -> Look:
         deadline_s=task.deadline_s,
     )
     chunk = await encode(task.model, request)
-    return Look(chunk.result, _receipt(task, chunk))
+    encoders = of_encoder(task.model, device_s([chunk.stats]), rung=chunk.result.get("precision"))
+    return Look(chunk.result, _receipt(task, chunk, encoders), encoders)
 
 
-def _receipt(task: LookTask, chunk: EncodeChunk) -> dict[str, Any]:
+def _receipt(task: LookTask, chunk: EncodeChunk, encoders: Sequence[EncoderReceipt]) -> dict[str, Any]:
     """Times in milliseconds."""
     info, stats = task.model.engine.info, chunk.stats
     stage = {
@@ -73,6 +76,7 @@ def _receipt(task: LookTask, chunk: EncodeChunk) -> dict[str, Any]:
         "queued_ms": None if stats is None else round(stats.queued_s * 1e3, 3),
         "compute_ms": None if stats is None else round(stats.compute_s * 1e3, 3),
         "restarts": None if stats is None else stats.restarts,
+        "encoders": [one.to_dict() for one in encoders],
     }
     return {
         "request_id": task.id,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 from array import array
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -19,8 +20,13 @@ from edgewise.api.responses import json_response
 from edgewise.api.schemas import validate
 from edgewise.api.sse import attended
 from edgewise.core.errors import UnsupportedField
-from edgewise.pipeline.embeddings import Embedded, EmbedTask, Text, embed, rank
+from edgewise.models.manifest import Role
+from edgewise.pipeline.embeddings import Embedded, EmbedTask, Text, embed
+from edgewise.pipeline.encoder_receipts import of_encoder
 from edgewise.pipeline.model import ServedEncoder
+from edgewise.pipeline.rerank import rerank
+
+T = TypeVar("T")
 
 EMBEDDINGS = "/v1/embeddings"
 RERANK = "/v1/rerank"
@@ -34,43 +40,52 @@ def embeddings_router(deps: ApiDependencies) -> APIRouter:
         context = admit(request, deps, EMBEDDINGS)
         body = validate(EmbeddingsBody, await read_body(request, deps))
         check_count(len(body.input))
-        task = await _task(deps, context, body, body.input, "input")
+        model = await deps.models.open_encoder("embeddings", body.model, keep_alive_s=body.keep_alive)
+        task = _task(deps, context, body, model, body.input, "input")
         _check_dimensions(task.model, body.dimensions)
-        found = await _embedded(request, deps, context, task)
+        found = await _computed(request, deps, context, task, embed(task, deps.hooks, clock=deps.clock.monotonic))
         data = await asyncio.to_thread(_data, found, body.encoding_format == "base64")
         usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
         answer = {"object": "list", "data": data, "model": task.model.name, "usage": usage}
         return json_response(answer | {"edgewise": _facts(task, found)})
 
     @router.post(RERANK, openapi_extra=request_body(RerankBody))
-    async def rerank(request: Request) -> Response:
+    async def rerank_documents(request: Request) -> Response:
         context = admit(request, deps, RERANK)
         body = validate(RerankBody, await read_body(request, deps))
         texts = body.texts
-        task = await _task(deps, context, body, (body.query, *texts), "documents")
-        found = await _embedded(request, deps, context, task)
-        ranked = await asyncio.to_thread(rank, found.vectors[0], found.vectors[1:])
+        model = await _ranker(deps, body)
+        task = _task(deps, context, body, model, (body.query, *texts), "documents")
+        ranked = await _computed(request, deps, context, task, rerank(task, deps.hooks, clock=deps.clock.monotonic))
         results: list[dict[str, Any]] = []
-        for index, score in ranked[: body.top_n]:
+        for index, score in ranked.order[: body.top_n]:
             shown = {"document": {"text": texts[index]}} if body.return_documents else {}
             results.append({"index": index, "relevance_score": round(score, 6), **shown})
+        found = ranked.found
         usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
         answer = {"id": context.id, "model": task.model.name, "results": results, "usage": usage}
-        return json_response(answer | {"edgewise": _facts(task, found)})
+        return json_response(answer | {"edgewise": _facts(task, found) | {"scored_by": ranked.scored_by}})
 
     return router
 
 
-async def _task(
+async def _ranker(deps: ApiDependencies, body: RerankBody) -> ServedEncoder:
+    """The model that is named; else a cross-encoder, and where there is none, an encoder whose vectors are compared."""
+    known = {name for card in await deps.models.cards() if card.role == "rerank" for name in (card.name, *card.aliases)}
+    role: Role = "rerank" if known and body.model in (None, *known) else "embeddings"
+    return await deps.models.open_encoder(role, body.model, keep_alive_s=body.keep_alive)
+
+
+def _task(
     deps: ApiDependencies,
     context: RequestContext,
     body: EmbeddingsBody | RerankBody,
+    model: ServedEncoder,
     texts: tuple[Text, ...],
     field: str,
 ) -> EmbedTask:
     """A validated body as a task. Raises `EdgewiseError`, naming the field."""
     asking = caller(context, deps)
-    model = await deps.models.open_encoder("embeddings", body.model, keep_alive_s=body.keep_alive)
     return EmbedTask(
         id=asking.request_id,
         model=model,
@@ -83,14 +98,15 @@ async def _task(
     )
 
 
-async def _embedded(request: Request, deps: ApiDependencies, context: RequestContext, task: EmbedTask) -> Embedded:
+async def _computed(
+    request: Request, deps: ApiDependencies, context: RequestContext, task: EmbedTask, work: Coroutine[Any, Any, T]
+) -> T:
     """Computed while the client is there and the service may go on."""
     record = context.record
     assert record is not None
     record.model = context.facts["model"] = task.model.name
     if deps.log_content:
         context.facts["prompts"] = [text for text in task.texts if isinstance(text, str)]
-    work = embed(task, deps.hooks, clock=deps.clock.monotonic)
     return await attended(request.receive, deps.requests.until_cut(work))
 
 
@@ -121,6 +137,7 @@ def _packed(vector: array[float]) -> str:
 
 def _facts(task: EmbedTask, found: Embedded) -> dict[str, Any]:
     """What a device's user wants to know; texts never leave the device for this."""
+    encoders = of_encoder(task.model, found.device_s, rung=found.precision, inputs=len(found.vectors))
     return {
         "id": task.id,
         "digest": task.model.digest,
@@ -129,4 +146,5 @@ def _facts(task: EmbedTask, found: Embedded) -> dict[str, Any]:
         "truncated": list(found.truncated),
         "took_s": round(found.took_s, 6),
         "compute_s": round(found.compute_s, 6),
+        "encoders": [one.to_dict() for one in encoders],
     }

@@ -1,22 +1,29 @@
-"""Answers inputs in batches: the `engine.core.EngineCore` of an encoder. Runs in the engine process."""
+"""Answers inputs in batches: the `engine.core.EngineCore` of an encoder. Runs in the engine process.
+
+The most urgent class comes first, in a class the caller who has had least of the device's time, measured (`engine.fairness`): a
+batch's time is shared out among its inputs by their weight. One caller's flood fills what others leave, of the batches and of the
+places in the queue.
+"""
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from edgewise.core.errors import DeadlineExceeded, EdgewiseError, QueueFull
 from edgewise.engine.api import CacheTier, EngineStats, MemoryReport
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest, EncoderInfo, EncodeStats
 from edgewise.engine.encoders.window import Window
+from edgewise.engine.fairness import WaitingQueue
 from edgewise.engine.heartbeat import resident_bytes
 from edgewise.engine.ledger import Ledger
 from edgewise.engine.notices import Notices, Notify
 from edgewise.models.parts import Parts
 
+_LEAST_S: Final = 1e-9
+"""What an input counts for in a batch before anything is measured."""
 _MOMENT_S: Final = 0.0002
 """Between two looks at the inbox while a batch waits for company (`window`)."""
 
@@ -35,15 +42,34 @@ class Encoder(Protocol):
         """One result for each, in order."""
 
 
+@runtime_checkable
+class Weighs(Protocol):
+    """An encoder whose inputs differ in what they cost."""
+
+    def weigh(self, one: Any) -> float:
+        """What an input of `check` costs beside others; positive."""
+
+
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """`request` without its content: `inputs` are what was made of it, of which `offset` is next; it waits for that `since`."""
+    """`request` without its content: `inputs` are what was made of it, of which `offset` is next; it waits for that `since`.
+    `read_s` is the time that reading it took, which its next part will say."""
 
     request: EncodeRequest
     inputs: Sequence[Any]
     asked: float
     since: float
     offset: int
+    arrival: int
+    read_s: float
+
+    @property
+    def rank(self) -> int:
+        return int(self.request.priority)
+
+    @property
+    def key(self) -> str:
+        return self.request.key
 
 
 class EncoderCore:
@@ -72,50 +98,81 @@ class EncoderCore:
         self._now = now
         self._sleep = sleep
         self._window = Window()
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: WaitingQueue[_Waiting] = WaitingQueue()
+        self._arrivals = 0
+        self._encoder_s = 0.0
         self._ended: list[EncodeChunk] = []
         self._notices = Notices()
         self._steps = 0
 
     def add(self, request: EncodeRequest) -> None:
         """See `EngineCore.add`; what cannot be read is refused here, before it takes a place in a batch."""
-        if len(self._waiting) >= self._max_waiting:
-            raise QueueFull(f"{self._max_waiting} requests wait for '{self.info.model}' already.", retry_after_s=1.0)
+        self._check_room(request.key)
+        began = self._now()
         checked = self._encoder.check(request.content, request.options)
         inputs = checked.inputs if isinstance(checked, Parts) else (checked,)
         now = self._now()
-        self._waiting.append(_Waiting(replace(request, content=b""), inputs, now, now, request.skip))
+        took = now - began
+        one = _Waiting(replace(request, content=b""), inputs, now, now, request.skip, self._next_arrival(), took)
+        self._waiting.push(one, lead=request.lead_s)
+        self._waiting.charge(one, took)
+        self._encoder_s += took
+
+    def _check_room(self, key: str) -> None:
+        """Raise `QueueFull` for a key that has its even share of the places when all are taken: others may still come."""
+        waiting = self._waiting.waiting(key)
+        keys = self._waiting.keys + (0 if waiting else 1)
+        if len(self._waiting) >= self._max_waiting and waiting >= max(1, self._max_waiting // keys):
+            raise QueueFull(
+                f"{len(self._waiting)} requests wait for '{self.info.model}' already, {waiting} of this key: try again later.",
+                retry_after_s=1.0,
+            )
+
+    def _next_arrival(self) -> int:
+        self._arrivals += 1
+        return self._arrivals
 
     def cancel(self, request_id: str) -> None:
-        kept = deque(one for one in self._waiting if one.request.id != request_id)
-        if len(kept) < len(self._waiting):
-            self._waiting = kept
+        for one in [one for one in self._waiting if one.request.id == request_id]:
+            self._waiting.remove(one)
             self._ended.append(EncodeChunk(request_id=request_id, finish="cancelled"))
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._ended)
+        return bool(len(self._waiting) or self._ended)
 
     def step(self) -> Sequence[EncodeChunk]:
-        """Compute one batch: the most urgent first, then in order of arrival; a request with further parts goes to the end."""
+        """Compute one batch: the most urgent first, then who has had least; a request with further parts goes to the end."""
         chunks, self._ended = self._ended, []
         now = self._now()
         for one in [one for one in self._waiting if _expired(one, now)]:
             self._waiting.remove(one)
             chunks.append(_failed(one, DeadlineExceeded("The request's deadline has passed before it was computed.")))
-        batch = sorted(self._waiting, key=lambda one: one.request.priority)[: self._max_batch]
-        if not batch or self._holds(len(batch), now):
+        count = min(len(self._waiting), self._max_batch)
+        if not count or self._holds(count, now):
             return chunks
-        for one in batch:
-            self._waiting.remove(one)
-        results = self._encoder.compute([one.inputs[one.offset] for one in batch])
+        batch = self._waiting.take(count, max(self._window.each_s, _LEAST_S))
+        inputs = [one.inputs[one.offset] for one in batch]
+        results = self._encoder.compute(inputs)
         self._steps += 1
         took = self._now() - now
+        self._encoder_s += took
         self._window.computed(len(batch), now, now + took)
-        for one, (result, content) in zip(batch, results, strict=True):
-            stats = EncodeStats(queued_s=now - one.since, compute_s=took, batch=len(batch))
+        shares = self._shares(inputs)
+        for one, share, (result, content) in zip(batch, shares, results, strict=True):
+            own = took * share
+            self._waiting.charge(one, own)
+            stats = EncodeStats(queued_s=now - one.since, compute_s=took, batch=len(batch), device_s=own + one.read_s)
+            one.read_s = 0.0
             chunks.append(self._part(one, result, content, stats))
         return chunks
+
+    def _shares(self, inputs: Sequence[Any]) -> list[float]:
+        """Of a batch's time, for each input."""
+        encoder = self._encoder
+        weights = [encoder.weigh(one) if isinstance(encoder, Weighs) else 1.0 for one in inputs]
+        whole = sum(weights)
+        return [weight / whole for weight in weights]
 
     def _holds(self, waiting: int, now: float) -> bool:
         """Whether the batch waits for company; a moment of that has passed then, after which the inbox is read."""
@@ -128,7 +185,8 @@ class EncoderCore:
         """The next part of an answer; what comes after it waits again."""
         offset, one.offset, one.since = one.offset, one.offset + 1, self._now()
         if more := one.offset < len(one.inputs):
-            self._waiting.append(one)
+            one.arrival = self._next_arrival()
+            self._waiting.push(one)
         return EncodeChunk(
             request_id=one.request.id,
             finish=None if more else "done",
@@ -152,13 +210,15 @@ class EncoderCore:
         return {}
 
     def stats(self) -> EngineStats:
-        return EngineStats(waiting=len(self._waiting), steps=self._steps, rss_bytes=resident_bytes())
+        return EngineStats(
+            waiting=len(self._waiting), steps=self._steps, encoder_seconds=self._encoder_s, rss_bytes=resident_bytes()
+        )
 
     def memory(self) -> MemoryReport:
         return self._ledger.report()
 
     def close(self) -> None:
-        self._waiting.clear()
+        self._waiting = WaitingQueue()
 
 
 def _expired(one: _Waiting, now: float) -> bool:

@@ -31,18 +31,21 @@ class EncodeRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     skip: int = 0
     key: str = ""
+    lead_s: float = 0.0
     priority: Priority = Priority.INTERACTIVE
     deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeStats:
-    """Facts about a request, times in seconds: in the queue, and computed (with those that were computed together)."""
+    """Facts about a request, times in seconds: in the queue, and computed (with those that were computed together), of which
+    `device_s` is its own share."""
 
     queued_s: float
     compute_s: float
     batch: int
     restarts: int = 0
+    device_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,12 @@ def merge_parts(first: EncodeChunk, second: EncodeChunk) -> EncodeChunk:
     """Two parts that follow each other, as one: content joined, times added, the rest that of the second."""
     stats = second.stats
     if stats is not None and first.stats is not None:
-        stats = replace(stats, queued_s=first.stats.queued_s, compute_s=first.stats.compute_s + stats.compute_s)
+        stats = replace(
+            stats,
+            queued_s=first.stats.queued_s,
+            compute_s=first.stats.compute_s + stats.compute_s,
+            device_s=first.stats.device_s + stats.device_s,
+        )
     return replace(second, offset=first.offset, content=first.content + second.content, stats=stats or first.stats)
 
 

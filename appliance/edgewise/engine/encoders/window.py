@@ -64,6 +64,11 @@ class Window:
         self._between = _SELDOM
         self._held: tuple[float, int, int] | None = None
 
+    @property
+    def each_s(self) -> float:
+        """Seconds that one more input costs a batch, as learned; 0 before the first."""
+        return self._costs.fit()[1]
+
     def hold(self, waiting: int, most: int, now: float) -> float:
         """Seconds that the next batch is to wait yet; 0 says compute.
 

@@ -19,6 +19,7 @@ from edgewise.engine.fit import Needs
 from edgewise.engine.messages import AnyConfig
 from edgewise.engine.pool.book import PoolBook
 from edgewise.engine.pool.entry import Action, Entry, Fail, Grant, Load, Unload, again
+from edgewise.engine.pool.shares import DeviceShares
 from edgewise.engine.request import GenerateRequest
 
 log = get_logger(__name__)
@@ -103,6 +104,7 @@ class EnginePool:
 
     Attributes:
         before_submit: See `BeforeSubmit`; None asks nobody.
+        shares: What callers have had of the device, over all engines.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class EnginePool:
         self._limit: tuple[float, float] | None = None
         self.loads = 0
         self.evictions = 0
+        self.shares = DeviceShares()
 
     def __repr__(self) -> str:
         return f"EnginePool({self.book!r})"

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from edgewise.engine.api import CacheTier, EngineInfo, EngineState, EngineStats, MemoryReport
@@ -15,6 +16,7 @@ from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest, Encoder
 from edgewise.engine.messages import AnyConfig
 from edgewise.engine.pictures.request import DiffuseChunk, DiffuseRequest, PictureInfo
 from edgewise.engine.pool.pool import EnginePool, ManagedEngine
+from edgewise.engine.pool.shares import Share
 from edgewise.engine.request import GenerateRequest, TokenChunk
 from edgewise.engine.stream import ChunkT
 
@@ -55,15 +57,23 @@ class Pooled(Generic[RequestT, ChunkT, InfoT]):
         """
         began = time.monotonic()
         engine = await self._pool.acquire(self._key, self._config, request.deadline_s)
+        share = self._pool.shares.begin(request.priority, request.key)
         try:
+            if not isinstance(request, DiffuseRequest):
+                request = replace(request, lead_s=share.lead_s)
             request, wrap = await self._before(engine, request)
             if request.deadline_s is not None:
                 request = replace(request, deadline_s=max(0.001, request.deadline_s - (time.monotonic() - began)))
             stream = wrap(await engine.submit(request))
         except BaseException:
+            share.close()
             self._pool.release(self._key)
             raise
-        return PooledStream(stream, lambda: self._pool.release(self._key), asyncio.get_running_loop())
+        return PooledStream(stream, partial(self._leave, share), asyncio.get_running_loop(), share)
+
+    def _leave(self, share: Share) -> None:
+        share.close()
+        self._pool.release(self._key)
 
     async def _before(self, engine: ManagedEngine, request: RequestT) -> tuple[RequestT, Callable[[Any], Any]]:
         """Done once the model is loaded: what is submitted, and what may stand between the engine's stream and the caller."""
@@ -131,9 +141,15 @@ class _Stream(Protocol[ChunkOut]):
 
 
 class PooledStream(Generic[ChunkT]):
-    """Implements `engine.api.TokenStream` and its like; calls `release` once, when the stream ends, is closed or dropped."""
+    """Implements `engine.api.TokenStream` and its like; calls `release` once, when the stream ends, is closed or dropped.
 
-    def __init__(self, stream: _Stream[ChunkT], release: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+    `share` is told what the engine says that it had of the device.
+    """
+
+    def __init__(
+        self, stream: _Stream[ChunkT], release: Callable[[], None], loop: asyncio.AbstractEventLoop, share: Share
+    ) -> None:
+        self._share = share
         self._stream = stream
         self._release = release
         self._loop = loop
@@ -148,6 +164,7 @@ class PooledStream(Generic[ChunkT]):
         except BaseException:  # the end, a cancellation, or a fault: the stream is over
             self._leave()
             raise
+        self._share.told(chunk.stats)
         if chunk.finish is not None:
             self._leave()
         return chunk

@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from edgewise.engine.encoders.request import EncodeRequest
+from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest, EncodeStats
 from edgewise.models.vad.spans import FRAME, Span, speech_spans
 from edgewise.pipeline.encode import encode
+from edgewise.pipeline.encoder_receipts import device_s
 from edgewise.pipeline.model import ServedEncoder
 from edgewise.pipeline.transcribe.task import RATE, SAMPLE_BYTES, TranscribeTask
 
@@ -28,13 +29,15 @@ class Speech:
     """Attributes:
     spans: Where somebody speaks, in samples.
     probabilities: One for each `FRAME`; empty without a detector.
-    queued_s, compute_s: What the detector took.
+    queued_s, compute_s: What the detector took; `device_s` is its share of batches, `pieces` how many it was asked about.
     """
 
     spans: list[Span]
     probabilities: Floats
     queued_s: float = 0.0
     compute_s: float = 0.0
+    device_s: float = 0.0
+    pieces: int = 0
 
     @property
     def seconds(self) -> float:
@@ -56,19 +59,26 @@ async def find_speech(task: TranscribeTask) -> Speech:
     if task.detector is None:
         loud = bool(np.abs(np.frombuffer(task.samples, dtype="<f4")).max(initial=0.0) >= _AUDIBLE)
         return Speech([Span(0, count)] if loud else [], np.zeros(0, dtype=np.float32))
-    found, queued_s, compute_s = [], 0.0, 0.0
+    found: list[Floats] = []
+    accounts: list[EncodeStats | None] = []
     for number, start in enumerate(range(0, count, _PIECE)):
         lead = min(start, _LEAD)
-        piece, queued, took = await _ask(task, task.detector, number, start - lead, min(count, start + _PIECE))
-        found.append(piece[lead // FRAME :])
-        queued_s, compute_s = max(queued_s, queued), compute_s + took
+        chunk = await _ask(task, task.detector, number, start - lead, min(count, start + _PIECE))
+        found.append(np.frombuffer(chunk.content, dtype="<f4")[lead // FRAME :])
+        accounts.append(chunk.stats)
     probabilities = np.concatenate(found) if found else np.zeros(0, dtype=np.float32)
-    return Speech(speech_spans(probabilities, count), probabilities, queued_s, compute_s)
+    known = [one for one in accounts if one is not None]
+    return Speech(
+        speech_spans(probabilities, count),
+        probabilities,
+        queued_s=max((one.queued_s for one in known), default=0.0),
+        compute_s=sum(one.compute_s for one in known),
+        device_s=device_s(known),
+        pieces=len(accounts),
+    )
 
 
-async def _ask(
-    task: TranscribeTask, detector: ServedEncoder, number: int, start: int, end: int
-) -> tuple[Floats, float, float]:
+async def _ask(task: TranscribeTask, detector: ServedEncoder, number: int, start: int, end: int) -> EncodeChunk:
     request = EncodeRequest(
         id=f"{task.id}/speech-{number}",
         content=task.samples[start * SAMPLE_BYTES : end * SAMPLE_BYTES],
@@ -76,7 +86,4 @@ async def _ask(
         priority=task.priority,
         deadline_s=task.deadline_s,
     )
-    chunk = await encode(detector, request)
-    stats = chunk.stats
-    found = np.frombuffer(chunk.content, dtype="<f4")
-    return found, 0.0 if stats is None else stats.queued_s, 0.0 if stats is None else stats.compute_s
+    return await encode(detector, request)

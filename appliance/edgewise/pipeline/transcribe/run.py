@@ -10,6 +10,7 @@ from typing import Final
 from edgewise.core.errors import InvalidRequest, UnsupportedField
 from edgewise.engine.api import Engine
 from edgewise.engine.request import RequestStats
+from edgewise.pipeline.encoder_receipts import of_encoder, of_engine
 from edgewise.pipeline.hooks.hooks import Hooks, Passage
 from edgewise.pipeline.hooks.protocol import Call, PromptText
 from edgewise.pipeline.plan import Decision, Plan
@@ -83,6 +84,7 @@ class _Part:
             decode_s=found.decode_s,
             preemptions=found.preemptions,
             restarts=found.restarts,
+            encoders=found.encoders,
         )
 
 
@@ -156,6 +158,7 @@ class TranscribeRun(RunBase[TranscribeTask, _Part, Heard]):
             queued_ms=_ms(account.queued_s),
             restarts=account.restarts,
             preemptions=account.preemptions,
+            encoders=of_engine(task.model.name, [self._parts[0].account]),
             language=course.language,
             language_prob=None if course.language_prob is None else round(course.language_prob, 4),
             windows=course.windows,
@@ -186,6 +189,7 @@ class TranscribeRun(RunBase[TranscribeTask, _Part, Heard]):
             queued_ms=_ms(speech.queued_s),
             restarts=0,
             preemptions=0,
+            encoders=of_encoder(detector, speech.device_s, inputs=speech.pieces),
             model=detector.name,
             audio_s=round(self.seconds, 3),
             speech_s=round(speech.seconds, 3),

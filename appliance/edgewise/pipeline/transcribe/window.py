@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from edgewise.core.errors import DeadlineExceeded, EngineFault
-from edgewise.engine.request import GenerateRequest, RequestStats, SamplingParams, TokenChunk
+from edgewise.engine.alignment import Alignment
+from edgewise.engine.request import EncoderUse, GenerateRequest, RequestStats, SamplingParams, TokenChunk
 from edgewise.models.multimodal.media import Media
+from edgewise.models.whisper.config import TIME_STEP
 from edgewise.models.whisper.rules import rules_text
+from edgewise.pipeline.encoder_receipts import merged
 from edgewise.pipeline.run_base import raise_reported
 from edgewise.pipeline.transcribe.task import SAMPLE_BYTES, TranscribeTask
 from edgewise.pipeline.transcribe.text import compression_ratio
@@ -54,6 +57,7 @@ class Account:
     decode_s: float = 0.0
     restarts: int = 0
     preemptions: int = 0
+    encoders: tuple[EncoderUse, ...] = ()
 
     def add(self, stats: RequestStats | None) -> None:
         if stats is None:
@@ -65,6 +69,7 @@ class Account:
         self.decode_s += stats.decode_s
         self.restarts += stats.restarts
         self.preemptions += stats.preemptions
+        self.encoders = merged((*self.encoders, *stats.encoders))
 
 
 @dataclass(slots=True)
@@ -107,6 +112,28 @@ class WindowWriter:
         assert written is not None
         return written
 
+    async def places(self, samples: bytes, said: Sequence[int], until: float) -> tuple[int, ...]:
+        """The frame, of `TIME_STEP`, in which each token of a window's text begins, and where the last one ends.
+
+        The text is read once more as OpenAI's code reads it for this: without times, and without what came before.
+
+        Args:
+            said: Without times and end.
+            until: Second of the window up to which the text goes.
+        """
+        tokens = self.task.model.tokens
+        head = (tokens.start, *self.language, tokens.no_times)
+        alignment = Alignment(
+            first=self.task.model.config.audio_tokens + len(head), frames=max(1, round(until / TIME_STEP))
+        )
+        chunks = await self._ask(
+            samples, (*head, *said, tokens.end), 1, temperature=0.0, rules=None, top=0, alignment=alignment
+        )
+        frames = chunks[-1].frames
+        if len(frames) != len(said) + 1:
+            raise EngineFault(f"The engine told {len(frames)} places of {len(said)} tokens.")
+        return frames
+
     async def _try(self, samples: bytes, before: Sequence[int], temperature: float, tries: int) -> Written:
         model = self.task.model
         tokens = model.tokens
@@ -133,7 +160,15 @@ class WindowWriter:
         )
 
     async def _ask(
-        self, samples: bytes, text: Sequence[int], most: int, *, temperature: float, rules: str | None, top: int
+        self,
+        samples: bytes,
+        text: Sequence[int],
+        most: int,
+        *,
+        temperature: float,
+        rules: str | None,
+        top: int,
+        alignment: Alignment | None = None,
     ) -> list[TokenChunk]:
         """All chunks of one request. Raises what the engine reports."""
         task, model = self.task, self.task.model
@@ -155,6 +190,7 @@ class WindowWriter:
             deadline_s=self._left(),
             constraint=rules,
             media=(sound(samples, count),),
+            alignment=alignment,
         )
         stream = await model.engine.submit(request)
         chunks: list[TokenChunk] = []

@@ -65,6 +65,10 @@ class Speaker:
             raise InvalidRequest("'input' has nothing that can be spoken: send words or numbers.", param="input")
         return Parts(runs)
 
+    def weigh(self, one: Utterance) -> float:
+        """See `engine.encoders.engine.Weighs`: length of the sound, nearly."""
+        return (1 + len(one.phonemes)) / one.speed
+
     def compute(self, inputs: Sequence[Utterance]) -> list[Result]:
         """One after the other: their lengths differ."""
         return [self._speak(one) for one in inputs]

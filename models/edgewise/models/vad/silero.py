@@ -98,6 +98,10 @@ class VadEncoder:
             raise InvalidRequest(f"A stream of {len(content)} bytes has no state before it.", param="file")
         return np.frombuffer(content, dtype="<f4", offset=STATE_BYTES), VadState.unpack(content[:STATE_BYTES])
 
+    def weigh(self, one: tuple[Floats, VadState | None]) -> float:
+        """See `engine.encoders.engine.Weighs`: frames, one at least."""
+        return max(1.0, one[0].shape[0] / FRAME)
+
     def compute(self, inputs: Sequence[Any]) -> Sequence[tuple[Mapping[str, Any], bytes]]:
         return [({}, self._one(samples, state)) for samples, state in inputs]
 
