@@ -14,7 +14,7 @@ from edgewise.core.errors import EngineFault, InvalidRequest
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
 from edgewise.models.encoders.rows import unpack_rows
 from edgewise.models.encoders.text import EncoderTokenizer, TextFace
-from edgewise.pipeline.embeddings import ROWS, EmbedTask, Text, embed, rank
+from edgewise.pipeline.embeddings import ROWS, EmbedTask, Text, embed
 from edgewise.pipeline.hooks.hooks import Hooks
 from edgewise.pipeline.model import ServedEncoder
 from tests.fakes.tiny_encoders import make_tokenizer
@@ -40,9 +40,9 @@ class LengthEncoder:
         yield EncodeChunk(request_id=request.id, finish="done", result=result, content=numbers.tobytes())
 
 
-def task(engine: LengthEncoder, texts: tuple[Text, ...]) -> EmbedTask:
+def task(engine: LengthEncoder, texts: tuple[Text, ...], prompt: str = "") -> EmbedTask:
     backend = tokenizers.Tokenizer.from_str(make_tokenizer().to_str())
-    face = TextFace(EncoderTokenizer(backend), cast("Any", SimpleNamespace(width=2, max_tokens=200)))
+    face = TextFace(EncoderTokenizer(backend), cast("Any", SimpleNamespace(numbers=2, max_tokens=200, prompt=prompt)))
     model = ServedEncoder(
         name="double", role="embeddings", engine=cast("Any", engine), digest="sha256:0", created=0, face=face
     )
@@ -59,6 +59,14 @@ async def test_vectors_come_in_the_order_of_the_texts_over_several_requests() ->
     assert found.precision == "fp32"
 
 
+async def test_what_stands_before_every_text_is_read_with_it() -> None:
+    engine = LengthEncoder()
+    plain, led = [await embed(task(engine, ("a page",), prompt), Hooks()) for prompt in ("", "of disk and ")]
+    assert led.tokens > plain.tokens
+    ids = await embed(task(engine, ((7, 8, 9),), "of disk and "), Hooks())
+    assert ids.tokens == 3
+
+
 async def test_the_fault_of_one_request_is_that_of_all() -> None:
     with pytest.raises(EngineFault, match="burnt"):
         await embed(task(LengthEncoder(fails=True), tuple((7,) for _ in range(2 * ROWS))), Hooks())
@@ -70,7 +78,3 @@ async def test_hooks_are_not_passed_by_as_token_ids() -> None:
     with pytest.raises(InvalidRequest, match="hooks that read"):
         await embed(task(engine, ((1, 2),)), Hooks([cast("Any", hook)]))
     assert engine.requests == []
-
-
-def test_equal_documents_keep_their_order() -> None:
-    assert [index for index, _ in rank([1.0, 0.0], [[0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [0.6, 0.8]])] == [1, 2, 3, 0]

@@ -48,6 +48,7 @@ def test_the_order_of_modalities_covers_every_role() -> None:
         "llm": "chat",
         "adapter": "chat",
         "embeddings": "chat",
+        "rerank": "chat",
         "speech-to-text": "voice",
         "text-to-speech": "voice",
         "vad": "voice",

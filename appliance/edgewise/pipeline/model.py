@@ -458,6 +458,7 @@ _FOR: Mapping[str, str] = {
     "vision": "labels of pictures",
     "ocr": "text in pictures",
     "embeddings": "vectors of texts",
+    "rerank": "ranking texts",
     "text-to-speech": "speech",
     "speech-to-text": "transcription",
     "vad": "telling speech from silence",

@@ -27,8 +27,10 @@ from edgewise.models.store import Store
 from edgewise.pipeline.model import ServedEncoder
 from edgewise.serving.served import with_remedy
 
-ENCODER_ROLES: Final[tuple[Role, ...]] = ("embeddings", "ocr", "text-to-speech", "vad", "vision")
+ENCODER_ROLES: Final[tuple[Role, ...]] = ("embeddings", "ocr", "rerank", "text-to-speech", "vad", "vision")
 """Of models that answer at once."""
+_TEXT_ROLES: Final[tuple[Role, ...]] = ("embeddings", "rerank")
+"""Of those, the ones that read text."""
 _GUESS: Final = 3
 _ROOM: Final = 128 << 20
 """Where nobody measured a model's memory: so many times its files, and this much more."""
@@ -46,7 +48,7 @@ _PICTURES: Final = 16
 class ReadEncoder:
     """What was read of an encoder's files; `needs` says with how much memory it can be loaded.
 
-    `face` is that of an encoder of texts.
+    `face` is that of an encoder that reads texts.
     """
 
     config: EncoderConfig
@@ -82,7 +84,7 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
     needs = int((_GUESS * manifest.size + _ROOM if measured is None else measured) / REFUSE_MARK) + 1
     engine = settings.engine
     threads = engine.threads or len(os.sched_getaffinity(0))
-    texts, pictures = manifest.info.role == "embeddings", manifest.info.role in ("ocr", "vision")
+    texts, pictures = manifest.info.role in _TEXT_ROLES, manifest.info.role in ("ocr", "vision")
     config = EncoderConfig(
         model=model,
         role=manifest.info.role,
@@ -93,7 +95,7 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
         threads=threads,
     )
     try:
-        face = load_face(model) if texts else None
+        face = load_face(model, manifest.info.role) if texts else None
     except BadModelFile as error:
         raise with_remedy(error, name) from error
     climb = 0
@@ -142,7 +144,7 @@ def ladder_options(store: Store, manifest: Manifest, samples: Path | None = None
     """What `models.encoders.rung.place_of` reads, for models that have a ladder; `samples`: of recordings, for one that hears."""
     if manifest.info.role not in LADDER_ROLES:
         return {}
-    if manifest.info.role == "embeddings":
+    if manifest.info.role in _TEXT_ROLES:
         samples = Path(str(package_files("edgewise.pipeline") / "gate_text.txt"))
     given = {} if samples is None else {"samples": str(samples)}
     gate = {} if manifest.info.gate is None else {"gate": str(manifest.info.gate)}

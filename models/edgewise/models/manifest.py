@@ -15,7 +15,7 @@ from edgewise.models.names import check_file_path, check_name, check_sha256
 from edgewise.models.sampling import check_sampling
 
 Role: TypeAlias = Literal[
-    "llm", "embeddings", "speech-to-text", "text-to-speech", "vad", "vision", "ocr", "diffusion", "adapter"
+    "llm", "embeddings", "rerank", "speech-to-text", "text-to-speech", "vad", "vision", "ocr", "diffusion", "adapter"
 ]
 ChatTemplate: TypeAlias = Literal["in-file", "none", "unknown"]
 

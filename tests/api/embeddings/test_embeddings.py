@@ -16,7 +16,15 @@ import pytest
 
 from edgewise.models.encoders.text import load_tokenizer
 from tests.e2e.service import edgewise, import_tiny, new_home, running
-from tests.fakes.tiny_encoders import MAX_TOKENS, WIDTH, encoder_files, expected, make_encoder
+from tests.fakes.tiny_encoders import (
+    MAX_TOKENS,
+    WIDTH,
+    encoder_files,
+    expected,
+    expected_scores,
+    make_cross_encoder,
+    make_encoder,
+)
 
 TEXTS = [
     "A tenant is a customer of the cloud.",
@@ -30,6 +38,7 @@ TEXTS = [
 class Asked:
     url: str
     folder: Path
+    scorer: Path
     home: Path
 
     def post(self, path: str, **body: Any) -> httpx.Response:
@@ -42,8 +51,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     with new_home(starter=False) as home:
         import_tiny(home)
         edgewise(home, "models", "import", str(folder), "--name", "small", "--role", "embeddings")
+        scorer = make_cross_encoder(tmp_path_factory.mktemp("scorer"))
+        edgewise(home, "models", "import", str(scorer), "--name", "scorer", "--role", "rerank")
         with running(model="tiny", home=home) as running_service:
-            yield Asked(running_service.url, folder, home)
+            yield Asked(running_service.url, folder, scorer, home)
 
 
 def truth(service: Asked, texts: list[str]) -> Any:
@@ -122,6 +133,7 @@ def test_what_is_too_long_is_refused_or_cut_when_asked(service: Asked) -> None:
         ({"input": ["x"] * 2049}, "input", "at most 2048"),
         ({"input": "x", "colour": 1}, "colour", "colour"),
         ({"input": "x", "model": "tiny"}, "model", "is for text"),
+        ({"input": "x", "model": "scorer"}, "model", "is for ranking texts"),
         ({"input": "x", "model": "nobody"}, "model", "does not exist"),
     ],
 )
@@ -152,8 +164,32 @@ def test_documents_are_ranked_by_likeness(service: Asked) -> None:
     first = service.post("/v1/rerank", query=TEXTS[0], documents=documents, top_n=1).json()["results"]
     assert len(first) == 1
     assert "document" not in first[0]
+    assert answer["edgewise"]["scored_by"] == "cosine"
     bad = service.post("/v1/rerank", query="x", documents=["y " * 100])
     assert bad.json()["error"]["param"] == "documents"
+
+
+@pytest.mark.parametrize("model", ["scorer", None])
+def test_a_cross_encoder_reads_query_and_document_together(service: Asked, model: str | None) -> None:
+    """It is asked where no model is named, and its scores are those of sentence-transformers."""
+    documents = [*TEXTS, "disk " * 90]
+    refused = service.post("/v1/rerank", model=model, query=TEXTS[0], documents=documents)
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "documents")
+    assert "'documents' 4 is too long" in error["message"]
+    answer = service.post("/v1/rerank", model=model, query=TEXTS[0], documents=documents, truncate=True).json()
+    assert answer["model"] == "scorer"
+    assert answer["edgewise"]["scored_by"] == "cross-encoder"
+    assert answer["edgewise"]["truncated"] == [4]
+    truth = 1 / (1 + np.exp(-expected_scores(service.scorer, TEXTS[0], documents, MAX_TOKENS)))
+    for it in answer["results"]:
+        assert it["relevance_score"] == pytest.approx(
+            float(truth[it["index"]]), abs=0.024
+        )  # what its ladder's gate allows
+    scores = [it["relevance_score"] for it in answer["results"]]
+    assert scores == sorted(scores, reverse=True)
+    assert sorted(it["index"] for it in answer["results"]) == list(range(5))
 
 
 def test_the_candidates_are_shown_once_they_were_measured(service: Asked) -> None:

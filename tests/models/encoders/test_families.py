@@ -283,6 +283,7 @@ def test_damaged_folders_are_told(tmp_path: Path) -> None:
         ({"rope_parameters": rope}, "'yarn'"),
         ({"mlp_bias": True}, "mlp_bias True"),
         ({"num_attention_heads": 0}, "heads do not divide"),
+        ({"vocab_size": 10_000_000}, "do not fit in one ONNX file"),
     ):
         files.paths["config.json"].write_text(json.dumps({**config, **change}))
         with pytest.raises((BadModelFile, UnsupportedModel), match=says):

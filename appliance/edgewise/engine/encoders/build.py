@@ -19,6 +19,7 @@ from edgewise.engine.ledger import REFUSE_MARK, Ledger, available_memory
 
 LOADERS: Final[Mapping[str, str]] = {
     "embeddings": "edgewise.models.encoders.load:load_text_encoder",
+    "rerank": "edgewise.models.encoders.load:load_cross_encoder",
     "vision": "edgewise.models.vision.load_labels:load_labeller",
     "ocr": "edgewise.models.vision.load_ocr:load_reader",
     "text-to-speech": "edgewise.models.speech.load:load_speaker",

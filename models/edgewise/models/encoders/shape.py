@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from edgewise.core.errors import BadModelFile, UnsupportedModel
+from edgewise.core.sizes import mib
 from edgewise.models.encoders.families import Config, Sizes, count, family_of
 from edgewise.models.files import ModelFiles
 from edgewise.models.small_files import read_list, read_object
@@ -33,6 +34,8 @@ _HEADS: Final[Mapping[str, HeadActivation]] = {"distilbert": "relu", "modernbert
 """Between a head's two products; tanh where it is not said."""
 _SCALES: Final[Mapping[str, Scale]] = {"Sigmoid": "sigmoid", "Identity": "identity"}
 """By the last part of the name of torch's class, as sentence-transformers writes it."""
+_MOST_BYTES: Final = (1 << 31) - (128 << 20)
+"""One message of protobuf holds 2 GiB; room is left for what `weight_bytes` does not count."""
 _CROSS: Final = "ForSequenceClassification"
 
 
@@ -129,7 +132,7 @@ def read_shape(files: ModelFiles) -> EncoderShape:
         raise BadModelFile(
             f"{files.name}, config.json: {sizes['heads']} heads do not divide {sizes['width']}, or there are no positions."
         )
-    return EncoderShape(
+    shape = EncoderShape(
         family=raw["model_type"],
         max_tokens=_longest(files, places, head),
         pooling=_pooling(files) if head is None else _head_pooling(raw),
@@ -137,6 +140,11 @@ def read_shape(files: ModelFiles) -> EncoderShape:
         prompt="" if head is not None else _prompt(files),
         **sizes,
     )
+    if shape.weight_bytes > _MOST_BYTES:
+        raise UnsupportedModel(
+            f"{files.name}: {mib(shape.weight_bytes)} in float32 do not fit in one ONNX file of {mib(_MOST_BYTES)}."
+        )
+    return shape
 
 
 def is_cross_encoder(raw: Config) -> bool:
