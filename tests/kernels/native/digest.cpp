@@ -8,6 +8,7 @@
 #include "packing.h"
 
 extern "C" int64_t edgewise_pack_rows(const float*, int64_t, int64_t, int32_t, uint8_t*, int64_t);
+extern "C" int64_t edgewise_pack_blocks(const uint8_t*, int64_t, int32_t, int64_t, int64_t, int32_t, uint8_t*, int64_t);
 
 using namespace edgewise;
 
@@ -39,24 +40,51 @@ struct Digest {  // FNV-1a
 struct RoundedRowsOf {
   std::vector<int8_t> codes;
   std::vector<float> scales, sums;
-  std::vector<int32_t> totals;
-  explicit RoundedRowsOf(size_t count) : codes(count), scales(count / kGroup), sums(count / kGroup), totals(count / kGroup) {}
-  RoundedRows get() { return {codes.data(), scales.data(), sums.data(), totals.data()}; }
+  std::vector<int32_t> totals, halves;
+  explicit RoundedRowsOf(size_t count)
+      : codes(count), scales(count / kGroup), sums(count / kGroup), totals(count / kGroup), halves(count / kGroup * 2) {}
+  RoundedRows get() { return {codes.data(), scales.data(), sums.data(), totals.data(), halves.data()}; }
 };
 
+// A matrix [kOut, cols] of blocks of GGUF with any codes; `halves`: where a block's float16 numbers stand.
+struct Blocks {
+  int32_t number, columns, bytes, halves[2];
+};
+
+void pack_blocks(WeightFormat format, int cols, Random& from, uint8_t* data) {
+  const Blocks kinds[] = {{7, 32, 24, {0, 2}}, {12, 256, 144, {0, 2}}, {13, 256, 176, {0, 2}}, {14, 256, 210, {208, 208}}};
+  const Blocks& kind = kinds[static_cast<int32_t>(format) - 6];
+  const int row_bytes = cols / kind.columns * kind.bytes;
+  std::vector<uint8_t> raw(static_cast<size_t>(kOut * row_bytes));
+  for (uint8_t& byte : raw) byte = static_cast<uint8_t>(static_cast<int32_t>(from.next() * 64.0f));
+  for (size_t block = 0; block < raw.size(); block += static_cast<size_t>(kind.bytes)) {
+    for (const int32_t half : kind.halves) {  // an exponent near that of 1/64
+      raw[block + half + 1] = static_cast<uint8_t>((raw[block + half + 1] & 0x83) | 0x24);
+    }
+  }
+  edgewise_pack_blocks(raw.data(), row_bytes, kind.number, kOut, cols, static_cast<int32_t>(format), data, 0);
+}
+
 void products(const Kernels& kernels, WeightFormat format, Random& from, Digest& digest) {
-  const std::vector<float> weight = random(kOut * kIn, from), norm = random(kIn, from), bias = random(kOut, from);
-  std::vector<float> x = random(kRows * kIn, from);
-  x[3 * kIn + 50] = __builtin_nanf("");
-  std::vector<uint8_t> data(static_cast<size_t>(kOut / panel_rows() * panel_bytes(format, kIn)));
-  edgewise_pack_rows(weight.data(), kOut, kIn, static_cast<int32_t>(format), data.data(), 0);
-  std::vector<float> values(kRows * kEven);
+  const bool floats = format < WeightFormat::kInt8Min;  // are rounded to it
+  const int cols = floats ? kIn : 2 * kSuper, padded = floats ? kEven : cols;
+  const std::vector<float> weight = random(static_cast<size_t>(kOut * cols), from), norm = random(static_cast<size_t>(cols), from);
+  const std::vector<float> bias = random(kOut, from);
+  std::vector<float> x = random(static_cast<size_t>(kRows * cols), from);
+  x[static_cast<size_t>(3 * cols + 50)] = __builtin_nanf("");
+  std::vector<uint8_t> data(static_cast<size_t>(kOut / panel_rows() * panel_bytes(format, cols)));
+  if (floats) {
+    edgewise_pack_rows(weight.data(), kOut, cols, static_cast<int32_t>(format), data.data(), 0);
+  } else {
+    pack_blocks(format, cols, from, data.data());
+  }
+  std::vector<float> values(static_cast<size_t>(kRows * padded));
   RoundedRowsOf coarse(values.size()), fine(values.size());
-  const Activations a{values.data(), coarse.get(), fine.get(), kEven};
-  const Matrix matrix{data.data(), bias.data(), kOut, kIn, format};
+  const Activations a{values.data(), coarse.get(), fine.get(), padded};
+  const Matrix matrix{data.data(), bias.data(), kOut, cols, format};
   for (int32_t epilogue = 0; epilogue < 4; ++epilogue) {
-    kernels.norm_prepare(x.data(), kIn, 3, kIn, norm.data(), 1e-5f, format, a, 0);
-    kernels.prepare(x.data() + 3 * kIn, kIn, kRows - 3, kIn, format, a, 3);
+    kernels.norm_prepare(x.data(), cols, 3, cols, norm.data(), 1e-5f, format, a, 0);
+    kernels.prepare(x.data() + 3 * cols, cols, kRows - 3, cols, format, a, 3);
     std::vector<float> out(kRows * kOut, 0.5f);
     kernels.linear(matrix, a, 0, kRows, 0, kOut / panel_rows(), static_cast<Epilogue>(epilogue), out.data(), kOut);
     for (float& each : out) each = each != each ? 12345.0f : each;  // the sign of a NaN is the processor's own
@@ -70,7 +98,7 @@ void attention(const Kernels& kernels, KVFormat format, int32_t head_dim, Random
   const size_t size = static_cast<size_t>(kPages * kHeads * kPageTokens * head_dim);
   std::vector<uint8_t> k(size * 4), v(size * 4);
   std::vector<float> k_scale(size), v_scale(size);
-  const KVPages pages{k.data(), v.data(), k_scale.data(), v_scale.data(), kHeads, head_dim, format};
+  const KVPages pages{k.data(), v.data(), k_scale.data(), v_scale.data(), kHeads, head_dim, format, kPages};
   std::vector<float> angles = random(static_cast<size_t>(head_dim), from), weight = random(static_cast<size_t>(head_dim), from);
   for (int32_t at = 0; at < kContext; ++at) {
     std::vector<float> row = random(static_cast<size_t>(2 * kHeads * head_dim), from);
@@ -115,7 +143,7 @@ int main(int count, char** names) {
     if (kernels == nullptr) continue;
     Random from;
     Digest digest;
-    for (int32_t format = 0; format <= 5; ++format) products(*kernels, static_cast<WeightFormat>(format), from, digest);
+    for (int32_t format = 0; format <= 9; ++format) products(*kernels, static_cast<WeightFormat>(format), from, digest);
     for (int32_t format = 0; format <= 5; ++format) {
       for (int32_t head_dim : {10, 64, 80}) attention(*kernels, static_cast<KVFormat>(format), head_dim, from, digest);
     }

@@ -10,16 +10,21 @@ import torch
 from edgewise.kernels.attention import paged_attention
 from edgewise.kernels.native.formats import WeightFormat
 from edgewise.kernels.native.library import NATIVE_NUMERICS, use_isa
-from edgewise.kernels.native.packed import pack
+from edgewise.kernels.native.packed import PackedMatrix, pack
 from edgewise.kernels.native.quantized_linear import quantized_linear
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
+from tests.kernels.native.weights import BLOCKS, LAYOUTS
 
-PINNED_FOR = 2
+PINNED_FOR = 3
 PINNED = {
     "INT8": "4ba5f0a664192009",
     "INT4": "bf9214f0854d54f7",
     "INT4_EVEN": "eb7e194386cd328f",
     "INT8_ROTATED": "7779f17f0eb46c09",
+    "INT8_MIN": "df758b03aec4c6b0",
+    "INT4_K": "6e9c33769bc09e85",
+    "INT8_K": "0576aedd8a845aa8",
+    "INT8_K16": "cc948452ed4876a4",
     "attention": "6dc42403081d4d58",
 }
 
@@ -35,9 +40,23 @@ def digest(values: torch.Tensor) -> str:
 
 
 def product(weight_format: WeightFormat) -> torch.Tensor:
-    x = numbers(5, 160, first=1)
+    weight = packed(weight_format)
+    x = numbers(5, weight.cols, first=1)
     x[2, 37] = 60.0  # a large group
-    return quantized_linear(x, pack(numbers(48, 160), weight_format), None, "store")
+    return quantized_linear(x, weight, None, "store")
+
+
+def packed(weight_format: WeightFormat) -> PackedMatrix:
+    if weight_format.takes_floats:
+        return pack(numbers(48, 160), weight_format)
+    kind = BLOCKS[weight_format]
+    columns, size, halves = LAYOUTS[kind]
+    raw = (numbers(48, 2, size).abs() * 126.0).to(torch.uint8)
+    for at in halves:
+        raw[..., at : at + 2] = (numbers(48, 2, first=at) / 64.0).half().view(torch.uint8).view(48, 2, 2)
+    matrix = PackedMatrix.zeros(48, 2 * columns, weight_format)
+    matrix.pack_blocks(raw.flatten(1), kind, 0)
+    return matrix
 
 
 def attention() -> torch.Tensor:

@@ -6,6 +6,7 @@ import ctypes
 
 import torch
 
+from edgewise.kernels.native.faults import refuse
 from edgewise.kernels.native.library import library
 from edgewise.kernels.native.pages import Pages, pages
 from edgewise.kernels.paging import AttentionMeta, KVLayer
@@ -33,7 +34,8 @@ def attention(
 
     Raises:
         NativeUnavailable: There is no library.
-        ValueError: The pages cannot be used.
+        ValueError: The pages cannot be used, or a position or a page of the tables lies outside.
+        MemoryError: There is none for partial results.
     """
     tokens = sum(meta.query_lens)
     queries = q.float().contiguous()
@@ -53,5 +55,7 @@ def attention(
         scale,
         softcap or 0.0,
     )
-    library().edgewise_attention(ctypes.byref(call))
+    fault = library().edgewise_attention(ctypes.byref(call), ctypes.c_int64(tokens))
+    if fault:
+        refuse(fault, num_pages=call.pages.pages, meta=meta)
     return out.to(q.dtype)

@@ -6,6 +6,7 @@ import ctypes
 
 import torch
 
+from edgewise.kernels.native.faults import refuse
 from edgewise.kernels.native.library import library
 from edgewise.kernels.native.pages import pages
 from edgewise.kernels.paging import KVLayer
@@ -18,12 +19,12 @@ def write(kv: KVLayer, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) ->
 
     Raises:
         NativeUnavailable: There is no library.
-        ValueError: The pages cannot be used.
+        ValueError: The pages cannot be used, or a slot lies outside.
     """
     k, v, slots = (tensor.contiguous() for tensor in (k.float(), v.float(), slots))
-    stride = _Size(k.shape[1] * k.shape[2])
-    library().edgewise_kv_write(
-        ctypes.byref(pages(kv)),
+    stride, into = _Size(k.shape[1] * k.shape[2]), pages(kv)
+    fault = library().edgewise_kv_write(
+        ctypes.byref(into),
         _Pointer(k.data_ptr()),
         stride,
         _Pointer(v.data_ptr()),
@@ -31,3 +32,5 @@ def write(kv: KVLayer, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) ->
         _Pointer(slots.data_ptr()),
         _Size(k.shape[0]),
     )
+    if fault:
+        refuse(fault, num_pages=into.pages, slots=slots)

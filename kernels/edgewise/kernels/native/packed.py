@@ -12,17 +12,23 @@ from typing import Any
 import torch
 
 from edgewise.kernels.limits import round_up
-from edgewise.kernels.native.formats import GROUP, PANEL_ROWS, WeightFormat, packed_bytes
+from edgewise.kernels.native.faults import NO_MEMORY
+from edgewise.kernels.native.formats import GROUP, PANEL_ROWS, SUPER, WeightFormat, packed_bytes
 from edgewise.kernels.native.library import library
 
 _Pointer = ctypes.c_void_p
 _Long = ctypes.c_int64
 
-# GGUF's block types that pack without loss: GGUF's number, bytes of 32 columns, and the formats that hold them.
+# GGUF's block types that pack without loss: GGUF's number, columns and bytes of a block, and the formats that hold them.
 _BLOCKS = {
-    "Q4_0": (2, 18, (WeightFormat.INT4_EVEN, WeightFormat.INT4, WeightFormat.INT8)),
-    "Q4_1": (3, 20, (WeightFormat.INT4,)),
-    "Q8_0": (8, 34, (WeightFormat.INT8,)),
+    "Q4_0": (2, GROUP, 18, (WeightFormat.INT4_EVEN, WeightFormat.INT4, WeightFormat.INT8)),
+    "Q4_1": (3, GROUP, 20, (WeightFormat.INT4, WeightFormat.INT8_MIN)),
+    "Q5_0": (6, GROUP, 22, (WeightFormat.INT8,)),
+    "Q5_1": (7, GROUP, 24, (WeightFormat.INT8_MIN,)),
+    "Q8_0": (8, GROUP, 34, (WeightFormat.INT8,)),
+    "Q4_K": (12, SUPER, 144, (WeightFormat.INT4_K, WeightFormat.INT8_K)),
+    "Q5_K": (13, SUPER, 176, (WeightFormat.INT8_K,)),
+    "Q6_K": (14, SUPER, 210, (WeightFormat.INT8_K16,)),
 }
 
 
@@ -63,7 +69,7 @@ _slab = _Slab()
 
 def can_pack_blocks(kind: str, weight_format: WeightFormat) -> bool:
     """Whether GGUF blocks of type `kind` ("Q4_0", ...) can be packed into a format without loss."""
-    return kind in _BLOCKS and weight_format in _BLOCKS[kind][2]
+    return kind in _BLOCKS and weight_format in _BLOCKS[kind][3]
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,8 @@ class PackedMatrix:
         """
         if rows < 1 or cols < 1:
             raise ValueError(f"a matrix needs rows and columns, got [{rows}, {cols}]")
+        if weight_format.has_factors and cols % SUPER:
+            raise ValueError(f"{weight_format.name} takes a multiple of {SUPER} columns, got {cols}")
         return PackedMatrix(_slab.take(packed_bytes(rows, cols, weight_format)), rows, cols, weight_format)
 
     def pack_rows(self, x: torch.Tensor, first: int) -> None:
@@ -105,8 +113,11 @@ class PackedMatrix:
             first: The row where x[0] goes.
 
         Raises:
-            ValueError: Shapes do not agree, or a value is not finite or too large for a float16 scale.
+            ValueError: Shapes do not agree, a value is not finite or too large for a float16 scale, or the format holds blocks
+                of a file alone.
         """
+        if not self.format.takes_floats:
+            raise ValueError(f"{self.format.name} holds blocks of a file; floats are not rounded to it")
         self._check(first, *x.shape)
         x = x.float().contiguous()
         bad = _call("edgewise_pack_rows", x.data_ptr(), len(x), self.cols, self.format, self.data.data_ptr(), first)
@@ -121,7 +132,7 @@ class PackedMatrix:
         Args:
             codes: [n, cols] int8: -127 to 127, or for 4 bits 0 to 15 (int4-even: the value plus 8); cols a multiple of 32.
             scales: [n, cols / 32] float16.
-            minima: The same for INT4, else None.
+            minima: The same for INT4 and INT8_MIN, else None.
             first: The row where codes[0] goes.
 
         Raises:
@@ -132,8 +143,10 @@ class PackedMatrix:
         given = [scales] if minima is None else [scales, minima]
         if any(each.shape != groups or each.dtype != torch.float16 for each in given) or self.cols % GROUP:
             raise ValueError(f"scales and minima must be float16 {groups}, columns a multiple of {GROUP}")
-        if self.format < WeightFormat.INT8 or (minima is None) == (self.format == WeightFormat.INT4):
-            raise ValueError(f"{self.format.name} is not stored as these codes: minima belong to INT4 alone")
+        if self.format.is_float or self.format.has_factors or (minima is None) == self.format.has_minimum:
+            raise ValueError(
+                f"{self.format.name} is not stored as these codes: minima belong to INT4 and INT8_MIN alone"
+            )
         low, high = (-127, 127) if self.format.has_bytes else (0, 15)
         if codes.dtype != torch.int8 or int(codes.min()) < low or int(codes.max()) > high:
             raise ValueError(f"codes must be int8 from {low} to {high}")
@@ -143,7 +156,8 @@ class PackedMatrix:
         _call("edgewise_pack_codes", *arrays, len(codes), self.cols, self.format, self.data.data_ptr(), first)
 
     def pack_blocks(self, raw: torch.Tensor, kind: str, first: int) -> None:
-        """Rows of GGUF blocks, without loss: Q4_0 into INT4_EVEN, INT4 or INT8, Q4_1 into INT4, Q8_0 into INT8.
+        """Rows of GGUF blocks, without loss: Q4_0 into INT4_EVEN, INT4 or INT8, Q4_1 into INT4 or INT8_MIN, Q5_0 and Q8_0 into
+        INT8, Q5_1 into INT8_MIN, Q4_K into INT4_K or INT8_K, Q5_K into INT8_K, Q6_K into INT8_K16.
 
         Args:
             raw: uint8 [n, bytes of a row], rows contiguous.
@@ -155,10 +169,10 @@ class PackedMatrix:
         """
         if not can_pack_blocks(kind, self.format):
             raise ValueError(f"{kind} does not fit {self.format.name} without loss; dequantize and use pack_rows")
-        number, size, _ = _BLOCKS[kind]
+        number, columns, size, _ = _BLOCKS[kind]
         if raw.dtype != torch.uint8 or raw.dim() != 2 or raw.stride(1) != 1:
             raise ValueError("blocks must be uint8 [rows, bytes], contiguous in a row")
-        if self.cols % GROUP or raw.shape[1] != self.cols // GROUP * size:
+        if self.cols % columns or raw.shape[1] != self.cols // columns * size:
             raise ValueError(f"{self.cols} columns of {kind} do not take {raw.shape[1]} bytes")
         self._check(first, len(raw), self.cols)
         source = (raw.data_ptr(), raw.stride(0), number, len(raw), self.cols)
@@ -204,7 +218,7 @@ def alternate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """Rows of gate and up by turns of 16, as gated products take them; each is filled up with zeros to whole panels.
 
     Args:
-        gate: [rows, ...]: floats, or raw blocks (zero bytes are zeros in Q4_0, Q4_1 and Q8_0).
+        gate: [rows, ...]: floats, or raw blocks (zero bytes are zeros in all that are packed).
         up: The same.
 
     Returns:
@@ -241,4 +255,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 def _call(name: str, *arguments: int | None) -> int:
     function = getattr(library(), name)
     function.argtypes, function.restype = _SIGNATURES[name], _Long
-    return int(function(*arguments))
+    found = int(function(*arguments))
+    if found == NO_MEMORY:
+        raise MemoryError("there is no memory to pack weights")
+    return found

@@ -6,7 +6,7 @@ import ctypes
 
 import torch
 
-from edgewise.kernels.paging import KVLayer
+from edgewise.kernels.paging import PAGE_TOKENS, SCALED_FORMATS, KVLayer
 
 KV_FORMATS = {
     torch.float32: 0,
@@ -20,7 +20,7 @@ KV_FORMATS = {
 class Pages(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("k", "v", "k_scale", "v_scale")),
-        *((name, ctypes.c_int32) for name in ("kv_heads", "head_dim", "format")),
+        *((name, ctypes.c_int32) for name in ("kv_heads", "head_dim", "format", "pages")),
     )
 
 
@@ -28,7 +28,7 @@ def pages(layer: KVLayer) -> Pages:
     """The layer's memory, which must outlive the result.
 
     Raises:
-        ValueError: The library has no such format, or the tensors are not contiguous on the CPU.
+        ValueError: The library has no such format, the tensors are not contiguous on the CPU, or their shapes do not agree.
     """
     tensors = [t for t in (layer.k, layer.v, layer.k_scale, layer.v_scale) if t is not None]
     if any(t.device.type != "cpu" or not t.is_contiguous() for t in tensors):
@@ -37,8 +37,25 @@ def pages(layer: KVLayer) -> Pages:
         raise ValueError(
             f"native kernels have no pages of {layer.k.dtype}; use one of {', '.join(map(str, KV_FORMATS))}"
         )
-    k_scale, v_scale = (None if t is None else t.data_ptr() for t in (layer.k_scale, layer.v_scale))
     shape = layer.k.shape
+    scaled = layer.k.dtype in SCALED_FORMATS
+    fits = len(shape) == 4 and shape[2] == PAGE_TOKENS and (layer.v.shape, layer.v.dtype) == (shape, layer.k.dtype)
+    for scale in (layer.k_scale, layer.v_scale):
+        fits &= (scale is not None) is scaled
+        fits &= scale is None or (scale.shape, scale.dtype) == (shape[:3], torch.float32)
+    if not fits:
+        raise ValueError(
+            f"k and v must be [pages, kv_heads, {PAGE_TOKENS}, head_dim] of one type, with float32 scales [pages, kv_heads, "
+            f"{PAGE_TOKENS}] if that has 8 bits; got {[(tuple(t.shape), t.dtype) for t in tensors]}"
+        )
+    k_scale, v_scale = (None if t is None else t.data_ptr() for t in (layer.k_scale, layer.v_scale))
     return Pages(
-        layer.k.data_ptr(), layer.v.data_ptr(), k_scale, v_scale, shape[1], shape[3], KV_FORMATS[layer.k.dtype]
+        layer.k.data_ptr(),
+        layer.v.data_ptr(),
+        k_scale,
+        v_scale,
+        shape[1],
+        shape[3],
+        KV_FORMATS[layer.k.dtype],
+        shape[0],
     )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from edgewise.kernels.native.faults import refuse
 from edgewise.kernels.native.formats import WeightFormat
 from edgewise.kernels.native.library import library
 from edgewise.kernels.native.packed import PackedMatrix
@@ -20,13 +21,6 @@ from edgewise.kernels.rope import RopeTable
 _Pointer = ctypes.c_void_p
 _Int = ctypes.c_int32
 _Float = ctypes.c_float
-_FAULTS = {
-    -1: "there is no memory for the step's activations",
-    1: "a token lies outside the vocabulary",
-    2: "a position lies outside the block table or the rope table",
-    3: "query lengths and tokens do not agree",
-    4: "a media row is no token of the batch",
-}
 
 
 class _Matrix(ctypes.Structure):
@@ -149,6 +143,9 @@ class DecoderStep:
         """Raises `NativeUnavailable` without the library, ValueError if shapes or formats do not agree."""
         for layer in layers:
             _check(shape, layer)
+        for name, matrix in (("embedding", embedding), ("head", head)):
+            if (matrix.rows, matrix.cols) != (shape.vocab, shape.hidden):
+                raise ValueError(f"{name} must be [{shape.vocab}, {shape.hidden}], got [{matrix.rows}, {matrix.cols}]")
         self._library = _declared(library())
         self.layers, self.embedding, self.head = tuple(layers), embedding, head
         self.vectors = (
@@ -157,6 +154,7 @@ class DecoderStep:
         )
         self._shape = shape
         self._num_layers = len(layers)
+        self._rope_positions = min((table.cos.shape[0] for table in ropes), default=0)
         self._pages: tuple[Sequence[KVLayer], Any] | None = None
         native_ropes = (_Rope * max(1, len(ropes)))(*map(_rope, ropes))
         self._experts = [_experts(layer) for layer in layers]
@@ -200,11 +198,13 @@ class DecoderStep:
             [T, hidden] float32: states after the final norm.
 
         Raises:
-            ValueError: The batch contradicts itself, or lies outside the vocabulary, the block tables or the rope tables. Slots
-                and entries of block tables are not checked: they must be of pages that `kv` has.
+            ValueError: The batch contradicts itself, or lies outside the vocabulary, the pages, the block tables or the rope
+                tables. Nothing was written.
+            MemoryError: There is none for activations.
         """
         if len(kv) != self._num_layers:
             raise ValueError(f"{self._num_layers} layers of pages expected, got {len(kv)}")
+        _check_batch(tokens, meta, media, self._shape.hidden)
         lengths = np.array(meta.query_lens, dtype=np.int32)
         rows, values = media if media is not None else (None, None)
         tables = meta.block_tables
@@ -218,18 +218,24 @@ class DecoderStep:
         fault = self._library.edgewise_decoder_forward(
             self._decoder, ctypes.byref(batch), self._pages_of(kv), hidden.data_ptr()
         )
-        _raise(fault)
+        if fault:
+            refuse(
+                fault, num_pages=min(layer.k.shape[0] for layer in kv), meta=meta, slots=meta.slots, tokens=tokens,
+                vocab=self._shape.vocab, rope_positions=self._rope_positions,
+            )  # fmt: skip
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] float32, contiguous -> [R, vocab] float32, soft-capped where the model does."""
-        logits = torch.empty((hidden.shape[0], self._shape.vocab))
-        if hidden.shape[0]:
-            _raise(
-                self._library.edgewise_decoder_logits(
-                    self._decoder, hidden.data_ptr(), hidden.shape[0], logits.data_ptr()
-                )
+        if hidden.shape[1:] != (self._shape.hidden,) or hidden.dtype != torch.float32 or not hidden.is_contiguous():
+            raise ValueError(
+                f"hidden must be float32 [rows, {self._shape.hidden}], got {tuple(hidden.shape)} {hidden.dtype}"
             )
+        logits = torch.empty((hidden.shape[0], self._shape.vocab))
+        rows = (hidden.data_ptr(), hidden.shape[0], logits.data_ptr())
+        fault = self._library.edgewise_decoder_logits(self._decoder, *rows) if hidden.shape[0] else 0
+        if fault:
+            refuse(fault, num_pages=0)
         return logits
 
     def workspace_bytes(self) -> int:
@@ -315,8 +321,30 @@ def _check(shape: StepShape, layer: StepLayer) -> None:
             raise ValueError(f"{name} must have {cols} columns, got {matrix.cols}")
 
 
-def _raise(fault: int) -> None:
-    if fault == -1:
-        raise MemoryError(_FAULTS[fault])
-    if fault:
-        raise ValueError(_FAULTS[fault])
+def _check_batch(
+    tokens: torch.Tensor, meta: AttentionMeta, media: tuple[torch.Tensor, torch.Tensor] | None, hidden: int
+) -> None:
+    """Shapes and types: the library sees addresses alone. What numbers say it checks itself."""
+    count, width = tokens.shape[0], meta.block_tables.shape[-1]
+    vector, sequences = (count,), (len(meta.query_lens), width)
+    wanted = [
+        ("tokens", tokens, vector, torch.int64),
+        ("positions", meta.positions, vector, torch.int64),
+        ("slots", meta.slots, vector, torch.int64),
+        ("block_tables", meta.block_tables, sequences, torch.int32),
+    ]
+    if meta.visible is not None:
+        wanted.append(("visible", meta.visible, vector, torch.int64))
+    if meta.rope_positions is not None:
+        wanted.append(("rope_positions", meta.rope_positions, (3, count), torch.int64))
+    if media is not None:
+        rows = media[0].shape[0]
+        wanted += [
+            ("media rows", media[0], (rows,), torch.int64),
+            ("media values", media[1], (rows, hidden), torch.float32),
+        ]
+    for name, tensor, shape, dtype in wanted:
+        if tensor.shape != shape or tensor.dtype != dtype or not tensor.is_contiguous() or tensor.device.type != "cpu":
+            raise ValueError(
+                f"{name} must be {dtype} {list(shape)}, contiguous on the CPU, got {tensor.dtype} {list(tensor.shape)}"
+            )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody uses
 
-from edgewise.kernels.native.formats import GROUP, PANEL_ROWS, WeightFormat
+from edgewise.kernels.native.formats import GROUP, PANEL_ROWS, SUPER, WeightFormat, scale_bytes
 from edgewise.kernels.native.packed import PackedMatrix
 
 LEAST_MAGNITUDE = 2.0**-119  # below it 127 / max|x| is infinite
@@ -48,21 +48,38 @@ def rotate(x: torch.Tensor) -> torch.Tensor:
 
 
 def unpack_codes(weight: PackedMatrix) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Codes [rows, groups, 32], scales and minima [rows, groups] of an integer format, float32 (layout: native/src/packing.h)."""
+    """Codes [rows, groups, 32], scales [rows, groups, 1] (INT8_K16: 2, for 16 columns each) and minima [rows, groups] of an
+    integer format, float32 (layout: native/src/packing.h)."""
     groups, panels = -(-weight.cols // GROUP), -(-weight.rows // PANEL_ROWS)
-    affine, wide = weight.format == WeightFormat.INT4, weight.format.has_bytes
     data = weight.data.view(panels, -1)
-    words = groups * PANEL_ROWS * (2 if affine else 1)
-    scales = data[:, : 2 * words].contiguous().view(torch.float16).float().view(panels, groups, -1, PANEL_ROWS)
-    body = data[:, data.shape[1] - groups * PANEL_ROWS * (GROUP if wide else GROUP // 2) :]
-    cells = body.reshape(panels, groups, -1, PANEL_ROWS, 4)  # four neighbouring columns of 16 rows
-    if wide:
+    head = scale_bytes(weight.cols, weight.format)
+    cells = data[:, head:].reshape(panels, groups, -1, PANEL_ROWS, 4)  # four neighbouring columns of 16 rows
+    if weight.format.has_bytes:
         cells = cells.view(torch.int8)
     else:
-        cells = torch.stack((cells & 15, cells >> 4), dim=3).flatten(2, 3).to(torch.int8) - (0 if affine else 8)
+        zero = 8 if weight.format == WeightFormat.INT4_EVEN else 0
+        cells = torch.stack((cells & 15, cells >> 4), dim=3).flatten(2, 3).to(torch.int8) - zero
     codes = cells.permute(0, 3, 1, 2, 4).flatten(3).flatten(0, 1)[: weight.rows]
-    rows = scales.permute(2, 0, 3, 1).flatten(1, 2)[:, : weight.rows]
-    return codes.float(), rows[0], rows[1] if affine else torch.zeros_like(rows[0])
+    scales, minima = _steps(data[:, :head], weight.format, groups)
+    return codes.float(), scales.flatten(0, 1)[: weight.rows], minima.flatten(0, 1)[: weight.rows]
+
+
+def _steps(head: torch.Tensor, weight_format: WeightFormat, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scales [panels, 16, groups, 1 or 2] and minima [panels, 16, groups] of what stands before the codes of each panel."""
+    panels, numbers = len(head), 2 if weight_format.has_minimum else 1
+    count = groups * GROUP // SUPER if weight_format.has_factors else groups
+    halves = 2 * numbers * PANEL_ROWS
+    size = halves + (SUPER // GROUP * 2 * PANEL_ROWS if weight_format.has_factors else 0)
+    cells = head[:, : count * size].reshape(panels, count, size)
+    floats = cells[..., :halves].contiguous().view(torch.float16).float().view(panels, count, numbers, PANEL_ROWS)
+    if weight_format.has_factors:
+        factors = cells[..., halves:].contiguous().view(torch.int8).float().view(panels, groups, 2, PANEL_ROWS)
+        floats = floats.repeat_interleave(SUPER // GROUP, 1)
+        if numbers == 1:
+            return (floats * factors).permute(0, 3, 1, 2), torch.zeros((panels, PANEL_ROWS, groups))
+        floats = floats * factors
+    by_row = floats.permute(0, 3, 1, 2)
+    return by_row[..., :1], by_row[..., 1] if numbers == 2 else torch.zeros_like(by_row[..., 0])
 
 
 def _integer_product(x: torch.Tensor, weight: PackedMatrix) -> torch.Tensor:
@@ -72,12 +89,14 @@ def _integer_product(x: torch.Tensor, weight: PackedMatrix) -> torch.Tensor:
     terms = ((codes, scales), round_rest(given, codes, scales))
     weights, steps, minima = unpack_codes(weight)
     acc = torch.zeros((len(x), weight.rows))
+    parts = steps.shape[2]
     for g in range(codes.shape[1]):
         for each, its in terms:
-            dots = each[:, g].double() @ weights[:, g].double().T
-            factor = steps[:, g] * its[:, g, None]
-            acc = (dots * factor.double() + acc.double()).float()
-            if weight.format == WeightFormat.INT4:
+            for part, columns in enumerate(torch.arange(GROUP).chunk(parts)):
+                dots = each[:, g, columns].double() @ weights[:, g, columns].double().T
+                factor = steps[:, g, part] * its[:, g, None]
+                acc = (dots * factor.double() + acc.double()).float()
+            if weight.format.has_minimum:
                 sums = its[:, g] * each[:, g].sum(1)
                 acc = (minima[:, g].double() * sums[:, None].double() + acc.double()).float()
     return acc

@@ -15,12 +15,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from edgewise.core.errors import BadModelFile
+from edgewise.kernels.native.formats import bits_of
 from edgewise.kernels.paging import AttentionMeta, KVLayer
 from edgewise.kernels.reference.quantized_linear import rotate, round_activations, round_rest
 from edgewise.models.decoder.layout import Target, targets
 from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.names import names_of
-from edgewise.models.decoder.native.formats import FOUR_BITS, KEPT_AS_INT8, stored_bits
+from edgewise.models.decoder.native.formats import FOUR_BITS, kept_as, stored_bits
 from edgewise.models.decoder.parallel import ALONE
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights import ggml_rounding
@@ -33,9 +34,6 @@ ours has 4 bits there."""
 
 BITS: Final = {"int8": 8.5, "int4": 5.0, "Q8_0": 8.5, "Q4_0": 4.5}
 """Of a weight, scales counted."""
-
-_KEPT: Final = {"int8": KEPT_AS_INT8, "int4": ("Q4_0", "Q4_1"), "Q8_0": ("Q8_0",), "Q4_0": ("Q4_0",)}
-"""Encodings of a file that a format takes over without loss."""
 
 _Rounding = Callable[[torch.Tensor], torch.Tensor]
 
@@ -121,7 +119,8 @@ def _round_matrices(decoder: Decoder, files: ModelFiles, form: RoundedFormat) ->
                 continue
             stored = reader.tensors[target.name].type
             own = _form_of(stored, form, table=target.name in tables, keeps_wide=stored_bits(config)[0] == "int4")
-            if stored not in _KEPT[own]:
+            kept = _bits_kept(stored, own)
+            if kept is None:
                 turned = own == "int8" and (form == "int8" or target.name in tables)
                 try:
                     _round(target, own, turned)
@@ -131,7 +130,7 @@ def _round_matrices(decoder: Decoder, files: ModelFiles, form: RoundedFormat) ->
                     ) from error
                 if turned:
                     tally.rotated.add(target.out.data_ptr())
-            tally.bits += BITS[own] * target.out.numel()
+            tally.bits += (kept or BITS[own]) * target.out.numel()
             tally.elements += target.out.numel()
     return tally.bits / tally.elements, tally.rotated
 
@@ -143,6 +142,14 @@ def _form_of(stored: str, form: RoundedFormat, *, table: bool, keeps_wide: bool)
     if form == "int4" and stored not in FOUR_BITS and (table or keeps_wide):
         return "int8"
     return form
+
+
+def _bits_kept(stored: str, form: RoundedFormat) -> float | None:
+    """Of a weight whose blocks the format takes over without loss; None: they have to be rounded."""
+    if form == "Q8_0" or form == "Q4_0":
+        return BITS[form] if stored == form else None
+    kept = kept_as(stored, form)
+    return None if kept is None else bits_of(kept)
 
 
 def _round(target: Target, form: RoundedFormat, turned: bool) -> None:

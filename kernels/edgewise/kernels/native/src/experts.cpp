@@ -85,6 +85,7 @@ void Decoder::gather(const Activations& from, int32_t row, const Activations& to
     copy(source.scales, target.scales, groups);
     copy(source.sums, target.sums, groups);
     copy(source.totals, target.totals, groups);
+    copy(source.halves, target.halves, 2 * groups);
   };
   copy_codes(from.coarse, to.coarse);
   copy_codes(from.fine, to.fine);

@@ -22,6 +22,10 @@ enum class WeightFormat : int32_t {
   kInt4 = 3,      // unsigned codes, one fp16 scale and one fp16 minimum for 32 columns (GGUF Q4_1 fits without loss)
   kInt4Even = 4,  // codes less 8, one fp16 scale for 32 columns (GGUF Q4_0 fits without loss)
   kInt8Rotated = 5,  // as kInt8, of columns that were rotated in their groups (rotation.h), as their activations are
+  kInt8Min = 6,  // codes in bytes, one fp16 scale and one fp16 minimum for 32 columns (Q5_1 and Q4_1 fit)
+  kInt4K = 7,    // as kInt4, but scale and minimum are an fp16 number for 256 columns times 6 bits for 32 (Q4_K fits)
+  kInt8K = 8,    // the same with codes in bytes (Q5_K and Q4_K fit)
+  kInt8K16 = 9,  // signed codes; the scale is an fp16 number for 256 columns times 8 bits for 16 (Q6_K fits)
 };
 
 // A weight [rows, cols] in panels (packing.cpp). Rows are padded to whole panels and columns to whole groups, with zeros.
@@ -38,6 +42,7 @@ struct RoundedRows {
   float* scales;    // [rows, padded / 32]
   float* sums;      // [rows, padded / 32]: scale * sum of codes
   int32_t* totals;  // [rows, padded / 32]: sum of codes
+  int32_t* halves;  // [rows, padded / 16]: sum of 16 codes; made for kInt8K16 alone
 };
 
 // Rows of activations prepared for products with a format: floats are copied, the others rounded (scale = max|x| / 127). Columns
@@ -69,6 +74,7 @@ struct KVPages {
   float* v_scale;
   int32_t kv_heads, head_dim;
   KVFormat format;
+  int32_t pages;
 };
 
 // A tile of attention: query rows of one KV head against one run of kTileTokens key positions of one sequence.

@@ -1,9 +1,9 @@
 // Activations rounded to integers by groups, and products of their rows with panels of packed weights.
 //
 // A row's result is a sum over groups in order: of integer formats acc = fma(dot, weight scale * activation scale, acc), where dot
-// is the exact integer product of 32 columns, and for kInt4 then acc = fma(minimum, activation scale * sum of codes, acc), both for
-// the coarse codes and then for the fine ones where there are some; of float formats acc = fma(weight, activation, acc), column by
-// column. So neither the tile of rows, nor the split over threads, nor the
+// is the exact integer product of 32 columns (kInt8K16: twice, of 16), and where there are minima then acc = fma(minimum,
+// activation scale * sum of codes, acc), all for the coarse codes and then for the fine ones where there are some; of float formats
+// acc = fma(weight, activation, acc), column by column. So neither the tile of rows, nor the split over threads, nor the
 // instruction set changes a bit.
 #pragma once
 
@@ -30,7 +30,7 @@ constexpr int32_t kInfinityBits = 0x7f800000;
 constexpr int64_t kRowBlockBytes = 192 << 10;
 
 // 32 floats to codes of one group. The largest magnitude is found among bit patterns, where NaN is above infinity.
-EDGEWISE_INLINE void round_group(Floats low, Floats high, const RoundedRows& to, int64_t group) {
+EDGEWISE_INLINE void round_group(Floats low, Floats high, bool halves, const RoundedRows& to, int64_t group) {
   int8_t* codes = to.codes + group * kGroup;
   float *scale = to.scales + group, *sum = to.sums + group;
   int32_t* total = to.totals + group;
@@ -39,6 +39,7 @@ EDGEWISE_INLINE void round_group(Floats low, Floats high, const RoundedRows& to,
     std::memset(codes, 0, kGroup);
     *scale = *sum = NAN;
     *total = 0;
+    if (halves) to.halves[2 * group] = to.halves[2 * group + 1] = 0;
     return;
   }
   float largest;
@@ -51,6 +52,9 @@ EDGEWISE_INLINE void round_group(Floats low, Floats high, const RoundedRows& to,
   *scale = any ? largest / 127.0f : 0.0f;
   *total = sum_ints(a + b);
   *sum = *scale * static_cast<float>(*total);
+  if (!halves) return;
+  to.halves[2 * group] = sum_ints(a);
+  to.halves[2 * group + 1] = *total - to.halves[2 * group];
 }
 
 EDGEWISE_INLINE int part_of(int64_t left) { return left >= kLanes ? kLanes : left > 0 ? static_cast<int>(left) : 0; }
@@ -104,6 +108,7 @@ EDGEWISE_INLINE void refine(const Activations& to, int64_t first, int64_t groups
 template <typename Value>
 EDGEWISE_INLINE void prepare_row(int32_t cols, WeightFormat format, const Activations& to, int64_t row, Value&& value) {
   const int64_t groups = to.padded / kGroup, first = row * groups;
+  const bool halves = format == WeightFormat::kInt8K16;
   const auto both = [&](int64_t g, Floats* low, Floats* high) {
     const int64_t col = g * kGroup;
     *low = value(col, part_of(cols - col));
@@ -114,7 +119,7 @@ EDGEWISE_INLINE void prepare_row(int32_t cols, WeightFormat format, const Activa
   for (int64_t g = 0; g < groups; ++g) {
     both(g, &low, &high);
     if (is_integer(format)) {
-      round_group(low, high, to.coarse, first + g);
+      round_group(low, high, halves, to.coarse, first + g);
     } else {
       store(to.values + row * to.padded + g * kGroup, low);
       store(to.values + row * to.padded + g * kGroup + kLanes, high);
@@ -124,7 +129,7 @@ EDGEWISE_INLINE void prepare_row(int32_t cols, WeightFormat format, const Activa
   refine(to, first, groups, [&](int64_t g, float scale) {
     both(g, &low, &high);
     const int8_t* codes = to.coarse.codes + (first + g) * kGroup;
-    round_group(rest(low, codes, scale), rest(high, codes + kLanes, scale), to.fine, first + g);
+    round_group(rest(low, codes, scale), rest(high, codes + kLanes, scale), halves, to.fine, first + g);
   });
 }
 
@@ -148,40 +153,79 @@ void norm_prepare(const float* x, int64_t stride, int32_t rows, int32_t cols, co
 
 // One panel's stream.
 struct Panel {
-  const uint16_t* scales;
+  const uint8_t* scales;
   const uint8_t* codes;
 };
 
 template <WeightFormat kFormat>
 EDGEWISE_INLINE Panel panel_of(const Matrix& m, int64_t index) {
   const uint8_t* at = m.data + index * panel_bytes(kFormat, m.cols);
-  return {reinterpret_cast<const uint16_t*>(at), at + scale_bytes(kFormat, groups_of(m.cols))};
+  return {at, at + scale_bytes(kFormat, groups_of(m.cols))};
 }
 
-// Of one group of weights, their scales and minima.
+// Of one group of weights, their scales and minima; `second`: the scale of columns 16 to 31, for kInt8K16.
 struct GroupOfWeights {
   const uint8_t* codes;
-  Floats scale, minimum;
+  Floats scale, minimum, second;
+};
+
+EDGEWISE_INLINE Floats load_halves(const uint8_t* from) { return load_float16(reinterpret_cast<const uint16_t*>(from)); }
+EDGEWISE_INLINE Floats load_factors(const uint8_t* from) { return load_int8(reinterpret_cast<const int8_t*>(from)); }
+
+// Walks over the scales of a panel, group by group.
+template <WeightFormat kFormat>
+struct Scales {
+  const uint8_t* at;
+  Floats scale, minimum;  // of kSuper columns
+
+  EDGEWISE_INLINE void take(int64_t group, GroupOfWeights* w) {
+    constexpr int64_t kHalves = half_bytes(kFormat), kRow = 2 * kPanelRows;
+    if constexpr (!has_factors(kFormat)) {
+      w->scale = load_halves(at);
+      if constexpr (has_minimum(kFormat)) w->minimum = load_halves(at + kRow);
+      at += kHalves;
+    } else {
+      if (group % (kSuper / kGroup) == 0) {
+        scale = load_halves(at);
+        if constexpr (has_minimum(kFormat)) minimum = load_halves(at + kRow);
+        at += kHalves;
+      }
+      w->scale = scale * load_factors(at);
+      const Floats other = load_factors(at + kPanelRows);
+      if constexpr (has_minimum(kFormat)) {
+        w->minimum = minimum * other;
+      } else {
+        w->second = scale * other;
+      }
+      at += kRow;
+    }
+  }
 };
 
 // acc += a group of weights times the codes of kRows rows, `at` of which is the first row's group. With kSome, rows whose scale is
 // zero have no codes and stay as they are.
 template <WeightFormat kFormat, int kRows, bool kSome>
 EDGEWISE_INLINE void add_group(const GroupOfWeights& w, const RoundedRows& x, int64_t at, int64_t groups, Floats* acc) {
-  Ints dots[kRows];
+  Ints dots[kRows], seconds[kRows];
   const int64_t stride = groups * kGroup;
+  const int8_t* codes = x.codes + at * kGroup;
   const int32_t* totals = x.totals + at;
-  if constexpr (kFormat == WeightFormat::kInt8) {
-    dot_int8<kRows>(w.codes, x.codes + at * kGroup, stride, totals, groups, dots);
+  if constexpr (kFormat == WeightFormat::kInt8K16) {
+    const int32_t* halves = x.halves + 2 * at;
+    dot_int8<kRows, kGroup / 2>(w.codes, codes, stride, halves, 2 * groups, dots);
+    dot_int8<kRows, kGroup / 2>(w.codes + group_bytes(kFormat) / 2, codes + kGroup / 2, stride, halves + 1, 2 * groups, seconds);
+  } else if constexpr (has_bytes(kFormat)) {
+    dot_int8<kRows, kGroup>(w.codes, codes, stride, totals, groups, dots);
   } else {
-    dot_int4<kRows>(w.codes, x.codes + at * kGroup, stride, dots);
+    dot_int4<kRows>(w.codes, codes, stride, dots);
   }
   for (int i = 0; i < kRows; ++i) {
     const float scale = x.scales[at + i * groups];
     if (kSome && scale == 0.0f) continue;
     if constexpr (kFormat == WeightFormat::kInt4Even) dots[i] = dots[i] - shift_left<3>(splat_int(totals[i * groups]));
     acc[i] = fma(to_floats(dots[i]), w.scale * splat(scale), acc[i]);
-    if constexpr (kFormat == WeightFormat::kInt4) acc[i] = fma(w.minimum, splat(x.sums[at + i * groups]), acc[i]);
+    if constexpr (kFormat == WeightFormat::kInt8K16) acc[i] = fma(to_floats(seconds[i]), w.second * splat(scale), acc[i]);
+    if constexpr (has_minimum(kFormat)) acc[i] = fma(w.minimum, splat(x.sums[at + i * groups]), acc[i]);
   }
 }
 
@@ -196,14 +240,12 @@ EDGEWISE_INLINE bool any_scale(const float* scales, int64_t groups) {
 template <WeightFormat kFormat, int kRows>
 EDGEWISE_INLINE void integer_tile(const Panel& panel, const Activations& a, int64_t row, Floats* acc) {
   const int64_t groups = a.padded / kGroup, first = row * groups;
-  const uint16_t* scales = panel.scales;
-  GroupOfWeights w{panel.codes, splat(0.0f), splat(0.0f)};
+  Scales<kFormat> scales{panel.scales, splat(0.0f), splat(0.0f)};
+  GroupOfWeights w{panel.codes, splat(0.0f), splat(0.0f), splat(0.0f)};
   for (int i = 0; i < kRows; ++i) acc[i] = splat(0.0f);
   for (int64_t g = 0; g < groups; ++g, w.codes += group_bytes(kFormat)) {
     if constexpr (kRows <= kStreamRows) prefetch(w.codes + kPrefetchBytes, group_bytes(kFormat));
-    w.scale = load_float16(scales);
-    if constexpr (kFormat == WeightFormat::kInt4) w.minimum = load_float16(scales + kPanelRows);
-    scales += kFormat == WeightFormat::kInt4 ? 2 * kPanelRows : kPanelRows;
+    scales.take(g, &w);
     add_group<kFormat, kRows, false>(w, a.coarse, first + g, groups, acc);
     if (any_scale<kRows>(a.fine.scales + first + g, groups)) {
       add_group<kFormat, kRows, true>(w, a.fine, first + g, groups, acc);
@@ -319,6 +361,10 @@ void linear(const Matrix& m, const Activations& a, int32_t row, int32_t rows, in
     case WeightFormat::kInt8Rotated: return multiply<WeightFormat::kInt8>(m, a, row, rows, panel, panels, to);
     case WeightFormat::kInt4: return multiply<WeightFormat::kInt4>(m, a, row, rows, panel, panels, to);
     case WeightFormat::kInt4Even: return multiply<WeightFormat::kInt4Even>(m, a, row, rows, panel, panels, to);
+    case WeightFormat::kInt8Min: return multiply<WeightFormat::kInt8Min>(m, a, row, rows, panel, panels, to);
+    case WeightFormat::kInt4K: return multiply<WeightFormat::kInt4K>(m, a, row, rows, panel, panels, to);
+    case WeightFormat::kInt8K: return multiply<WeightFormat::kInt8K>(m, a, row, rows, panel, panels, to);
+    case WeightFormat::kInt8K16: return multiply<WeightFormat::kInt8K16>(m, a, row, rows, panel, panels, to);
   }
 }
 

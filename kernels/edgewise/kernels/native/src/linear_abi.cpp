@@ -70,6 +70,8 @@ Activations lay_out(uint8_t* buffer, int64_t rows, int64_t cols, WeightFormat fo
     at += round_up(rows * groups * 4);
     each->totals = reinterpret_cast<int32_t*>(at);
     at += round_up(rows * groups * 4);
+    each->halves = reinterpret_cast<int32_t*>(at);
+    at += round_up(rows * groups * 8);
   }
   return a;
 }
@@ -80,7 +82,7 @@ Activations lay_out(uint8_t* buffer, int64_t rows, int64_t cols, WeightFormat fo
 EDGEWISE_EXPORT int64_t edgewise_linear_scratch(int64_t rows, int64_t cols, int32_t format) {
   const int64_t groups = groups_of(cols), padded = groups * kGroup;
   if (!is_integer(static_cast<WeightFormat>(format))) return rows * padded * 4;
-  return 2 * (round_up(rows * padded) + 3 * round_up(rows * groups * 4));
+  return 2 * (round_up(rows * padded) + 3 * round_up(rows * groups * 4) + round_up(rows * groups * 8));
 }
 
 // x [rows, cols], normalised first if `norm` is not null, times a packed matrix; out [rows, width] by stride.

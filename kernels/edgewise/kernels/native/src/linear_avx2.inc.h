@@ -23,11 +23,11 @@ EDGEWISE_INLINE __m256i four_columns(const int8_t* x) {
 EDGEWISE_INLINE __m256i load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
 // maddubs takes one unsigned operand: |w| times x with w's sign. Codes of activations are at least -127, so nothing saturates.
-template <int kRows>
+template <int kRows, int kColumns>
 EDGEWISE_INLINE void dot_int8(const uint8_t* w, const int8_t* x, int64_t stride, const int32_t*, int64_t, Ints* dots) {
   const __m256i ones = _mm256_set1_epi16(1);
   for (int i = 0; i < kRows; ++i) dots[i] = splat_int(0);
-  EDGEWISE_ROLLED for (int k = 0; k < kGroup / 4; ++k) {
+  EDGEWISE_ROLLED for (int k = 0; k < kColumns / 4; ++k) {
     const __m256i a = load_bytes(w + 64 * k), b = load_bytes(w + 64 * k + 32);
     const __m256i size_a = _mm256_abs_epi8(a), size_b = _mm256_abs_epi8(b);
     for (int i = 0; i < kRows; ++i) {

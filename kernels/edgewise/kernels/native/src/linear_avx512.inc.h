@@ -21,11 +21,11 @@ EDGEWISE_INLINE __m512i four_columns(const int8_t* x) {
 }
 
 // vpdpbusd takes one unsigned operand: weights are raised by 128, and 128 times the sum of the activations' codes is taken off.
-template <int kRows>
+template <int kRows, int kColumns>
 EDGEWISE_INLINE void dot_int8(const uint8_t* w, const int8_t* x, int64_t stride, const int32_t* totals, int64_t groups, Ints* dots) {
   const __m512i raise = _mm512_set1_epi8(-128);
   for (int i = 0; i < kRows; ++i) dots[i] = splat_int(0) - shift_left<7>(splat_int(totals[i * groups]));
-  for (int k = 0; k < kGroup / 4; ++k) {
+  for (int k = 0; k < kColumns / 4; ++k) {
     const __m512i weights = _mm512_xor_si512(_mm512_loadu_si512(w + 64 * k), raise);
     for (int i = 0; i < kRows; ++i) dots[i].v = _mm512_dpbusd_epi32(dots[i].v, weights, four_columns(x + i * stride + 4 * k));
   }

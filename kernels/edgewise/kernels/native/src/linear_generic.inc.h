@@ -18,11 +18,11 @@ EDGEWISE_INLINE void add_products(Ints& dots, const int8_t* w, const int8_t* x) 
   }
 }
 
-template <int kRows>
+template <int kRows, int kColumns>
 EDGEWISE_INLINE void dot_int8(const uint8_t* w, const int8_t* x, int64_t stride, const int32_t*, int64_t, Ints* dots) {
   for (int i = 0; i < kRows; ++i) {
     dots[i] = splat_int(0);
-    for (int k = 0; k < kGroup / 4; ++k) add_products(dots[i], reinterpret_cast<const int8_t*>(w) + 64 * k, x + i * stride + 4 * k);
+    for (int k = 0; k < kColumns / 4; ++k) add_products(dots[i], reinterpret_cast<const int8_t*>(w) + 64 * k, x + i * stride + 4 * k);
   }
 }
 

@@ -30,10 +30,10 @@ EDGEWISE_INLINE void add_four(const uint8_t* w, const int8x16_t* x, Ints* dots) 
   for (int i = 0; i < kRows; ++i) add_products<kLane>(dots[i], columns, x[i]);
 }
 
-template <int kRows>
+template <int kRows, int kColumns>
 EDGEWISE_INLINE void dot_int8(const uint8_t* w, const int8_t* x, int64_t stride, const int32_t*, int64_t, Ints* dots) {
   for (int i = 0; i < kRows; ++i) dots[i] = splat_int(0);
-  for (int half = 0; half < 2; ++half, w += 256) {
+  for (int half = 0; half < kColumns / 16; ++half, w += 256) {
     int8x16_t codes[kRows];
     for (int i = 0; i < kRows; ++i) codes[i] = vld1q_s8(x + i * stride + 16 * half);
     add_four<kRows, 0>(w, codes, dots);

@@ -1,10 +1,12 @@
 #include "packing.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <vector>
+#include <new>
 
 #include "abi.h"
+#include "blocks.h"
 #include "float16.h"
 #include "rotation.h"
 #include "rounding.h"
@@ -14,16 +16,6 @@ namespace edgewise {
 namespace {
 
 constexpr float kLargestHalf = 65504.0f;
-
-enum class Block : int32_t { kQ4_0 = 2, kQ4_1 = 3, kQ8_0 = 8 };  // numbers of GGUF
-
-// One row as integers, before it goes into a panel.
-struct Codes {
-  explicit Codes(int64_t groups)
-      : values(static_cast<size_t>(groups) * kGroup), scales(static_cast<size_t>(groups)), minima(static_cast<size_t>(groups)) {}
-  std::vector<uint8_t> values;  // two's complement for kInt8, 0 to 15 otherwise
-  std::vector<uint16_t> scales, minima;
-};
 
 struct Place {
   uint8_t* scales;
@@ -41,18 +33,31 @@ int64_t code_offset(WeightFormat format, int64_t col, int row) {
   return has_bytes(format) ? group + c / 4 * 64 + row * 4 + c % 4 : group + c / 8 * 64 + row * 4 + c % 4;
 }
 
-uint16_t& scale_at(uint8_t* scales, WeightFormat format, int64_t group, int row) {
-  return reinterpret_cast<uint16_t*>(scales)[group * (format == WeightFormat::kInt4 ? 32 : 16) + row];
+// Of a group, or of the kSuper columns with this number.
+uint16_t& scale_at(uint8_t* scales, WeightFormat format, int64_t index, int row) {
+  const int64_t stride = has_factors(format) ? super_bytes(format) : half_bytes(format);
+  return reinterpret_cast<uint16_t*>(scales + index * stride)[row];
 }
 
-uint16_t& minimum_at(uint8_t* scales, int64_t group, int row) { return reinterpret_cast<uint16_t*>(scales)[group * 32 + 16 + row]; }
+uint16_t& minimum_at(uint8_t* scales, WeightFormat format, int64_t index, int row) {
+  return scale_at(scales, format, index, row + kPanelRows);
+}
+
+// The factors of a group: of its scale and its minimum, or of its first and its second 16 columns.
+uint8_t& factor_at(uint8_t* scales, WeightFormat format, int64_t group, int which, int row) {
+  constexpr int64_t kGroups = kSuper / kGroup;
+  return scales[group / kGroups * super_bytes(format) + half_bytes(format) + (group % kGroups * 2 + which) * kPanelRows + row];
+}
 
 void put_codes(const Codes& from, WeightFormat format, int64_t cols, uint8_t* data, int64_t row) {
   const Place to = place(data, format, cols, row);
-  const int64_t groups = groups_of(cols);
-  for (int64_t g = 0; g < groups; ++g) {
-    scale_at(to.scales, format, g, to.row) = from.scales[g];
-    if (format == WeightFormat::kInt4) minimum_at(to.scales, g, to.row) = from.minima[g];
+  const int64_t groups = groups_of(cols), scales = has_factors(format) ? groups * kGroup / kSuper : groups;
+  for (int64_t i = 0; i < scales; ++i) {
+    scale_at(to.scales, format, i, to.row) = from.scales[i];
+    if (has_minimum(format)) minimum_at(to.scales, format, i, to.row) = from.minima[i];
+  }
+  for (int64_t i = 0; has_factors(format) && i < 2 * groups; ++i) {
+    factor_at(to.scales, format, i / 2, static_cast<int>(i % 2), to.row) = from.factors[i];
   }
   for (int64_t c = 0; c < groups * kGroup; ++c) {
     uint8_t& byte = to.codes[code_offset(format, c, to.row)];
@@ -131,44 +136,6 @@ bool round_row(const float* x, WeightFormat format, int64_t cols, Codes& to) {
   return true;
 }
 
-bool is_finite_half(uint16_t x) { return (x & 0x7c00) != 0x7c00; }
-
-// A row of GGUF blocks as codes of `format`, with no loss; false if the format cannot hold them or a scale or minimum is not finite.
-bool read_blocks(const uint8_t* raw, Block block, WeightFormat format, int64_t cols, Codes& to) {
-  const bool bytes = block == Block::kQ8_0, minimum = block == Block::kQ4_1;
-  const WeightFormat own = bytes ? WeightFormat::kInt8 : minimum ? WeightFormat::kInt4 : WeightFormat::kInt4Even;
-  if (format != own && (block != Block::kQ4_0 || format == WeightFormat::kInt8Rotated)) return false;
-  for (int64_t g = 0; g < cols / kGroup; ++g) {
-    uint8_t* codes = to.values.data() + g * kGroup;
-    std::memcpy(&to.scales[g], raw, 2);
-    raw += 2;
-    if (minimum) {
-      std::memcpy(&to.minima[g], raw, 2);
-      raw += 2;
-    }
-    if (!is_finite_half(to.scales[g]) || (minimum && !is_finite_half(to.minima[g]))) return false;
-    if (bytes) {
-      std::memcpy(codes, raw, kGroup);
-      raw += kGroup;
-      continue;
-    }
-    for (int i = 0; i < kGroup / 2; ++i) {
-      codes[i] = raw[i] & 15;
-      codes[i + kGroup / 2] = raw[i] >> 4;
-    }
-    raw += kGroup / 2;
-    if (format == own) continue;
-    if (format == WeightFormat::kInt8) {
-      for (int i = 0; i < kGroup; ++i) codes[i] = static_cast<uint8_t>(codes[i] - 8);
-    } else {
-      const float least = -8.0f * from_float16(to.scales[g]);
-      if (std::fabs(least) > kLargestHalf) return false;
-      to.minima[g] = to_float16(least);
-    }
-  }
-  return true;
-}
-
 void unpack_rotated(const Place& at, int64_t cols, float* out) {
   constexpr WeightFormat kFormat = WeightFormat::kInt8Rotated;
   for (int64_t g = 0; g < groups_of(cols); ++g) {
@@ -187,6 +154,32 @@ void unpack_rotated(const Place& at, int64_t cols, float* out) {
 
 int32_t panel_rows() { return kPanelRows; }
 
+namespace {
+
+// What a column's code is multiplied with, and what is added.
+struct Step {
+  float scale, minimum;
+};
+
+Step step_of(const Place& at, WeightFormat format, int64_t col) {
+  const int64_t group = col / kGroup, index = has_factors(format) ? col / kSuper : group;
+  Step step{from_float16(scale_at(at.scales, format, index, at.row)), 0.0f};
+  if (has_minimum(format)) step.minimum = from_float16(minimum_at(at.scales, format, index, at.row));
+  if (!has_factors(format)) return step;
+  const auto factor = [&](int which) { return static_cast<float>(static_cast<int8_t>(factor_at(at.scales, format, group, which, at.row))); };
+  step.scale *= factor(format == WeightFormat::kInt8K16 ? static_cast<int>(col % kGroup / (kGroup / 2)) : 0);
+  if (has_minimum(format)) step.minimum *= factor(1);
+  return step;
+}
+
+int code_of(const Place& at, WeightFormat format, int64_t col) {
+  const uint8_t byte = at.codes[code_offset(format, col, at.row)];
+  if (has_bytes(format)) return static_cast<int8_t>(byte);
+  return (col % 8 < 4 ? byte & 15 : byte >> 4) - (format == WeightFormat::kInt4Even ? 8 : 0);
+}
+
+}  // namespace
+
 void unpack_row(const Matrix& m, int32_t row, float* out) {
   const Place at = place(const_cast<uint8_t*>(m.data), m.format, m.cols, row);
   if (m.format == WeightFormat::kInt8Rotated) return unpack_rotated(at, m.cols, out);
@@ -196,16 +189,9 @@ void unpack_row(const Matrix& m, int32_t row, float* out) {
     } else if (m.format == WeightFormat::kBFloat16) {
       out[c] = from_bfloat16(reinterpret_cast<const uint16_t*>(at.codes)[c / 2 * 32 + at.row * 2 + c % 2]);
     } else {
-      const uint8_t byte = at.codes[code_offset(m.format, c, at.row)];
-      const float scale = from_float16(scale_at(at.scales, m.format, c / kGroup, at.row));
-      const int code = c % 8 < 4 ? byte & 15 : byte >> 4;
-      if (m.format == WeightFormat::kInt8) {
-        out[c] = scale * static_cast<float>(static_cast<int8_t>(byte));
-      } else if (m.format == WeightFormat::kInt4Even) {
-        out[c] = scale * static_cast<float>(code - 8);
-      } else {
-        out[c] = scale * static_cast<float>(code) + from_float16(minimum_at(at.scales, c / kGroup, at.row));
-      }
+      const Step step = step_of(at, m.format, c);
+      out[c] = step.scale * static_cast<float>(code_of(at, m.format, c));
+      if (has_minimum(m.format)) out[c] += step.minimum;
     }
   }
 }
@@ -226,6 +212,7 @@ struct RowsToPack {
   WeightFormat format;
   uint8_t* data;
   int64_t first;
+  std::vector<Codes> codes;      // of each thread
   int64_t bad[kMaxThreads];  // of each thread's share the first row that does not fit, or `rows`
 };
 
@@ -233,7 +220,7 @@ struct RowsToPack {
 void pack_share(void* context, int thread) {
   RowsToPack& work = *static_cast<RowsToPack*>(context);
   const int64_t threads = pool().threads(), end = work.rows * (thread + 1) / threads;
-  Codes codes(groups_of(work.cols));
+  Codes& codes = work.codes[thread];
   work.bad[thread] = work.rows;
   for (int64_t row = work.rows * thread / threads; row < end; ++row) {
     const float* from = work.x + row * work.cols;
@@ -251,19 +238,24 @@ void pack_share(void* context, int thread) {
 }  // namespace
 
 // Floats [rows, cols] into rows [first, first + rows) of a matrix, on the pool; -1, or the first row with a value that the format
-// cannot hold.
+// cannot hold, or kNoMemory.
 EDGEWISE_EXPORT int64_t edgewise_pack_rows(const float* x, int64_t rows, int64_t cols, int32_t format, uint8_t* data, int64_t first) {
-  RowsToPack work{x, rows, cols, static_cast<WeightFormat>(format), data, first, {}};
-  pool().run(pack_share, &work);
-  for (int thread = 0; thread < pool().threads(); ++thread) {
-    if (work.bad[thread] < rows) return work.bad[thread];
+  try {
+    const auto alone = pool().hold();  // what is made here is made for as many threads as it has
+    const int threads = pool().threads();
+    RowsToPack work{x, rows, cols, static_cast<WeightFormat>(format), data, first, {}, {}};
+    work.codes.assign(threads, Codes(groups_of(cols)));
+    pool().run(pack_share, &work);
+    const int64_t bad = *std::min_element(work.bad, work.bad + threads);
+    return bad < rows ? bad : -1;
+  } catch (const std::bad_alloc&) {
+    return kNoMemory;
   }
-  return -1;
 }
 
-// Codes [rows, cols], a multiple of 32, with float16 scales and (kInt4) minima [rows, cols / 32], chosen elsewhere; -1.
+// Codes [rows, cols], a multiple of 32, with float16 scales and (kInt4) minima [rows, cols / 32], chosen elsewhere; -1, or kNoMemory.
 EDGEWISE_EXPORT int64_t edgewise_pack_codes(const uint8_t* values, const uint16_t* scales, const uint16_t* minima, int64_t rows,
-                                         int64_t cols, int32_t format, uint8_t* data, int64_t first) {
+                                         int64_t cols, int32_t format, uint8_t* data, int64_t first) try {
   const int64_t groups = groups_of(cols);
   Codes codes(groups);
   for (int64_t row = 0; row < rows; ++row) {
@@ -273,18 +265,22 @@ EDGEWISE_EXPORT int64_t edgewise_pack_codes(const uint8_t* values, const uint16_
     put_codes(codes, static_cast<WeightFormat>(format), cols, data, first + row);
   }
   return -1;
+} catch (const std::bad_alloc&) {
+  return kNoMemory;
 }
 
-// Rows of GGUF blocks (block: GGUF's number of the type); -1, or the row that `read_blocks` refuses.
+// Rows of GGUF blocks (block: GGUF's number of the type); -1, or the row that `read_blocks` refuses, or kNoMemory.
 EDGEWISE_EXPORT int64_t edgewise_pack_blocks(const uint8_t* raw, int64_t row_bytes, int32_t block, int64_t rows, int64_t cols,
-                                             int32_t format, uint8_t* data, int64_t first) {
+                                             int32_t format, uint8_t* data, int64_t first) try {
   Codes codes(groups_of(cols));
   for (int64_t row = 0; row < rows; ++row) {
     const auto to = static_cast<WeightFormat>(format);
-    if (!read_blocks(raw + row * row_bytes, static_cast<Block>(block), to, cols, codes)) return row;
+    if (!read_blocks(raw + row * row_bytes, static_cast<Block>(block), to, cols, &codes)) return row;
     put_codes(codes, to, cols, data, first + row);
   }
   return -1;
+} catch (const std::bad_alloc&) {
+  return kNoMemory;
 }
 
 // Rows [first, first + count) as floats; -1.

@@ -17,6 +17,14 @@ constexpr int32_t kPhasesPerLayer = 9;
 
 int32_t round_up(int32_t count, int32_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
+// The format for which an input of all three is prepared: they take the same, but one of them may want sums of 16 as well.
+WeightFormat input_of(const Matrix (&parts)[3]) {
+  for (const Matrix& part : parts) {
+    if (part.rows > 0 && part.format == WeightFormat::kInt8K16) return part.format;
+  }
+  return parts[0].format;
+}
+
 }  // namespace
 
 void Buffer::grow(int64_t bytes) {
@@ -43,10 +51,15 @@ Decoder::Decoder(const ModelShape& shape, const LayerWeights* layers, const Rope
       widest_(round_up(std::max({shape.hidden, mixed_width_, inner_width_, expert_width_}), kGroup)),
       workers_(new Worker[kMaxThreads]),
       counters_(new Counter[kPhasesPerLayer * shape.layers]) {
-  const auto note = [this](const Matrix& matrix) { (is_integer(matrix.format) ? integers_ : floats_) = true; };
+  const auto note = [this](const Matrix& matrix) {
+    (is_integer(matrix.format) ? integers_ : floats_) = true;
+    if (matrix.format == WeightFormat::kInt8K16) halves_ = true;
+  };
   note(head_);
   for (const LayerWeights& layer : layers_) {
-    note(layer.qkv[0]);
+    for (const Matrix& part : layer.qkv) {
+      if (part.rows > 0) note(part);
+    }
     note(layer.output);
     if (layer.router.rows > 0) note(layer.router);
     const Matrix* feed = layer.router.rows > 0 ? layer.experts : &layer.gate_up;
@@ -55,6 +68,7 @@ Decoder::Decoder(const ModelShape& shape, const LayerWeights* layers, const Rope
     auto known = std::find(windows_.begin(), windows_.end(), layer.window);
     plan_of_.push_back(static_cast<int32_t>(known - windows_.begin()));
     if (known == windows_.end()) windows_.push_back(layer.window);
+    if (layer.window > 0 && (narrowest_ == 0 || layer.window < narrowest_)) narrowest_ = layer.window;
   }
   plans_.resize(windows_.size());
 }
@@ -107,24 +121,25 @@ void Decoder::add_branch(Worker& me, const Matrix& matrix, const Activations& ac
 
 // --- the step ---
 
-Fault Decoder::check(const Batch& batch) const {
-  int64_t tokens = 0;
-  for (int32_t i = 0; i < batch.sequences; ++i) {
-    if (batch.query_lens[i] < 1) return Fault::kLengths;
-    tokens += batch.query_lens[i];
+Fault Decoder::check(const Batch& batch, const KVPages* kv) const {
+  int64_t pages = kv[0].pages;
+  for (int32_t i = 0; i < shape_.layers; ++i) {
+    if (kv[i].kv_heads != shape_.kv_heads || kv[i].head_dim != shape_.head_dim) return Fault::kPages;
+    pages = std::min<int64_t>(pages, kv[i].pages);
   }
-  if (tokens != batch.tokens || tokens < 1) return Fault::kLengths;
-  const int32_t positions = batch.table_width * kPageTokens;
+  const Layout layout{batch.tokens,  batch.sequences,    batch.table_width, batch.positions,
+                      batch.visible, batch.block_tables, batch.query_lens};
+  Fault fault = check_layout(layout, narrowest_, pages);
+  if (fault == Fault::kNone) fault = check_slots(batch.slots, batch.tokens, pages);
+  if (fault != Fault::kNone) return fault;
   for (int32_t i = 0; i < batch.tokens; ++i) {
     if (batch.ids[i] < 0 || batch.ids[i] >= shape_.vocab) return Fault::kToken;
-    if (batch.positions[i] < 0 || batch.positions[i] >= positions) return Fault::kPosition;
-    if (batch.visible != nullptr && (batch.visible[i] < 0 || batch.visible[i] >= positions)) return Fault::kPosition;
     for (const RopeTable& table : ropes_) {
       for (int32_t axis = 0; axis < (batch.rope_positions == nullptr ? 0 : 3); ++axis) {
         const int64_t position = batch.rope_positions[int64_t{axis} * batch.tokens + i];
-        if (position < 0 || position >= table.positions) return Fault::kPosition;
+        if (position < 0 || position >= table.positions) return Fault::kRopePosition;
       }
-      if (batch.rope_positions == nullptr && batch.positions[i] >= table.positions) return Fault::kPosition;
+      if (batch.rope_positions == nullptr && batch.positions[i] >= table.positions) return Fault::kRopePosition;
     }
   }
   for (int32_t i = 0; i < batch.media_count; ++i) {
@@ -137,9 +152,9 @@ Activations Decoder::activations(ActivationBuffers* buffers, int32_t rows) const
   Activations made{};
   const int64_t size = int64_t{rows} * widest_;
   if (floats_) made.values = buffers->values.take<float>(size);
-  const auto codes = [size](RoundedBuffers* of) {
+  const auto codes = [size, this](RoundedBuffers* of) {
     return RoundedRows{of->codes.take<int8_t>(size), of->scales.take<float>(size / kGroup), of->sums.take<float>(size / kGroup),
-                 of->totals.take<int32_t>(size / kGroup)};
+                       of->totals.take<int32_t>(size / kGroup), halves_ ? of->halves.take<int32_t>(2 * size / kGroup) : nullptr};
   };
   if (integers_) made.coarse = codes(&buffers->coarse), made.fine = codes(&buffers->fine);
   return made;
@@ -177,7 +192,7 @@ void Decoder::begin_attention() {
 }
 
 Fault Decoder::forward(const Batch& batch, const KVPages* kv, float* hidden) {
-  const Fault fault = check(batch);
+  const Fault fault = check(batch, kv);
   if (fault != Fault::kNone) return fault;
   const auto alone = pool().hold();  // buffers are made for as many threads as it has
   batch_ = batch;
@@ -270,9 +285,9 @@ void Decoder::angles(int32_t table, int32_t token, const float** cos, const floa
 void Decoder::layer(Worker& me, int32_t index) {
   const LayerWeights& weights = layers_[index];
   const int32_t rows = batch_.tokens, hidden = shape_.hidden;
+  const WeightFormat input = input_of(weights.qkv);
   const Activations normed = prepared(me, rows, hidden, [&](const Activations& out, int32_t row) {
-    kernels_->norm_prepare(x_ + int64_t{row} * hidden, hidden, 1, hidden, weights.attention_norm, shape_.eps,
-                           weights.qkv[0].format, out, row);
+    kernels_->norm_prepare(x_ + int64_t{row} * hidden, hidden, 1, hidden, weights.attention_norm, shape_.eps, input, out, row);
   });
   float* out = qkv_;
   for (const Matrix& part : weights.qkv) {
@@ -451,7 +466,7 @@ int64_t Decoder::workspace_bytes() const {
   const auto add = [&](const ActivationBuffers& of) {
     bytes += of.values.bytes();
     for (const RoundedBuffers* each : {&of.coarse, &of.fine}) {
-      bytes += each->codes.bytes() + each->scales.bytes() + each->sums.bytes() + each->totals.bytes();
+      for (const Buffer* one : {&each->codes, &each->scales, &each->sums, &each->totals, &each->halves}) bytes += one->bytes();
     }
   };
   add(shared_buffers_);

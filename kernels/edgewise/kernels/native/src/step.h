@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "bounds.h"
 #include "kernels.h"
 #include "plan.h"
 
@@ -43,9 +44,6 @@ struct ModelShape {
   int32_t experts, per_token, expert_ffn, normalised;  // of layers with experts; `experts` 0: there are none
 };
 
-// What can be wrong with a batch; numbers are part of the ABI.
-enum class Fault : int32_t { kNone = 0, kToken = 1, kPosition = 2, kLengths = 3, kMedia = 4 };
-
 // Memory that grows to what is asked for and is kept; contents are lost when it grows.
 class Buffer {
  public:
@@ -68,7 +66,7 @@ class Buffer {
 };
 
 struct RoundedBuffers {
-  Buffer codes, scales, sums, totals;
+  Buffer codes, scales, sums, totals, halves;
 };
 
 struct ActivationBuffers {
@@ -102,7 +100,7 @@ class Decoder {
     std::atomic<int32_t> next{0};
   };
 
-  Fault check(const Batch&) const;
+  Fault check(const Batch&, const KVPages* kv) const;
   void begin(int32_t rows, int32_t phases);
   void begin_attention();
   Activations activations(ActivationBuffers*, int32_t rows) const;
@@ -148,8 +146,9 @@ class Decoder {
   Matrix embedding_, head_;
   const float* norm_;
   int32_t group_, qkv_width_, mixed_width_, inner_width_, expert_width_, route_width_, widest_;
-  bool floats_ = false, integers_ = false;  // what products take
+  bool floats_ = false, integers_ = false, halves_ = false;  // what products take
   std::vector<int32_t> windows_;            // the different ones of all layers
+  int32_t narrowest_ = 0;                   // of them; 0: no layer has a window
   std::vector<int32_t> plan_of_;            // by layer
   std::vector<Plan> plans_;                 // by window
   std::unique_ptr<Worker[]> workers_;

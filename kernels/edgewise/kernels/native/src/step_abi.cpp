@@ -4,11 +4,7 @@
 #include "abi.h"
 #include "step.h"
 
-namespace {
-
-constexpr int32_t kNoMemory = -1;
-
-}  // namespace
+using edgewise::kNoMemory;
 
 // Null if there is no memory.
 EDGEWISE_EXPORT edgewise::Decoder* edgewise_decoder_new(const edgewise::ModelShape* shape, const edgewise::LayerWeights* layers,
@@ -23,7 +19,7 @@ EDGEWISE_EXPORT edgewise::Decoder* edgewise_decoder_new(const edgewise::ModelSha
 
 EDGEWISE_EXPORT void edgewise_decoder_free(edgewise::Decoder* decoder) { delete decoder; }
 
-// A `Fault`, 0 if the batch was computed; -1 if there is no memory. Not for two threads at once, of any decoders.
+// A `Fault`, 0 if the batch was computed; kNoMemory. Not for two threads at once, of any decoders.
 EDGEWISE_EXPORT int32_t edgewise_decoder_forward(edgewise::Decoder* decoder, const edgewise::Batch* batch,
                                                  const edgewise::KVPages* kv, float* hidden) {
   try {
@@ -33,7 +29,7 @@ EDGEWISE_EXPORT int32_t edgewise_decoder_forward(edgewise::Decoder* decoder, con
   }
 }
 
-// 0, or -1 if there is no memory.
+// 0, or kNoMemory.
 EDGEWISE_EXPORT int32_t edgewise_decoder_logits(edgewise::Decoder* decoder, const float* hidden, int32_t rows, float* logits) {
   try {
     decoder->logits(hidden, rows, logits);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,8 +16,18 @@ Quantize = Literal["none", "int8", "int4"]
 
 FLOAT_FORMATS = {"float32": WeightFormat.FLOAT32, "bfloat16": WeightFormat.BFLOAT16}
 FOUR_BITS = frozenset({"Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS", "Q2_K", "Q3_K"})
-KEPT_AS_INT8 = frozenset({"Q8_0", "Q4_0"})
 _EIGHT_BITS = frozenset({"Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0"})
+_IN_BYTES = {
+    "Q8_0": WeightFormat.INT8,
+    "Q4_0": WeightFormat.INT8,
+    "Q5_0": WeightFormat.INT8,
+    "Q4_1": WeightFormat.INT8_MIN,
+    "Q5_1": WeightFormat.INT8_MIN,
+    "Q4_K": WeightFormat.INT8_K,
+    "Q5_K": WeightFormat.INT8_K,
+    "Q6_K": WeightFormat.INT8_K16,
+}
+_IN_HALF_BYTES = {"Q4_0": WeightFormat.INT4_EVEN, "Q4_1": WeightFormat.INT4, "Q4_K": WeightFormat.INT4_K}
 _PARTS = ("q", "k", "v", "output", "gate", "up", "down")
 _EXPERT_PARTS = ("gate", "up", "down")
 _FUSED = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate_up", "up": "gate_up"}
@@ -84,9 +94,10 @@ def layer_plans(config: DecoderConfig, dtype: str, quantize: Quantize) -> Iterat
             kinds = {stored[part] for part in parts if part in stored}
             return MatrixPlan(rows, cols, _format(kinds, dtype, quantize, keeps_wide=keeps_wide))
 
-        # in 8 bits all three are rotated or none: they share their input
         sizes = {"q": queries, "k": keys, "v": keys}
-        apart = tuple(plan(rows, hidden, *(sizes if quantize == "int8" else (part,))) for part, rows in sizes.items())
+        apart = tuple(plan(rows, hidden, part) for part, rows in sizes.items())
+        if any(one.format is WeightFormat.INT8_ROTATED for one in apart):  # all or none: they share their input
+            apart = tuple(MatrixPlan(one.rows, one.cols, WeightFormat.INT8_ROTATED) for one in apart)
         together = len({one.format for one in apart}) == 1
         experts = config.experts_of(layer)
         ffn = config.ffn_size if experts is None else experts.ffn_size
@@ -120,8 +131,9 @@ def _format(kinds: set[str], dtype: str, quantize: Quantize, *, keeps_wide: bool
     if quantize == "int8":
         return _eight_bits(kinds)
     if keeps_wide and not kinds <= FOUR_BITS:
-        return WeightFormat.INT8  # beside matrices of 4 bits with the same inputs, which are not rotated
-    return WeightFormat.INT4_EVEN if kinds == {"Q4_0"} else WeightFormat.INT4
+        # what has to be rounded stands beside matrices of 4 bits with the same inputs, which are not rotated
+        return _one_of(kinds, _IN_BYTES) or WeightFormat.INT8
+    return _one_of(kinds, _IN_HALF_BYTES) or WeightFormat.INT4
 
 
 def _table_format(stored: str | None, dtype: str, quantize: Quantize) -> WeightFormat:
@@ -129,13 +141,27 @@ def _table_format(stored: str | None, dtype: str, quantize: Quantize) -> WeightF
     if quantize == "none":
         return FLOAT_FORMATS[dtype]
     if quantize == "int4" and stored in FOUR_BITS:
-        return WeightFormat.INT4_EVEN if stored == "Q4_0" else WeightFormat.INT4
+        return _one_of({stored or ""}, _IN_HALF_BYTES) or WeightFormat.INT4
     return _eight_bits(set() if stored is None else {stored})
 
 
 def _eight_bits(kinds: set[str]) -> WeightFormat:
     """Blocks that fit are taken over without loss; what has to be rounded is rotated first, which costs less of it."""
-    return WeightFormat.INT8 if kinds and kinds <= KEPT_AS_INT8 else WeightFormat.INT8_ROTATED
+    return _one_of(kinds, _IN_BYTES) or WeightFormat.INT8_ROTATED
+
+
+def _one_of(kinds: set[str], formats: Mapping[str, WeightFormat]) -> WeightFormat | None:
+    """The format that takes blocks of all kinds without loss. Parts of several kinds that alternate go in as floats."""
+    found = {formats.get(kind) for kind in kinds}
+    if len(found) != 1:
+        return None
+    only = found.pop()
+    return only if only is None or only.takes_floats or len(kinds) == 1 else None
+
+
+def kept_as(stored: str, form: Literal["int8", "int4"]) -> WeightFormat | None:
+    """The format of `form` bits that takes over a file's blocks without loss; None: they have to be rounded."""
+    return (_IN_BYTES if form == "int8" else _IN_HALF_BYTES).get(stored)
 
 
 def _layer_encodings(config: DecoderConfig, layer: int) -> dict[str, str]:
