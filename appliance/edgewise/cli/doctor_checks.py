@@ -20,13 +20,15 @@ from edgewise.core.checks import (
     check_systemd,
 )
 from edgewise.core.clock import SystemClock
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import ConfigError, EdgewiseError
 from edgewise.core.python import module_command
 from edgewise.core.settings import LoadedSettings, Settings, load_settings
 from edgewise.core.sizes import gib
 from edgewise.edge.enrol.folder import with_enrolment
 from edgewise.edge.offload.doctor import check_broker, check_cloud, check_peer
+from edgewise.engine.devices.shares import share_of
 from edgewise.kernels.native import library
+from edgewise.models.longtail.estimate import read_network
 from edgewise.models.store import Store
 from edgewise.security.tls import check_tls
 
@@ -55,7 +57,10 @@ def run_checks(config: Path | None) -> Iterator[Check]:
     yield from check_peer(settings)
     yield from check_broker(settings)
     yield check_native(settings)
-    yield from check_torch(probe_torch())
+    report = probe_torch()
+    yield from check_torch(report)
+    if settings.engine.devices > 1:
+        yield check_devices(settings, report)
     yield check_systemd(UNIT)
 
 
@@ -129,6 +134,34 @@ def check_torch(report: Mapping[str, Any]) -> Iterator[Check]:
     yield Check("torch", "ok", f"torch {report['torch']}")
     yield _check_cpu(report["cpu"])
     yield from _check_cuda(report["cuda"])
+
+
+def check_devices(settings: Settings, report: Mapping[str, Any]) -> Check:
+    """Whether the devices that are to compute a model together are there, and whether the model can be divided among them."""
+    count, cuda = settings.engine.devices, report.get("cuda", {"devices": []})
+    on_gpus = settings.engine.device != "cpu" and bool(cuda["devices"])
+    found = len(cuda["devices"])
+    detail = f"engine.tensor_parallel = {count}: " + (
+        f"{found} GPU(s) are there" if on_gpus else "processes on the CPU"
+    )
+    remedy = f"set engine.tensor_parallel to {found} at most, or have more GPUs seen"
+    if on_gpus and found < count:
+        return Check("devices", "fail", detail, remedy)
+    try:
+        share_of(read_network(Store(settings.home / "models").resolve(settings.model)), count)
+    except ConfigError as error:
+        return Check(
+            "devices", "fail", error.message, "set engine.tensor_parallel to a number that the message names, or to 1"
+        )
+    except EdgewiseError as error:
+        return Check(
+            "devices", "warn", f"{detail}; the model cannot be looked at: {error.message}", "see the check of the model"
+        )
+    if not on_gpus:
+        return Check(
+            "devices", "warn", detail, "that tries out what is meant for GPUs: one process on all threads is faster"
+        )
+    return Check("devices", "ok", detail)
 
 
 def _check_cpu(cpu: Mapping[str, Any]) -> Check:

@@ -47,6 +47,7 @@ def report(name: str, config: Path | None, overrides: Mapping[str, object]) -> F
         failed_weights=() if gate is None else gate.failed("weights"),
         kernels=settings.engine.kernels,
         network=network,
+        devices=settings.engine.devices,
     )
     return fit(
         network,
@@ -59,6 +60,7 @@ def report(name: str, config: Path | None, overrides: Mapping[str, object]) -> F
         max_step_tokens=settings.engine.max_step_tokens,
         page_tokens=PAGE_TOKENS,
         encoder_cache_bytes=settings.engine.encoder_cache_bytes,
+        devices=settings.engine.devices,
     )
 
 
@@ -69,6 +71,9 @@ def fit_command(
     kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16, int8 or fp8.")] = None,
     quantize: Annotated[str | None, typer.Option(help="auto, none, int8 or int4.")] = None,
     kernels: Annotated[str | None, typer.Option(help="auto, reference, native or triton.")] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Devices that compute it together (engine.tensor_parallel).", min=1)
+    ] = None,
     context: Annotated[int | None, typer.Option(help="Largest prompt + answer wanted.", min=1)] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
@@ -79,6 +84,7 @@ def fit_command(
         "kv_dtype": kv_dtype,
         "quantize": quantize,
         "engine.kernels": kernels,
+        "engine.tensor_parallel": devices,
         "engine.max_context": context,
     }
     result = report(name, config, overrides)

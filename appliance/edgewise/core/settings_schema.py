@@ -40,6 +40,11 @@ class EngineSettings(Section):
         default="auto",
         description='Who computes: "native" is C++ for the CPU, "reference" is PyTorch; "auto" takes native where it can.',
     )
+    tensor_parallel: PositiveInt | Literal["auto"] = Field(
+        default="auto",
+        description="Devices that compute a model together, each a share of every layer: GPUs, or processes on a CPU; "
+        '"auto" is 1.',
+    )
     max_context: PositiveInt | None = Field(
         default=None, description="Largest prompt plus answer in tokens; unset takes the model's own."
     )
@@ -74,6 +79,13 @@ class EngineSettings(Section):
         default=0.05,
         description="Longest time in seconds that a step spends on prompts while no answer is being written, as far as that "
         "is efficient; a more urgent request waits for no more than the step under way.",
+    )
+    stream_interval_s: float = Field(
+        default=0.025,
+        ge=0,
+        le=1,
+        description="Longest time in seconds that a token waits to be sent together with the next ones, where steps are quicker "
+        "than that; an answer's first token and its end never wait. 0 sends each token by itself, which costs processor time.",
     )
     ageing_s: float = Field(
         default=60.0,
@@ -127,6 +139,11 @@ class EngineSettings(Section):
         default=None, description="Folder of the KV pages on disk; unset takes kv-cache in the state directory."
     )
 
+    @property
+    def devices(self) -> int:
+        """What `tensor_parallel` means."""
+        return 1 if self.tensor_parallel == "auto" else self.tensor_parallel
+
 
 def _check_keep_alives(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
@@ -171,6 +188,12 @@ class LimitsSettings(Section):
     )
     max_concurrent_requests: PositiveInt = Field(
         default=256, description="Requests in progress; one more is answered 429."
+    )
+    media_bytes: Bytes = Field(
+        default=512 * 1024**2,
+        description="Memory for decoded pictures, film and sound of all requests, booked before they are decoded; as much, but at "
+        "most an eighth of what models may take, is kept free of these. A request that alone takes more is answered 413, one that "
+        "finds no room 503.",
     )
     request_timeout_s: Seconds | None = Field(
         default=None, description="Longest time for one answer in seconds; unset sets no limit."
@@ -244,6 +267,11 @@ class VisionSettings(Section):
     max_pixels: PositiveInt | None = Field(
         default=None,
         description="Pixels (width x height) that a model with eyes sees of a picture at most; unset leaves it to the model.",
+    )
+    pan_and_scan: bool | None = Field(
+        default=None,
+        description="Show long pictures in parts as well to models that leave that open (Gemma 3): more of them is read, for as "
+        "many tokens again with each part; unset leaves it to the model's files.",
     )
     film_tokens: PositiveInt = Field(
         default=2048, description="Tokens of the prompt that a film takes at most; frames are fewer and smaller for it."

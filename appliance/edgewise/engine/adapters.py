@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
+from typing import Protocol
 
 import torch
 
@@ -19,21 +20,47 @@ from edgewise.models.adapters.files import AdapterFiles
 from edgewise.models.adapters.layout import read_layout
 from edgewise.models.adapters.loading import AdaptedRows, Adapter, adapter_bytes, load_adapter
 from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.parallel import ALONE, Place, ProcessGroup
 
 log = get_logger(__name__)
+
+
+class AdapterGroup(Protocol):
+    """Devices of which each holds a share of every adapter."""
+
+    @property
+    def size(self) -> int: ...
+
+    def open_adapter(self, files: AdapterFiles) -> None: ...
+
+    def close_adapter(self, digest: str) -> None: ...
 
 
 class Adapters:
     """Those of one decoder.
 
     Args:
-        config: Of the decoder.
+        config: Of the whole decoder.
         dtype, device: Of its weights.
         limit_bytes: What all together may take; booked by the caller.
+        group: The devices that compute the decoder together, told of every adapter that comes or goes.
+        together: Devices whose memory `limit_bytes` are of.
     """
 
-    def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        dtype: torch.dtype,
+        device: torch.device,
+        limit_bytes: int,
+        *,
+        group: AdapterGroup | None = None,
+        together: int = 1,
+    ) -> None:
         self._config = config
+        self._group = group
+        self._share: Place = ALONE if group is None else ProcessGroup(0, group.size)
+        self._together = together
         self._dtype = dtype
         self._device = device
         self._limit = limit_bytes
@@ -47,7 +74,7 @@ class Adapters:
 
     @property
     def nbytes(self) -> int:
-        return sum(adapter.nbytes for adapter in self._held.values())
+        return sum(adapter.nbytes for adapter in self._held.values()) * self._together
 
     def open(self, files: AdapterFiles, used: Collection[str]) -> Adapter:
         """The adapter, read if need be; the longest unused ones make room, but none whose digest is in `used`.
@@ -59,9 +86,13 @@ class Adapters:
         """
         held = self._held.get(files.digest)
         if held is None:
-            self._make_room(files, adapter_bytes(read_layout(files, self._config), self._dtype), used)
-            held = self._held[files.digest] = load_adapter(files, self._config, dtype=self._dtype, device=self._device)
-            log.info("adapter_loaded", adapter=files.name, bytes=held.nbytes)
+            layout, own = read_layout(files, self._config), self._config.shard(self._share.size)
+            self._make_room(files, adapter_bytes(layout, self._dtype, own) * self._together, used)
+            held = load_adapter(files, self._config, dtype=self._dtype, device=self._device, share=self._share)
+            if self._group is not None:
+                self._group.open_adapter(files)
+            self._held[files.digest] = held
+            log.info("adapter_loaded", adapter=files.name, bytes=held.nbytes * self._together)
         self._held.move_to_end(files.digest)
         return held
 
@@ -75,6 +106,8 @@ class Adapters:
             if self.nbytes + size <= self._limit:
                 return
             log.info("adapter_unloaded", adapter=self._held.pop(digest).name)
+            if self._group is not None:
+                self._group.close_adapter(digest)
         if self.nbytes + size > self._limit:
             raise QueueFull(
                 f"The adapters in use take {mib(self.nbytes)} of {mib(self._limit)}, and '{files.name}' needs {mib(size)}: "

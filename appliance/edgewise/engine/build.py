@@ -19,6 +19,12 @@ from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.constraint import Constraints
 from edgewise.engine.core import ProgressSink
+from edgewise.engine.devices import place
+from edgewise.engine.devices.group import DeviceGroup
+from edgewise.engine.devices.loading import load_shares
+from edgewise.engine.devices.mover import AnyPageMover, movers
+from edgewise.engine.devices.runner import LeadingRunner
+from edgewise.engine.devices.shares import share_of
 from edgewise.engine.draft_loading import load_draft
 from edgewise.engine.drafting import DraftPlan, plan_draft, why_no_guesses
 from edgewise.engine.encoder_cache import EncoderCache
@@ -49,13 +55,13 @@ from edgewise.engine.tiering import PageMover, PageTiers
 from edgewise.engine.tiers.folder import key_of
 from edgewise.engine.tiers.int4 import Int4Pages
 from edgewise.engine.tiers.make import make_tiers, wanted_bytes
-from edgewise.engine.tiers.mover import KVPageMover
 from edgewise.engine.tiers.pressure import PressureWatch
 from edgewise.kernels.compiled import origin
 from edgewise.kernels.limits import PRODUCT_ROW_MULTIPLE, round_up
 from edgewise.kernels.linear import tiles_invariant
 from edgewise.kernels.native import library
 from edgewise.kernels.paging import PAGE_TOKENS, KVLayer
+from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.native.formats import Quantize
@@ -93,6 +99,18 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         OutOfMemory: It does not fit; nothing has been loaded then.
         BadModelFile, UnsupportedModel, ConfigError: As their names say.
     """
+    if config.tensor_parallel == 1:
+        return _build_parts(config, progress, None)
+    group = DeviceGroup(config.tensor_parallel)
+    try:
+        return _build_parts(config, progress, group)
+    except BaseException:
+        group.close()
+        raise
+
+
+def _build_parts(config: EngineConfig, progress: ProgressSink, group: DeviceGroup | None) -> Built:
+    """`build_parts` of the devices of `group`, or of one."""
     began = time.monotonic()
     threads = config.threads or len(os.sched_getaffinity(0))
     network = describe(config.model, max_context=config.max_context)
@@ -107,24 +125,41 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         failed_weights=config.failed_weights,
         kernels=config.kernels,
         network=network,
+        devices=config.tensor_parallel,
     )
+    place.require_devices(numerics.device, config.tensor_parallel)
+    if numerics.device == "cpu":
+        threads = max(1, threads // config.tensor_parallel)
     native = _set_threads(threads, numerics, network)
-    device = torch.device(numerics.device)
+    device = torch.device(numerics.device) if group is None else place.device_of(numerics.device, 0)
     progress("fit", 0.0)
     plan = plan_draft(config, network, numerics)
     report = _fit(config, network, numerics, device, plan)
     ledger = _book(report, device)
     dtype: torch.dtype = getattr(torch, numerics.dtype)
-    decoder = load_network(
-        config.model,
-        network,
-        device=device,
-        dtype=dtype,
-        progress=lambda done: progress("weights", done),
-        native=native,
-        card=numerics.quantize if numerics.kernels == "triton" else None,
-    )
-    kv = allocate(network, num_pages=report.num_pages, kv_dtype=numerics.kv_dtype, dtype=numerics.dtype, device=device)
+    decoder: LoadedNetwork
+    if group is None:
+        decoder = load_network(
+            config.model,
+            network,
+            device=device,
+            dtype=dtype,
+            progress=lambda done: progress("weights", done),
+            native=native,
+            card=numerics.quantize if numerics.kernels == "triton" else None,
+        )
+    else:
+        decoder = load_shares(
+            config,
+            cast("DecoderConfig", network),
+            numerics,
+            group,
+            num_pages=report.num_pages,
+            threads=threads,
+            progress=lambda done: progress("weights", done),
+        )
+    share = share_of(network, config.tensor_parallel)
+    kv = allocate(share, num_pages=report.num_pages, kv_dtype=numerics.kv_dtype, dtype=numerics.dtype, device=device)
     pacer = Pacer(max_step_tokens=config.max_step_tokens, idle_step_s=config.prefill_step_s)
     progress("check", 0.0)
     info = _info(
@@ -133,12 +168,12 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         device,
         network=network,
         threads=threads,
-        invariant=decoder.prove_rows() and (native is not None or tiles_invariant(device)),
+        invariant=_proven(decoder, group) and (native is not None or tiles_invariant(device)),
         began=began,
     )
     _log_choices(numerics, threads)
     notices = Notices()
-    mover, rounder = KVPageMover(kv), Int4Pages(kv)
+    mover, rounder = movers(kv, share, group)
     host_ledger = _host_ledger(config, device, ledger)
     tiers = make_tiers(
         config,
@@ -154,7 +189,7 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
     spill = _spill(config, report, host_ledger, mover)
     looping = isinstance(decoder, Looping)
     scheduler = _scheduler(config, report, pacer, tiers, spill, senses, speculator, answers_apart=looping)
-    runner = _runner(config, report, decoder, kv, device)
+    runner = _runner(config, report, decoder, kv, device, group)
     engine = Engine(
         _with_pages(info, config, network, mover, rounder),
         scheduler=scheduler,
@@ -165,17 +200,31 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
         notices=notices,
         hand_over=HandOver(scheduler.pages, tiers, mover, rounder),
         senses=senses,
-        adapters=_adapters(report, decoder),
+        adapters=_adapters(report, network, decoder, group),
         speculator=speculator,
         recording_tokens=recording_tokens(network),
+        devices=group,
     )
     return Built(engine, runner, network, decoder, numerics, device, ledger)
 
 
+def _proven(decoder: LoadedNetwork, group: DeviceGroup | None) -> bool:
+    """Whether a token's bits do not depend on the batch; from then on the devices of a group exchange results."""
+    proven = decoder.prove_rows()
+    return proven if group is None else group.join(cast("Decoder", decoder).rows)
+
+
 def _runner(
-    config: EngineConfig, report: FitReport, decoder: LoadedNetwork, kv: list[KVLayer], device: torch.device
+    config: EngineConfig,
+    report: FitReport,
+    decoder: LoadedNetwork,
+    kv: list[KVLayer],
+    device: torch.device,
+    group: DeviceGroup | None,
 ) -> Runner:
     constraints = Constraints(config.vocabulary)
+    if group is not None:
+        return LeadingRunner(decoder, kv, device, group, constraints)
     if not isinstance(decoder, Looping):
         return Runner(decoder, kv, device, constraints)
     pages = -(-report.max_context // PAGE_TOKENS)
@@ -222,7 +271,7 @@ def _fit(
     report = fit(
         network,
         numerics,
-        available=available_on(device),
+        available=available_on(device, config.tensor_parallel),
         memory_fraction=config.memory_fraction,
         kv_memory_bytes=config.kv_memory_bytes,
         max_context=config.max_context,
@@ -234,6 +283,7 @@ def _fit(
         encoder_cache_bytes=config.encoder_cache_bytes,
         adapter_bytes=config.adapter_bytes if config.adapters else 0,
         draft_bytes=0 if draft is None else draft.nbytes,
+        devices=config.tensor_parallel,
     )
     if not report.fits:
         # A cache that is asked for and too small is a mistake that no freed memory mends.
@@ -324,11 +374,14 @@ def _scheduler(
     )
 
 
-def _adapters(report: FitReport, decoder: LoadedNetwork) -> Adapters | None:
+def _adapters(
+    report: FitReport, network: NetworkConfig, decoder: LoadedNetwork, group: DeviceGroup | None
+) -> Adapters | None:
     """None where none are asked for, or other kernels than the decoder's reference compute."""
-    if not report.adapters or not isinstance(decoder, Decoder):
+    if not report.adapters or not isinstance(decoder, Decoder) or not isinstance(network, DecoderConfig):
         return None
-    return Adapters(decoder.config, decoder.dtype, decoder.device, report.adapters)
+    together = 1 if group is None or decoder.device.type != "cpu" else group.size
+    return Adapters(network, decoder.dtype, decoder.device, report.adapters, group=group, together=together)
 
 
 def _speculator(
@@ -376,9 +429,11 @@ def _info(
             threads=threads,
             kv_format="-".join(filter(None, (report.kv_format, cache_variant(network)))),
             media=bool(media_kinds(network)),
+            devices=config.tensor_parallel,
         ),
         kernels=numerics.kernels,
         kernels_lacking=numerics.lacking,
+        devices=config.tensor_parallel,
         batch_invariant=invariant,
         num_pages=report.num_pages,
         page_tokens=PAGE_TOKENS,
@@ -388,7 +443,11 @@ def _info(
 
 
 def _with_pages(
-    info: EngineInfo, config: EngineConfig, network: NetworkConfig, mover: KVPageMover, rounder: Int4Pages
+    info: EngineInfo,
+    config: EngineConfig,
+    network: NetworkConfig,
+    mover: AnyPageMover,
+    rounder: Int4Pages,
 ) -> EngineInfo:
     """With what is known once there are pages."""
     return replace(
@@ -401,16 +460,19 @@ def _with_pages(
     )
 
 
-def _kv_fingerprint(config: EngineConfig, info: EngineInfo, mover: KVPageMover) -> str:
+def _kv_fingerprint(config: EngineConfig, info: EngineInfo, mover: AnyPageMover) -> str:
     """See `EngineInfo`. Rotary positions are part of the weights' configuration, which the model's digest covers."""
     key = key_of(config.model.digest, info.numeric_class, PAGE_TOKENS, config.disk_cache_key)
     return hashlib.sha256("\n".join((key, sys.byteorder, mover.layout)).encode()).hexdigest()
 
 
-def available_on(device: torch.device) -> int:
-    """Bytes to be had. An integrated GPU shares the system's memory, so MemAvailable bounds it as well."""
+def available_on(device: torch.device, devices: int = 1) -> int:
+    """Bytes to be had; on the fullest of several GPUs. An integrated GPU shares the system's memory, so MemAvailable bounds it as
+    well."""
     if device.type != "cuda":
         return available_memory()
+    if devices > 1:
+        return min(available_on(place.device_of(device.type, rank)) for rank in range(devices))
     free, _ = torch.cuda.mem_get_info(device)
     return available_memory() if _shares_host_memory(device) else free
 

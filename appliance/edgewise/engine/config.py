@@ -43,11 +43,13 @@ class EngineConfig:
         encoder_cache_bytes: Memory of the device for the rows of media, where the model takes media.
         media_bytes: Bytes of decoded media that the requests in work may hold in all.
         vocabulary: Spelling of every token, for answers that follow a grammar; None refuses them.
+        tensor_parallel: Devices that compute the model together, each a share of it.
         adapters: Whether requests name adapters, which a decoder on the kernels "reference" computes.
         adapter_bytes: Memory of the device for adapters, where `adapters`.
         speculation: Guesses at next tokens: "auto" where they are measured to pay, "lookup" or "draft" always, "off" never.
         draft: A smaller model of the same vocabulary that guesses; None for none.
         turns: File in which engine processes take turns on one device (`engine.turns`); None runs without regard to others.
+        stream_interval_s: How long a token may wait to be sent together with the next ones, in seconds; 0 sends each by itself.
     """
 
     model: ModelFiles
@@ -78,8 +80,10 @@ class EngineConfig:
     encoder_cache_bytes: int = 128 << 20
     media_bytes: int = 256 << 20
     vocabulary: Vocabulary | None = field(default=None, repr=False)
+    tensor_parallel: int = 1
     adapters: bool = False
     adapter_bytes: int = 64 << 20
     speculation: SpeculationName = "auto"
     draft: ModelFiles | None = None
     turns: str | None = None
+    stream_interval_s: float = 0.0

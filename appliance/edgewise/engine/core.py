@@ -78,6 +78,14 @@ class HoldsPages(Protocol):
 
 
 @runtime_checkable
+class Guarded(Protocol):
+    """A core that depends on other processes."""
+
+    def guard(self, lost: Callable[[str], None]) -> None:
+        """Have `lost` called with the reason, by any thread, when one of them has ended and `step` may not raise that."""
+
+
+@runtime_checkable
 class Limited(Protocol):
     """A core that can be told to do less, so that its device stays cool."""
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from edgewise.core.sizes import mib
+from edgewise.engine.devices.shares import share_of
 from edgewise.engine.ledger import SHRINK_MARK
 from edgewise.engine.numerics import Numerics
 from edgewise.models.decoder.config import DecoderConfig
@@ -22,7 +23,8 @@ MIN_CONTEXT = 256
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitReport:
     """Sizes in bytes; `encoder` is the part of the weights that sees or hears, `media` is room for what it made,
-    `graphs` what the loop on a card keeps that decodes answers.
+    `graphs` what the loop on a card keeps that decodes answers. Where several `devices` compute the model together, sizes are
+    those of all of them on a CPU, whose memory they share, and of one of them on GPUs.
 
     `fits` is False with a `reason` when the model cannot be served within the budget.
     """
@@ -47,6 +49,7 @@ class FitReport:
     numerics: Numerics
     fits: bool
     reason: str
+    devices: int = 1
 
     @property
     def cache_too_small(self) -> bool:
@@ -60,6 +63,7 @@ class FitReport:
             f"budget            {mib(self.budget):>14}   ({self.budget / max(1, self.available):.0%} of it)",
             f"weights           {mib(self.weights):>14}   ({self.numerics.dtype}, quantize {self.numerics.quantize}, "
             f"kernels {self.numerics.kernels}{self._of_encoder()})",
+            *self._of_devices(),
             f"workspace         {mib(self.workspace):>14}   (activations and logits of the largest step)",
             *self._of_media(),
             *self._of_others(),
@@ -70,6 +74,12 @@ class FitReport:
             *self.numerics.why,
         ]
         return [*lines, ("fits: " if self.fits else "does not fit: ") + self.reason]
+
+    def _of_devices(self) -> list[str]:
+        if self.devices == 1:
+            return []
+        whose = "of all together" if self.numerics.device == "cpu" else "of each"
+        return [f"devices           {self.devices:>14}   (engine.tensor_parallel; the sizes here are those {whose})"]
 
     def _of_encoder(self) -> str:
         return f"; {mib(self.encoder)} of them see or hear" if self.encoder else ""
@@ -102,6 +112,7 @@ def fit(
     encoder_cache_bytes: int = 0,
     adapter_bytes: int = 0,
     draft_bytes: int = 0,
+    devices: int = 1,
 ) -> FitReport:
     """Divide the budget: weights, workspace and encoded media first, the rest below `SHRINK_MARK` to the KV cache.
 
@@ -109,16 +120,21 @@ def fit(
     The cache is never larger than `max_running` full contexts can use, and exactly `kv_memory_bytes` when that is given.
     Tiers that want `tier_bytes` of the same memory are left a quarter at most of what lies beyond one whole context.
     A model that takes media keeps `encoder_cache_bytes` for what it has encoded, and `adapter_bytes` are kept for adapters,
-    `draft_bytes` for a draft model.
+    `draft_bytes` for a draft model. `devices` compute the model together: those of a CPU share the budget, a GPU has its own.
+
+    Raises:
+        ConfigError: The model cannot be divided among so many devices.
     """
+    config = share_of(config, devices)
+    together = devices if numerics.device == "cpu" else 1
     budget = int(available * memory_fraction) if memory_budget_bytes is None else min(memory_budget_bytes, available)
     native = numerics.quantize if numerics.kernels == "native" else None
-    weights, graphs = weight_bytes(config, numerics.dtype, native), 0
+    weights, graphs = weight_bytes(config, numerics.dtype, native) * together, 0
     context = min(max_context or config.max_position, config.max_position)
     if numerics.kernels == "triton" and isinstance(config, DecoderConfig):
         weights, graphs = card_weight_bytes(config, numerics.quantize), loop_bytes(config, max_running, context)
-    workspace = workspace_bytes(config, max_step_tokens, max_running, numerics.device, native=native)
-    per_token = kv_bytes_per_token(config, numerics.kv_dtype, numerics.dtype)
+    workspace = workspace_bytes(config, max_step_tokens, max_running, numerics.device, native=native) * together
+    per_token = kv_bytes_per_token(config, numerics.kv_dtype, numerics.dtype) * together
     media = encoder_cache_bytes if isinstance(config, MultimodalConfig | WhisperSizes) else 0
     fixed = weights + workspace + media + adapter_bytes + draft_bytes + graphs
     room = int(budget * SHRINK_MARK) - fixed
@@ -148,6 +164,7 @@ def fit(
         numerics=numerics,
         fits=fits,
         reason=reason,
+        devices=devices,
     )
 
 

@@ -30,6 +30,7 @@ from edgewise.engine.timings import Timings
 _ENDED = "the engine process ended"
 _STATUS_GRACE_S = 1.0
 _REAP_REPORT_S = 10.0
+_GROUP_TICK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,7 @@ class Life:
             reason = await self._watch(process)
             process.kill()
             status = await self._reap(process)
+            await self._last_of_group(process)
             channel.read_rest()
             ready_s = None if self._ready_at is None else time.monotonic() - self._ready_at
             return LifeEnd(reason=reason, status=status, fault=self._fault, ready_s=ready_s)
@@ -177,6 +179,17 @@ class Life:
             stopping.cancel()
             await asyncio.wait({ended, stopping})
         return self._condemned.result() if self._condemned.done() else _ENDED
+
+    async def _last_of_group(self, process: EngineProcess) -> None:
+        """Wait for what the killed child had started, as the processes of its other devices: they hold memory too."""
+        until = time.monotonic() + _REAP_REPORT_S
+        while process.group_alive:
+            if time.monotonic() > until:
+                self._log.error(
+                    "engine_group_does_not_die", pid=process.pid, remedy="a process that it started is left"
+                )
+                return
+            await asyncio.sleep(_GROUP_TICK_S)
 
     async def _reap(self, process: EngineProcess) -> int:
         """Wait for the killed child without limit: its successor must not find the device memory still in use."""

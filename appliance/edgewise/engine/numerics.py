@@ -55,6 +55,7 @@ def resolve(
     failed_weights: Collection[str] = (),
     kernels: str = "auto",
     network: NetworkConfig | None = None,
+    devices: int = 1,
 ) -> Numerics:
     """Turn configured names into definite ones.
 
@@ -66,6 +67,7 @@ def resolve(
         failed_weights: Weight formats that the gate has measured and not passed.
         kernels: "auto", "reference", "native" or "triton".
         network: The model; None for one that only the reference kernels compute.
+        devices: How many compute the model together.
 
     Raises:
         ConfigError: An unknown name, CUDA is asked for and there is none, or kernels or weights are asked for that the model
@@ -82,6 +84,9 @@ def resolve(
     _require("dtype", dtype, ("auto", *WEIGHT_DTYPES))
     _require("quantize", quantize, QUANTIZE)
     _require("engine.kernels", kernels, KERNELS)
+    if devices > 1:
+        kernels = _together(kernels, devices)
+        why.append(f"kernels reference: {devices} devices compute together (engine.tensor_parallel)")
     weights = choose_weights(
         kernels=kernels, quantize=quantize, dtype=dtype, device=device, network=network, failed=failed_weights
     )
@@ -98,6 +103,17 @@ def resolve(
     return Numerics(device, dtype, kv_dtype, weights.quantize, tuple(why), weights.kernels, weights.lacking)
 
 
+def _together(kernels: str, devices: int) -> str:
+    """Other kernels do a step, or more, in one call: there is no place in it where devices could exchange sums."""
+    if kernels not in ("auto", "reference"):
+        raise ConfigError(
+            f"'engine.kernels' is {kernels}, and {devices} devices compute together ('engine.tensor_parallel') with the "
+            "reference kernels. Set engine.kernels to auto or reference, or engine.tensor_parallel to 1.",
+            param="engine.kernels",
+        )
+    return "reference"
+
+
 def picture_numerics(device: str, dtype: str, *, cuda: bool) -> Numerics:
     """As `resolve`, for a model that draws; "auto" is float32 on a CPU, few of which convolve in 16 bits any faster."""
     numerics = resolve(device=device, dtype=dtype, kv_dtype="float32", quantize="none", cuda=cuda)
@@ -112,6 +128,7 @@ def numeric_class(
     threads: int,
     kv_format: str | None = None,
     media: bool = False,
+    devices: int = 1,
 ) -> str:
     """The string inside which a continuation is byte-equal.
 
@@ -119,7 +136,8 @@ def numeric_class(
     give the same bits with all of them, but torch computes what a model sees or hears (`media`) beside those too. torch draws
     the tokens in either case.
 
-    `kv_format` says more than `numerics.kv_dtype` where layers differ (`kv_label`).
+    `kv_format` says more than `numerics.kv_dtype` where layers differ (`kv_label`). The number of `devices` fixes how sums are
+    split.
     """
     where = f"{numerics.device}-{device_family}" + (f"-t{threads}" if numerics.device == "cpu" else "")
     if numerics.kernels == "native":
@@ -127,6 +145,8 @@ def numeric_class(
         where = f"{numerics.device}-native{NATIVE_NUMERICS}{torch_too}"
     elif numerics.kernels == "triton":
         where += f"-kernels{TRITON_NUMERICS}"
+    if devices > 1:
+        where += f"-tp{devices}"
     return f"torch-{torch_version}/{where}/w-{numerics.dtype}-{numerics.quantize}/kv-{kv_format or numerics.kv_dtype}".replace(
         " ", "_"
     )

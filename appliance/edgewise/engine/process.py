@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+from pathlib import Path
 
 from edgewise.core.log import logging_in_force
 from edgewise.core.python import module_command
@@ -73,6 +74,15 @@ class EngineProcess:
             with contextlib.suppress(ProcessLookupError):  # it has ended, but is not reaped yet
                 os.killpg(self.pid, signal.SIGKILL)
 
+    @property
+    def group_alive(self) -> bool:
+        """Whether the child, or a process that it has started, still runs (its process group)."""
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return any(_runs_in(self.pid, stat) for stat in Path("/proc").glob("[0-9]*/stat"))
+
     async def wait(self) -> int:
         """Wait for the end and reap: the exit status, or minus the signal's number."""
         if self._popen.poll() is None:
@@ -87,6 +97,15 @@ class EngineProcess:
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+
+
+def _runs_in(group: int, stat: Path) -> bool:
+    """Whether a process is of a group and has not ended: proc(5), behind the name in brackets state, parent and group."""
+    try:
+        state, _, own = stat.read_bytes().rpartition(b")")[2].split()[:3]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return int(own) == group and state not in (b"Z", b"X")
 
 
 async def _readable(descriptor: int) -> None:

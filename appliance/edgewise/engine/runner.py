@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta, KVLayer
 from edgewise.kernels.sample import Draw
+from edgewise.models.adapters.loading import AdaptedRows
 from edgewise.models.decoder.model import Decoder
 from edgewise.models.multimodal.protocol import MultimodalNetwork, StepMedia
 
@@ -30,6 +31,15 @@ class Network(Protocol):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] -> [R, vocab] float32."""
+
+
+@runtime_checkable
+class Aligns(Protocol):
+    """A network that can tell where in a recording words are spoken; see `models.whisper.network.WhisperNetwork.alignment`."""
+
+    def alignment(
+        self, tokens: torch.Tensor, kv: Seq[KVLayer], pages: torch.Tensor, *, first: int, last: int, frames: int
+    ) -> list[int]: ...
 
 
 Observer = Callable[[Seq[Work], torch.Tensor, torch.Tensor], None]
@@ -65,7 +75,6 @@ class Runner:
             return self._decode(work)
         sampled = [item for item in work if item.sample]
         masks = [self._mask(item.sequence) for item in sampled]
-        hidden = self._forward(work, media)
         ends = np.cumsum([item.count for item in work]) - 1
         rows = [
             int(row)
@@ -73,6 +82,7 @@ class Runner:
             if item.sample
             for row in range(end - len(item.proposed), end + 1)
         ]
+        hidden = self._forward(work, media, rows)
         if not rows:
             return [[] for _ in work]
         logits = self._network.logits(hidden[torch.tensor(rows, device=self._device)])
@@ -84,6 +94,7 @@ class Runner:
         masks = [self._mask(item.sequence) for item in work]
         assert self._inputs is not None
         tokens, meta = self._inputs.of(work)
+        self._announce(tokens, meta, None, ())
         hidden = self._network.forward(tokens, self._kv, meta)
         if self.observer is not None:
             self.observer(work, tokens, hidden)
@@ -92,11 +103,36 @@ class Runner:
     @torch.inference_mode()
     def all_logits(self, work: Seq[Work], media: StepMedia | None = None) -> torch.Tensor:
         """[T, vocab] float32 logits of every token of the step; for quality measurements."""
-        return self._network.logits(self._forward(work, media))
+        return self._network.logits(self._forward(work, media, None))
 
-    def _forward(self, work: Seq[Work], media: StepMedia | None) -> torch.Tensor:
+    def alignment(self, sequence: Sequence) -> tuple[int, ...]:
+        """Where the words of a sequence's prompt are spoken (`TokenChunk.frames`); all of the prompt is computed."""
+        asked, prompt = sequence.request.alignment, sequence.request.prompt
+        assert asked is not None
+        assert isinstance(self._network, Aligns)
+        before = sequence.spans.end
+        text = torch.tensor(prompt[before:], dtype=torch.int64, device=self._device)
+        pages = torch.tensor(sequence.pages, dtype=torch.int32, device=self._device)
+        # What foretells a token lies one place before it.
+        found = self._network.alignment(
+            text, self._kv, pages, first=asked.first - before - 1, last=len(text) - 1, frames=asked.frames
+        )
+        return tuple(found)
+
+    def _announce(
+        self, tokens: torch.Tensor, meta: AttentionMeta, rows: Seq[int] | None, adapted: Seq[AdaptedRows]
+    ) -> None:
+        """Called before each forward pass, for runners that lead others (`engine.devices`).
+
+        Args:
+            tokens: [T] int64.
+            rows: Of the T, those of which logits will be computed; None for all.
+        """
+
+    def _forward(self, work: Seq[Work], media: StepMedia | None, rows: Seq[int] | None) -> torch.Tensor:
         tokens, meta = self._tokens(work), self._meta(work)
         adapted = adapted_rows(work, self._device)
+        self._announce(tokens, meta, rows, adapted)
         if adapted:
             hidden = cast("Decoder", self._network).forward(tokens, self._kv, meta, adapted=adapted)
         elif media is None:

@@ -12,6 +12,7 @@ from edgewise.core.log import get_logger
 from edgewise.core.settings import Settings
 from edgewise.engine.api import Engine
 from edgewise.engine.config import EngineConfig
+from edgewise.engine.devices.shares import share_of
 from edgewise.engine.drafting import plan_draft
 from edgewise.engine.fit import Needs, fit
 from edgewise.engine.fit import needs as needs_of
@@ -92,6 +93,7 @@ def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
         prefill_step_s=engine.prefill_step_s,
         ageing_s=engine.ageing_s,
         speculation=engine.speculation,
+        tensor_parallel=engine.devices,
         adapter_bytes=engine.adapter_bytes,
         spill_bytes=engine.spill_bytes,
         encoder_cache_bytes=engine.encoder_cache_bytes,
@@ -101,6 +103,7 @@ def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
         disk_cache_bytes=engine.disk_cache_bytes or 0,
         handover_bytes=settings.peers.memory_bytes if settings.peers.urls else 0,
         turns=str(settings.home / "engine-turns"),
+        stream_interval_s=engine.stream_interval_s,
     )
 
 
@@ -156,7 +159,7 @@ def _read(
     network = read_network(files, header)
     config = changed(replace(config, draft=_draft(settings, store, files, tokenizer, network)))
     if not _is_first(settings, files):
-        config = _computable(config, network, machine)
+        config = _divisible(_computable(config, network, machine), network)
     needs = model_needs(config, network, machine)
     manifest = store.manifest(files.name)
     return ReadModel(
@@ -219,6 +222,16 @@ def _computable(config: EngineConfig, network: NetworkConfig, machine: Machine) 
     return config
 
 
+def _divisible(config: EngineConfig, network: NetworkConfig) -> EngineConfig:
+    """On one device where the number that is set cannot compute this model together."""
+    try:
+        share_of(network, config.tensor_parallel)
+    except ConfigError as error:
+        log.warning("tensor_parallel_not_used", model=config.model.name, reason=error.message)
+        return replace(config, tensor_parallel=1)
+    return config
+
+
 def _tokens(tokenizer: Tokenizer) -> list[tuple[bytes, bool]]:
     ids = range(tokenizer.vocab_size)
     return [(tokenizer.token_bytes(id), tokenizer.is_special(id)) for id in ids]
@@ -242,6 +255,7 @@ def model_needs(config: EngineConfig, network: NetworkConfig, machine: Machine) 
         encoder_cache_bytes=config.encoder_cache_bytes,
         adapter_bytes=config.adapter_bytes if config.adapters else 0,
         draft_bytes=0 if draft is None else draft.nbytes,
+        devices=config.tensor_parallel,
     )
     shared = numerics.device == "cpu"
     return needs_of(
@@ -266,6 +280,7 @@ def _numerics(config: EngineConfig, network: NetworkConfig, machine: Machine) ->
         failed_weights=config.failed_weights,
         kernels=config.kernels,
         network=network,
+        devices=config.tensor_parallel,
     )
 
 

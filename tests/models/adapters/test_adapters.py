@@ -67,7 +67,7 @@ def test_logits_are_those_of_the_merged_model(
     torch.testing.assert_close(got, expected, atol=2e-4, rtol=2e-4)
     assert float((plain - expected).abs().max()) > 0.05
     layout = read_layout(adapter_files(folder), decoder.config)
-    assert adapter.nbytes == adapter_bytes(layout, torch.float32)
+    assert adapter.nbytes == adapter_bytes(layout, torch.float32, decoder.config)
 
 
 def test_rows_of_several_adapters_keep_their_bits_in_one_batch(llama: Path, tmp_path: Path) -> None:
