@@ -30,7 +30,7 @@ def test_the_schemas_have_every_field_of_the_document_and_the_extensions_only() 
         completion_create_params.CompletionCreateParamsNonStreaming,
         completion_create_params.CompletionCreateParamsStreaming,
     )
-    assert set(ChatBody.model_fields) == chat | set(EXTENSIONS) | {"max_image_pixels"}
+    assert set(ChatBody.model_fields) == chat | set(EXTENSIONS) | {"max_image_pixels", "pan_and_scan"}
     assert set(CompletionBody.model_fields) == text | set(EXTENSIONS)
 
 

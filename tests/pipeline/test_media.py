@@ -348,7 +348,14 @@ async def test_a_picture_is_where_the_template_puts_it(
     assert layout is not None
 
     def fit(
-        process: Any, files: ModelFiles, data: bytes, param: str, *, max_pixels: int | None, share: float
+        process: Any,
+        files: ModelFiles,
+        data: bytes,
+        param: str,
+        *,
+        max_pixels: int | None,
+        share: float,
+        pan_and_scan: bool | None,
     ) -> FittedPicture:
         pixels = read_rgb(data, param)
         fitted = layout.picture(pixels, param, max_pixels=max_pixels)

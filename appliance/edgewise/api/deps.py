@@ -165,6 +165,7 @@ class ApiDependencies:
         fetch: What may be fetched for requests that name a URL; None fetches nothing.
         look: Whether pictures in chats are put into words for models without eyes.
         max_image_pixels: That a model with eyes sees of a picture at most; None leaves it to the model.
+        pan_and_scan: Whether a model that leaves that open is shown pictures in parts as well; None leaves it to the model.
         film_tokens: That a film takes of a prompt at most.
         pressure: How pressed the device is, and what steps down for it.
         limit_engines: Have all engines do less; see `engine.pool.pool.EnginePool.limit`.
@@ -195,6 +196,7 @@ class ApiDependencies:
     fetch: FetchPolicy | None = None
     look: bool = True
     max_image_pixels: int | None = None
+    pan_and_scan: bool | None = None
     film_tokens: int = 2048
     pressure: Pressure = field(default_factory=Pressure)
     end_service: Callable[[int], None] | None = None
@@ -229,6 +231,7 @@ class ApiDependencies:
             max_bytes=self.limits.max_body_bytes,
             look=self.look,
             max_pixels=self.max_image_pixels,
+            pan_and_scan=self.pan_and_scan,
             film_tokens=self.film_tokens,
             labels=self.labels,
             pressure=self.pressure,

@@ -31,6 +31,7 @@ class DrawingBody(BaseModel):
     timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
     keep_alive: KeepAlive = None
     max_image_pixels: MaxImagePixels = None
+    pan_and_scan: bool | None = None
 
 
 DRAWING = (
@@ -39,6 +40,7 @@ DRAWING = (
     "max_image_pixels",
     "min_p",
     "min_tokens",
+    "pan_and_scan",
     "repetition_penalty",
     "seed",
     "stop_token_ids",

@@ -138,6 +138,7 @@ def chat_task(body: ChatBody, model: ServedModel, caller: Caller) -> tuple[Task,
         policy=caller.policy,
         deadline_s=caller.deadline_s(body.timeout),
         max_image_pixels=body.max_image_pixels,
+        pan_and_scan=body.pan_and_scan,
         ignored=(*_ignored(body, CHAT_IGNORED), *message_ignored),
     )
     return task, _form(body, logprobs=bool(body.logprobs))

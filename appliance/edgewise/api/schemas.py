@@ -167,6 +167,7 @@ class Generation(_Strict):
 class ChatBody(Generation):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_image_pixels: MaxImagePixels = None
+    pan_and_scan: bool | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from edgewise.core.errors import DeadlineExceeded, InvalidRequest
+from edgewise.core.errors import DeadlineExceeded, InvalidRequest, UnsupportedField
 from edgewise.core.files import translate_os_errors
 from edgewise.core.patience import within
 from edgewise.core.privacy import Labels
@@ -26,7 +26,7 @@ from edgewise.models.media.fitting import FilmWish, fit_film, fit_picture
 from edgewise.models.media.process import MediaProcess
 from edgewise.models.media.sound_limits import MAX_SECONDS
 from edgewise.models.media.source import read_source
-from edgewise.models.multimodal.layout import Fitted, Layout, SoundLayout
+from edgewise.models.multimodal.layout import Fitted, Layout, ScanLayout, SoundLayout
 from edgewise.pipeline.attachments import Attachment
 from edgewise.pipeline.batches.files import Files
 from edgewise.pipeline.held import HeldBytes, Hold
@@ -60,6 +60,7 @@ class MediaDesk:
     max_bytes: Of what a URL leads to.
     look: Whether pictures are put into words for a model without eyes.
     max_pixels: That a model sees of a picture at most; None leaves it to the model.
+    pan_and_scan: Whether pictures are shown in parts as well, of models that leave that open; None leaves it to the model.
     film_tokens: That a film may take of a prompt.
     max_seconds: Of one recording.
     labels: Of models: those of the models that hear or look hold for their words too.
@@ -74,6 +75,7 @@ class MediaDesk:
     max_bytes: int
     look: bool = True
     max_pixels: int | None = None
+    pan_and_scan: bool | None = None
     film_tokens: int = 2048
     max_seconds: float = MAX_SECONDS
     labels: Labels = field(default_factory=Labels)
@@ -162,6 +164,11 @@ class MediaDesk:
                 raise InvalidRequest(
                     f"'{one.param}': the model '{task.model.name}' takes no pictures.", param=one.param
                 )
+        if task.pan_and_scan and not isinstance(layout, ScanLayout):
+            raise UnsupportedField(
+                f"'pan_and_scan': how '{task.model.name}' divides pictures is not left open; that of Gemma 3 is.",
+                param="pan_and_scan",
+            )
         shown = []
         with self.held.hold() as hold:
             for one in given.attachments:
@@ -191,8 +198,11 @@ class MediaDesk:
         most, bounded_by = self._bound(task, attachment)
         left_open = bounded_by not in _ASKED and attachment.detail != "high"
         share = self.pressure.quality.pixels if left_open else 1.0
+        scan = self.pan_and_scan if task.pan_and_scan is None else task.pan_and_scan
         found = await self.process.turn(
-            lambda: fit_picture(self.process, files, data, attachment.param, max_pixels=most, share=share)
+            lambda: fit_picture(
+                self.process, files, data, attachment.param, max_pixels=most, share=share, pan_and_scan=scan
+            )
         )
         seen, usual = math.prod(found.fitted.size), found.usual_pixels
         receipt = _receipt(attachment, (found.fitted,), found.came, bounded_by)

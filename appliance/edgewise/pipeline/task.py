@@ -158,6 +158,7 @@ class Task:
         ignored: Fields of the request that have no effect here.
         warnings: Sentences for the receipt.
         max_image_pixels: The caller's bound of what a model sees of a picture, width * height.
+        pan_and_scan: Whether pictures are shown in parts as well, of models that leave that open; None takes what is configured.
         voice: In which the answer is spoken as well; None for text alone.
         looks, media: For the receipt: which models looked at media before this one was asked, and what is seen of them.
     """
@@ -180,6 +181,7 @@ class Task:
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     max_image_pixels: int | None = None
+    pan_and_scan: bool | None = None
     voice: str | None = None
     looks: tuple[LookReceipt, ...] = ()
     media: tuple[MediumReceipt, ...] = ()

@@ -298,6 +298,7 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hoo
         fetch=None if settings.offline else _fetching(settings),
         look=settings.vision.look,
         max_image_pixels=settings.vision.max_pixels,
+        pan_and_scan=settings.vision.pan_and_scan,
         film_tokens=settings.vision.film_tokens,
     )
 

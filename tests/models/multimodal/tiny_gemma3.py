@@ -14,9 +14,9 @@ from tests.models.multimodal.small import TEXT, saved
 SIDE, COUNT, IMAGE = 112, 16, 290
 
 
-def tiny_gemma3(folder: Path) -> tuple[Any, ModelFiles]:
-    """The model of transformers, and its files."""
-    Gemma3ImageProcessorPil(size={"height": SIDE, "width": SIDE}).save_pretrained(folder)
+def tiny_gemma3(folder: Path, **processor: Any) -> tuple[Any, ModelFiles]:
+    """The model of transformers, and its files; `processor` are options of its pictures."""
+    Gemma3ImageProcessorPil(size={"height": SIDE, "width": SIDE}, **processor).save_pretrained(folder)
     text = {**TEXT, "head_dim": 16, "sliding_window": 64, "query_pre_attn_scalar": 16, "sliding_window_pattern": 2}
     vision = {
         "hidden_size": 32,

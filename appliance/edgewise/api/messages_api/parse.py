@@ -44,6 +44,7 @@ def messages_task(body: MessagesBody | CountBody, model: ServedModel, caller: Ca
         policy=caller.policy,
         deadline_s=caller.deadline_s(body.timeout),
         max_image_pixels=body.max_image_pixels,
+        pan_and_scan=body.pan_and_scan,
         tool_choice=_tool_choice(body.tool_choice, tools),
         answer_format=_format(body.output_config or {}),
         ignored=(

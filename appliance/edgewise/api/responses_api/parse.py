@@ -81,6 +81,7 @@ def responses_task(
         policy=caller.policy,
         deadline_s=caller.deadline_s(body.timeout),
         max_image_pixels=body.max_image_pixels,
+        pan_and_scan=body.pan_and_scan,
         tool_choice=_tool_choice(body.tool_choice, tools, parallel=parallel),
         answer_format=answer_format,
         ignored=(*_ignored(body), *include_ignored, *text_ignored, *given.ignored),

@@ -20,7 +20,7 @@ from edgewise.models.media.fitting import FilmWish
 from edgewise.models.media.pictures import frame_seconds, read_rgb
 from edgewise.models.media.video import FPS, Film, frames_of, open_film
 from edgewise.models.multimodal.families import read_layout
-from edgewise.models.multimodal.layout import FilmLayout, Fitted, Layout, Pixels
+from edgewise.models.multimodal.layout import FilmLayout, Fitted, Layout, Pixels, ScanLayout
 
 _ANIMATIONS: Final = (b"GIF8", b"\x89PNG")
 """How files of pictures begin that may move, besides WebP."""
@@ -30,10 +30,12 @@ _FIELDS = ("kind", "count", "grid", "second", "whole", "options")
 
 
 def picture(
-    data: bytes, param: str, *, max_pixels: int | None, share: float, **model: Any
+    data: bytes, param: str, *, max_pixels: int | None, share: float, pan_and_scan: bool | None, **model: Any
 ) -> tuple[dict[str, Any], bytes]:
     """The job: decode and fit."""
     pixels, layout = read_rgb(data, param), _layout(model)
+    if pan_and_scan is not None and isinstance(layout, ScanLayout):
+        layout = layout.scanning(pan_and_scan)
     fitted = layout.picture(pixels, param, max_pixels=max_pixels)
     usual = math.prod(fitted.size)
     if share < 1:

@@ -26,7 +26,14 @@ class FittedPicture:
 
 
 def fit_picture(
-    process: MediaProcess, files: ModelFiles, data: bytes, param: str, *, max_pixels: int | None, share: float = 1.0
+    process: MediaProcess,
+    files: ModelFiles,
+    data: bytes,
+    param: str,
+    *,
+    max_pixels: int | None,
+    share: float = 1.0,
+    pan_and_scan: bool | None = None,
 ) -> FittedPicture:
     """A picture as a model takes it. Waits: call it in a thread.
 
@@ -34,11 +41,12 @@ def fit_picture(
         files: Of the model.
         max_pixels: As of `Layout.picture`.
         share: Of the pixels that the model would see then.
+        pan_and_scan: Whether it is shown in parts as well, of models that leave that open; None for as the model's files say.
 
     Raises:
         InvalidRequest: It cannot be read, is beyond a limit, or of a shape that the model does not take.
     """
-    options = {**_told(files), "max_pixels": max_pixels, "share": share}
+    options = {**_told(files), "max_pixels": max_pixels, "share": share, "pan_and_scan": pan_and_scan}
     head, content = process.decode("picture", data, options, param=param)
     width, height = head["came"]
     return FittedPicture(_read(head, content), (width, height), head["usual_pixels"])

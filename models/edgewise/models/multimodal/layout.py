@@ -71,6 +71,14 @@ class Layout(Protocol):
 
 
 @runtime_checkable
+class ScanLayout(Protocol):
+    """What a layout has besides whose model may be shown a picture in parts as well, as the caller likes."""
+
+    def scanning(self, on: bool) -> Layout:
+        """The same layout, with parts or without."""
+
+
+@runtime_checkable
 class FilmLayout(Protocol):
     """What a layout has besides whose model takes film as such."""
 
