@@ -119,7 +119,7 @@ class ChatClient:
             _check(response)
             yield from response.iter_bytes()
 
-    def send_file(self, path: str, field: str, name: str, content: bytes, fields: Mapping[str, str]) -> httpx.Response:
+    def send_file(self, path: str, field: str, name: str, content: bytes, fields: Mapping[str, Any]) -> httpx.Response:
         """The answer to a form with a file, which may take as long as it takes. Raises as `get` does."""
         with self._translated():
             response = self._client.post(

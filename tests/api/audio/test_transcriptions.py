@@ -83,14 +83,47 @@ def test_subtitles_and_the_receipt_in_a_header(url: str, clip: Clip) -> None:
     assert vtt.startswith("WEBVTT\n\n00:00:0")
 
 
+def test_words_have_times(url: str, clip: Clip) -> None:
+    """Where they are by `tests.models.whisper.test_real`; here that they arrive, alone and beside segments."""
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", timeout=120)
+    with clip.path.open("rb") as file:
+        found = client.audio.transcriptions.create(
+            model=MODEL, file=file, response_format="verbose_json", timestamp_granularities=["word"]
+        )
+    assert found.words is not None
+    assert found.segments is None
+    assert [words(one.word) for one in found.words] == clip.text.split()
+    assert " ".join(one.word for one in found.words) == found.text
+    bounds = [bound for one in found.words for bound in (one.start, one.end)]
+    assert bounds == sorted(bounds)
+    assert 0.4 < found.words[1].start < 0.7  # "He" is said slowly, "might even have been made" is not
+    assert 2.2 < found.words[-1].start < 2.5
+    assert found.words[-1].end <= 3.29
+    fields = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
+    both = ask(url, clip.path.read_bytes(), **fields).json()
+    assert both["words"] == [one.model_dump() for one in found.words]
+    assert words("".join(one["text"] for one in both["segments"])) == clip.text
+
+
+def test_subtitles_of_words_have_a_cue_for_each(url: str, clip: Clip) -> None:
+    srt = ask(url, clip.path.read_bytes(), **{"response_format": "srt", "timestamp_granularities[]": "word"}).text
+    cues = [cue.split("\n") for cue in srt.strip().split("\n\n")]
+    assert [words(text) for _, _, text in cues] == clip.text.split()
+    assert [number for number, _, _ in cues] == [str(at + 1) for at in range(len(cues))]
+    assert all(re.fullmatch(r"00:00:0\d,\d{3} --> 00:00:0\d,\d{3}", times) for _, times, _ in cues)
+    vtt = ask(url, clip.path.read_bytes(), **{"response_format": "vtt", "timestamp_granularities[]": "word"}).text
+    assert vtt.count(" --> ") == len(cues)
+
+
 @pytest.mark.parametrize("sound", ["zeros", "noise"])
 def test_silence_and_noise_give_no_words(url: str, sound: str) -> None:
     samples = {
         "zeros": np.zeros(19_200, dtype=np.float32),
         "noise": np.random.default_rng(0).normal(0, 0.1, 80_000).astype(np.float32),
     }[sound]
-    answer = ask(url, wav(samples), response_format="verbose_json").json()
-    assert (answer["text"], answer["segments"]) == ("", [])
+    fields = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
+    answer = ask(url, wav(samples), **fields).json()
+    assert (answer["text"], answer["segments"], answer["words"]) == ("", [], [])
     assert answer["duration"] == samples.shape[0] / 16_000
 
 
@@ -98,14 +131,20 @@ def test_a_long_recording_is_heard_in_windows_whose_times_go_on(url: str) -> Non
     clips = librivox()
     pause = np.zeros(8 * 16_000, dtype=np.float32)
     samples = np.concatenate([part for one in (clips[4], clips[3], clips[4]) for part in (one.samples, pause)])
-    answer = ask(url, encode(samples, "ogg opus"), response_format="verbose_json").json()
+    fields = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
+    answer = ask(url, encode(samples, "ogg opus"), **fields).json()
     said = words(answer["text"])
     assert said.startswith(clips[4].text)
     assert said.endswith(clips[4].text)
     assert answer["edgewise"]["stages"][1]["windows"] == 3
     starts = [one["start"] for one in answer["segments"]]
     assert starts == sorted(starts)
-    assert abs(answer["segments"][-1]["start"] - (3.29 + 8 + 6.05 + 8)) < 1.0
+    last = 3.29 + 8 + 6.05 + 8
+    assert abs(answer["segments"][-1]["start"] - last) < 1.0
+    bounds = [bound for one in answer["words"] for bound in (one["start"], one["end"])]
+    assert bounds == sorted(bounds)
+    himself = [one["start"] for one in answer["words"] if words(one["word"]) == "himself"]
+    assert himself == [pytest.approx(2.32, abs=0.2), pytest.approx(last + 2.32, abs=0.2)]
 
 
 def test_broken_files_are_refused_and_the_service_goes_on(url: str) -> None:
@@ -132,13 +171,15 @@ def test_broken_files_are_refused_and_the_service_goes_on(url: str) -> None:
         ({"response_format": "diarized_json"}, "response_format"),
         ({"stream": "true", "response_format": "srt"}, "stream"),
         ({"timestamp_granularities[]": "segment"}, "timestamp_granularities"),
-        ({"timestamp_granularities[]": "word", "response_format": "verbose_json"}, "timestamp_granularities"),
+        ({"timestamp_granularities[]": "word", "response_format": "text"}, "timestamp_granularities"),
+        ({"timestamp_granularities[]": "line", "response_format": "verbose_json"}, "timestamp_granularities[0]"),
+        ({"timestamp_granularities[]": ["word", "segment"], "response_format": "vtt"}, "timestamp_granularities"),
         ({"include[]": "logprobs"}, "include"),
         ({"chunking_strategy": "server_vad"}, "chunking_strategy"),
         ({"nonsense": "1"}, "nonsense"),
     ],
 )
-def test_fields_are_refused_by_name(url: str, fields: dict[str, str], param: str) -> None:
+def test_fields_are_refused_by_name(url: str, fields: dict[str, Any], param: str) -> None:
     answer = ask(url, wav(tone(0.2)), **fields)
     assert answer.status_code in (400, 404)
     assert answer.json()["error"]["param"] == param
@@ -157,6 +198,18 @@ def test_the_command_writes_what_is_said(url: str, clip: Clip, tmp_path: Path) -
     assert words(said) == clip.text
     told = json.loads(edgewise(tmp_path, "transcribe", str(clip.path), "--url", url, "--json"))
     assert told["edgewise"]["model"] == MODEL
+    assert "words" not in told
+    told = json.loads(edgewise(tmp_path, "transcribe", str(clip.path), "--url", url, "--words", "--json"))
+    assert words("".join(one["text"] for one in told["segments"])) == clip.text
+    lines = edgewise(tmp_path, "transcribe", str(clip.path), "--url", url, "--words").splitlines()
+    assert [line.split() for line in lines] == [
+        [f"{one['start']:.2f}", f"{one['end']:.2f}", one["word"]] for one in told["words"]
+    ]
+    assert edgewise(tmp_path, "transcribe", str(clip.path), "--url", url, "--words", "--format", "srt").count(
+        "-->"
+    ) == len(lines)
+    with pytest.raises(RuntimeError, match="a translation's words are not spoken"):
+        edgewise(tmp_path, "transcribe", str(clip.path), "--url", url, "--words", "--translate")
     with pytest.raises(RuntimeError, match="does not exist"):
         edgewise(tmp_path, "transcribe", str(tmp_path / "nothing.wav"), "--url", url)
 

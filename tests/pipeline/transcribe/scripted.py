@@ -48,11 +48,12 @@ def at(seconds: float) -> int:
 
 @dataclass(frozen=True)
 class Said:
-    """What is drawn for one request; the end token is added. `logprob`: of each token."""
+    """What is drawn for one request; the end token is added. `logprob`: of each token. `frames`: of words that were asked for."""
 
     tokens: tuple[int, ...]
     logprob: float = -0.1
     top: tuple[tuple[int, float], ...] = ()
+    frames: tuple[int, ...] = ()
 
 
 class Letters:
@@ -116,6 +117,7 @@ class ScriptedEngine:
             logprobs=tuple(TokenLogprobs(token=one, logprob=said.logprob, top=said.top) for one in tokens),
             finish="stop",
             stats=stats,
+            frames=said.frames,
         )
         stream = _Stream([chunk], self.gate)
         self.streams.append(stream)

@@ -15,6 +15,7 @@ from edgewise.api.audio.transcription_schemas import (
     TranscriptionBody,
     TranslationBody,
     check,
+    granularities,
 )
 from edgewise.api.audio.transcription_writer import MEDIA_TYPES, Transcript, body, gather, transcript_events
 from edgewise.api.context import RequestContext
@@ -57,6 +58,7 @@ def _shape(schema: type[TranslationBody]) -> FormShape:
 class _Asked:
     task: TranscribeTask
     form: AnswerFormat
+    times: frozenset[str]
     stream: bool
     receipt_header: bool
     hold: Hold
@@ -99,7 +101,10 @@ async def _heard(request: Request, deps: ApiDependencies, route: str, schema: ty
         preparing = _task(deps, hold, fields, form.files[_FILE], caller(context, deps))
         task = await attended(request.receive, deps.requests.until_cut(preparing))
         return await _answer(
-            request, deps, context, _Asked(task, fields.response_format or "json", stream, header, hold)
+            request,
+            deps,
+            context,
+            _Asked(task, fields.response_format or "json", granularities(fields), stream, header, hold),
         )
     except BaseException:
         hold.close()  # what has begun gives it back at its end
@@ -125,6 +130,7 @@ async def _task(
         aim=aim,
         **_guided(fields),
         temperature=fields.temperature,
+        words="word" in granularities(fields),
         notes=notes,
         salt=asking.salt,
         key=asking.key_id,
@@ -158,7 +164,7 @@ async def _answer(request: Request, deps: ApiDependencies, context: RequestConte
         return EventStream(events, send_timeout_s=deps.limits.send_timeout_s)
     found: Transcript = await attended(request.receive, gather(run, context))
     headers = {RECEIPT_HEADER: json.dumps(run.receipt().to_dict())} if asked.receipt_header else None
-    return Response(body(run, found, asked.form), media_type=MEDIA_TYPES[asked.form], headers=headers)
+    return Response(body(run, found, asked.form, asked.times), media_type=MEDIA_TYPES[asked.form], headers=headers)
 
 
 async def _begin(deps: ApiDependencies, context: RequestContext, asked: _Asked) -> TranscribeRun:

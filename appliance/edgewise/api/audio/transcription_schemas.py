@@ -56,6 +56,12 @@ class TranscriptionBody(TranslationBody):
     known_speaker_references: Any = None
 
 
+def granularities(body: TranslationBody) -> frozenset[str]:
+    """What times are told of, "segment" and "word"."""
+    given = body.timestamp_granularities if isinstance(body, TranscriptionBody) else None
+    return frozenset(given or ("segment",))
+
+
 def check(body: TranslationBody) -> None:
     """Refuse what would change the answer and is not supported.
 
@@ -76,13 +82,13 @@ def check(body: TranslationBody) -> None:
     if body.stream and shape not in STREAMED:
         raise UnsupportedField(f"'stream' is for 'response_format' json and text, not for {shape}.", param="stream")
     given = body.timestamp_granularities
-    if given and shape != "verbose_json":
+    if given and shape not in SEGMENTED:
         raise InvalidRequest(
-            f"'timestamp_granularities' are for 'response_format' verbose_json, not for {shape}.",
+            f"'timestamp_granularities' are for 'response_format' verbose_json, srt and vtt, not for {shape}.",
             param="timestamp_granularities",
         )
-    if given and "word" in given:
-        raise UnsupportedField(
-            "'timestamp_granularities' has 'word': times are told for segments, not for words. Ask for 'segment'.",
+    if given and shape != "verbose_json" and len(set(given)) > 1:
+        raise InvalidRequest(
+            f"'timestamp_granularities' names both, and {shape} shows segments or words: name one.",
             param="timestamp_granularities",
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Collection, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from edgewise.api.audio.transcription_schemas import AnswerFormat
@@ -46,14 +46,14 @@ async def gather(run: TranscribeRun, context: RequestContext) -> Transcript:
     return found
 
 
-def body(run: TranscribeRun, found: Transcript, form: AnswerFormat) -> bytes:
-    """The whole answer."""
+def body(run: TranscribeRun, found: Transcript, form: AnswerFormat, times: Collection[str]) -> bytes:
+    """The whole answer, with times of what `times` names."""
     if form == "text":
         return f"{found.text.strip()}\n".encode()
     if form == "srt":
-        return _srt(found.segments).encode()
+        return _srt(_cues(found, times)).encode()
     if form == "vtt":
-        return _vtt(found.segments).encode()
+        return _vtt(_cues(found, times)).encode()
     answer: dict[str, Any] = {"text": found.text.strip()}
     if form == "verbose_json":
         answer = {
@@ -61,8 +61,11 @@ def body(run: TranscribeRun, found: Transcript, form: AnswerFormat) -> bytes:
             "language": NAMES.get(run.language, run.language),
             "duration": round(run.seconds, 3),
             **answer,
-            "segments": [_segment(number, one) for number, one in enumerate(found.segments)],
         }
+        if "word" in times:
+            answer["words"] = [asdict(word) for segment in found.segments for word in segment.words]
+        if "segment" in times:
+            answer["segments"] = [_segment(number, one) for number, one in enumerate(found.segments)]
     return dumps({**answer, "usage": _usage(run), "edgewise": run.receipt().to_dict()})
 
 
@@ -107,19 +110,29 @@ def _segment(number: int, segment: Segment) -> dict[str, Any]:
     }
 
 
-def _srt(segments: Sequence[Segment]) -> str:
+Cue = tuple[float, float, str]
+"""Begin and end in seconds, and what is shown then."""
+
+
+def _cues(found: Transcript, times: Collection[str]) -> list[Cue]:
+    """A cue for each segment, or for each word."""
+    if "word" in times:
+        return [(word.start, word.end, word.word) for segment in found.segments for word in segment.words]
+    return [(one.start, one.end, one.text.strip()) for one in found.segments]
+
+
+def _srt(cues: Sequence[Cue]) -> str:
     """SubRip."""
     return "".join(
-        f"{number}\n{_clock(one.start, ',')} --> {_clock(one.end, ',')}\n{one.text.strip()}\n\n"
-        for number, one in enumerate(segments, start=1)
+        f"{number}\n{_clock(start, ',')} --> {_clock(end, ',')}\n{text}\n\n"
+        for number, (start, end, text) in enumerate(cues, start=1)
     )
 
 
-def _vtt(segments: Sequence[Segment]) -> str:
+def _vtt(shown: Sequence[Cue]) -> str:
     """WebVTT (W3C): an arrow in a text would end its cue."""
     cues = (
-        f"{_clock(one.start, '.')} --> {_clock(one.end, '.')}\n{one.text.strip().replace('-->', '->')}\n\n"
-        for one in segments
+        f"{_clock(start, '.')} --> {_clock(end, '.')}\n{text.replace('-->', '->')}\n\n" for start, end, text in shown
     )
     return "WEBVTT\n\n" + "".join(cues)
 

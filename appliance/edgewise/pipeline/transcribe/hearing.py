@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +13,7 @@ from edgewise.pipeline.transcribe.detect import Speech, find_speech
 from edgewise.pipeline.transcribe.task import RATE, SAMPLE_BYTES, Segment, TranscribeTask
 from edgewise.pipeline.transcribe.text import Parsed, Piece, parse_window
 from edgewise.pipeline.transcribe.window import Account, WindowWriter, Written
+from edgewise.pipeline.transcribe.words import UNSPACED, Word, place_words
 
 _LEAST: Final = 0.25
 """Seconds of speech that are worth another window."""
@@ -49,6 +50,7 @@ class Hearing:
         self._task = task
         self._writer = WindowWriter(task, ends)
         self._before: list[int] = []
+        self._spoken_until = 0.0
         self.course = Course(language=task.language or ("" if task.model.tokens.multilingual else "en"))
 
     @property
@@ -69,7 +71,11 @@ class Hearing:
                 end = min(span.end, at + int(SECONDS * RATE))
                 written, parsed = await self._window(at, end)
                 if not written.silent:
-                    yield [self._segment(piece, at / RATE, written, speech) for piece in parsed.pieces]
+                    words = await self._words(parsed, at, end)
+                    yield [
+                        self._segment(piece, at / RATE, written, speech, placed)
+                        for piece, placed in zip(parsed.pieces, words, strict=True)
+                    ]
                 at += round(parsed.until * RATE) if parsed.until >= _STEP and parsed.pieces else end - at
 
     async def _window(self, start: int, end: int) -> tuple[Written, Parsed]:
@@ -88,6 +94,25 @@ class Hearing:
             self._before += [token for piece in parsed.pieces for token in piece.tokens]
         return written, parsed
 
+    async def _words(self, parsed: Parsed, start: int, end: int) -> Sequence[Sequence[Word]]:
+        """Of each piece, in seconds of the recording."""
+        if not self._task.words or not parsed.pieces:
+            return [()] * len(parsed.pieces)
+        offset = start / RATE
+        samples = self._task.samples[start * SAMPLE_BYTES : end * SAMPLE_BYTES]
+        frames = await self._writer.places(
+            samples, [id for piece in parsed.pieces for id in piece.tokens], parsed.until
+        )
+        spaced = self.course.language not in UNSPACED or self._task.aim == "translate"
+        placed = place_words(
+            parsed.pieces, frames, self._task.model.tokenizer, spaced=spaced, before=self._spoken_until - offset
+        )
+        self._spoken_until = offset + max((words[-1].end for words in placed if words), default=0.0)
+        return [
+            [Word(one.word, round(offset + one.start, 2), round(offset + one.end, 2)) for one in words]
+            for words in placed
+        ]
+
     async def _settle_language(self, samples: bytes) -> None:
         course, tokens = self.course, self._task.model.tokens
         if not course.language:
@@ -99,7 +124,7 @@ class Hearing:
         assert aim is not None
         self._writer.language = (tokens.languages[course.language], aim)
 
-    def _segment(self, piece: Piece, offset: float, written: Written, speech: Speech) -> Segment:
+    def _segment(self, piece: Piece, offset: float, written: Written, speech: Speech, words: Sequence[Word]) -> Segment:
         start, end = offset + piece.start, offset + piece.end
         return Segment(
             start=round(start, 2),
@@ -110,4 +135,5 @@ class Hearing:
             avg_logprob=round(written.avg_logprob, 4),
             compression_ratio=round(written.compression_ratio, 4),
             no_speech_prob=speech.silence(start, end),
+            words=tuple(words),
         )

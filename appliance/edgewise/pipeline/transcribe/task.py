@@ -11,6 +11,7 @@ from edgewise.pipeline.listener import ServedListener
 from edgewise.pipeline.model import ServedEncoder
 from edgewise.pipeline.plan import PolicyName
 from edgewise.pipeline.receipts import Receipt, StageReceipt
+from edgewise.pipeline.transcribe.words import Word
 
 Aim = Literal["transcribe", "translate"]
 RATE = 16_000
@@ -29,6 +30,7 @@ class TranscribeTask:
         languages: Among which it is found out; empty for all that the model knows.
         prompt: What the text could have begun with: names and style.
         temperature: None and 0 begin at 0 and go up where the text looks wrong.
+        words: Whether segments have their words with times.
         notes: Sentences for the receipt about the file.
     """
 
@@ -41,6 +43,7 @@ class TranscribeTask:
     languages: tuple[str, ...] = ()
     prompt: str = ""
     temperature: float | None = None
+    words: bool = False
     notes: tuple[str, ...] = ()
     salt: str = ""
     key: str = ""
@@ -66,6 +69,7 @@ class Segment:
         avg_logprob: Mean natural logarithm of the probability of its window's words.
         compression_ratio: Bytes of its window's text over those of the same, compressed: high where words repeat.
         no_speech_prob: 1 - the mean probability of speech in it, as the detector has it; 0 without a detector.
+        words: In order, in seconds of the recording; empty where they were not asked for.
     """
 
     start: float
@@ -76,6 +80,7 @@ class Segment:
     avg_logprob: float
     compression_ratio: float
     no_speech_prob: float
+    words: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,7 +73,7 @@ def first_frames(evidence: Floats) -> list[int]:
     row, frame = rows, frames
     while row > 0:
         found[row - 1] = max(frame - 1, 0)
-        taken = step[row, frame] if frame else 1
+        taken = int(step[row, frame]) if frame else 1
         row -= taken != 2
         frame -= taken != 1
     return found
