@@ -252,37 +252,41 @@ import json, pathlib, sys, torch
 from edgewise.models.decoder.config import read_config
 from edgewise.models.decoder.loading import load_decoder
 from edgewise.models.decoder.memory import weight_bytes
+from edgewise.models.decoder.parallel import ALONE, ProcessGroup
 from edgewise.models.tiny import local_files
 
 def status(key):
     lines = pathlib.Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(key)) * 1024
 
-folder, dtype = pathlib.Path(sys.argv[1]), sys.argv[2]
+folder, dtype, devices = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 files = local_files(folder)
 torch.zeros(10).bfloat16().float()
 pathlib.Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again
 before = status("VmRSS")
-decoder = load_decoder(files, device=torch.device("cpu"), dtype=getattr(torch, dtype))
-print(json.dumps([status("VmHWM") - before, weight_bytes(read_config(files), dtype)]))
+place = ALONE if devices == 1 else ProcessGroup(devices - 1, devices)
+decoder = load_decoder(files, device=torch.device("cpu"), dtype=getattr(torch, dtype), parallel=place)
+print(json.dumps([status("VmHWM") - before, weight_bytes(read_config(files).shard(devices), dtype)]))
 """
 
 
 @pytest.mark.parametrize(
-    ("options", "dtype"),
+    ("options", "dtype", "devices"),
     [
-        ({"dtype": "F32", "shards": 3}, "bfloat16"),
-        ({"format": "gguf", "dtype": "F16"}, "float32"),
-        ({"format": "gguf", "dtype": "F16", "family": "mixtral", "layers": 2}, "float32"),
-        ({"family": "glm4", "dtype": "F32"}, "bfloat16"),
+        ({"dtype": "F32", "shards": 3}, "bfloat16", 1),
+        ({"format": "gguf", "dtype": "F16"}, "float32", 1),
+        ({"format": "gguf", "dtype": "F16", "family": "mixtral", "layers": 2}, "float32", 1),
+        ({"family": "glm4", "dtype": "F32"}, "bfloat16", 1),
+        ({"dtype": "BF16"}, "float32", 2),  # one of two devices that hold a share each
+        ({"format": "gguf", "dtype": "F16"}, "float32", 2),
     ],
 )
 def test_loading_peaks_at_little_more_than_the_weights(
-    options: dict[str, Any], dtype: str, tiny_model_factory: Callable[..., Any]
+    options: dict[str, Any], dtype: str, devices: int, tiny_model_factory: Callable[..., Any]
 ) -> None:
     sizes = {"hidden": 768, "layers": 6, "heads": 12, "kv_heads": 4, "intermediate": 3072}
     files = tiny_model_factory(**sizes | options)
-    command = [sys.executable, "-c", PEAK, str(next(iter(files.paths.values())).parent), dtype]
+    command = [sys.executable, "-c", PEAK, str(next(iter(files.paths.values())).parent), dtype, str(devices)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     peak, weights = json.loads(done.stdout)
     assert weights > 80 << 20

@@ -12,8 +12,12 @@ import torch
 from transformers import LlamaConfig
 
 from edgewise.models.decoder.config import read_config
+from edgewise.models.decoder.loading import load_decoder
+from edgewise.models.decoder.memory import weight_bytes
+from edgewise.models.decoder.parallel import ProcessGroup
 from edgewise.models.files import ModelFiles
 from edgewise.models.tiny import local_files, make_tiny_model
+from edgewise.models.weights.file import RangeFile
 from tests.accept.parity import reference
 from tests.models.decoder.driver import Driver, load
 
@@ -103,3 +107,23 @@ def test_shares_are_of_one_sum(tmp_path: Path) -> None:
     assert (four.num_heads, four.num_kv_heads, four.kv_replicas, four.ffn_size) == (1, 1, 2, 24)
     assert (four.vocab_size, four.vocab_rows) == (301, 76)
     assert config.shard(2).kv_replicas == 1
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_device_reads_its_own_part_of_the_files_alone(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = local_files(make_tiny_model(tmp_path / "model", hidden=128, intermediate=512, kv_heads=4))
+    read: list[int] = []
+    plain = RangeFile.read_into
+
+    def counting(self: RangeFile, offset: int, target: memoryview) -> None:
+        read.append(len(target))
+        plain(self, offset, target)
+
+    monkeypatch.setattr(RangeFile, "read_into", counting)
+    whole = weight_bytes(read_config(files), "float32")
+    for rank in range(size):
+        read.clear()
+        load_decoder(files, device=torch.device("cpu"), dtype=torch.float32, parallel=ProcessGroup(rank, size))
+        assert sum(read) <= 1.1 * whole / size + 20_000  # header and norms are everybody's

@@ -21,9 +21,11 @@ from edgewise.models.decoder.parallel import ALONE, Parallel, Place
 from edgewise.models.decoder.parameters import allocate
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights.open import open_weights
-from edgewise.models.weights.reader import WeightReader
+from edgewise.models.weights.reader import BlockReader, WeightReader
 
 CHUNK_BYTES = 8 << 20
+STAGED_BYTES = 2 << 20
+"""Likewise of rows of which a part is kept, so that the rest stays small beside a device's share."""
 
 ProgressSink = Callable[[float], None]
 
@@ -123,7 +125,8 @@ def fill_target(target: Target, reader: WeightReader) -> Iterator[int]:
     """Read a tensor in chunks of rows; yields the bytes of each."""
     rows = target.out.shape[0]
     row_bytes = max(1, math.prod(target.shape[1:]) * target.out.itemsize)
-    step = max(1, CHUNK_BYTES // row_bytes)
+    whole = target.out.shape[1:] == target.shape[1:]
+    step = max(1, (CHUNK_BYTES if whole else STAGED_BYTES) // row_bytes)
     if target.pairs is not None:
         step = max(1, step // target.pairs.head) * target.pairs.head
     for first in range(0, rows, step):
@@ -141,6 +144,10 @@ def read_rows(target: Target, part: torch.Tensor, first: int, reader: WeightRead
     first += target.start[0]
     if target.pairs is None and part.device.type == "cpu" and part.shape[1:] == target.shape[1:]:
         reader.read_into(target.name, part, first_row=first)
+        return
+    if part.dim() == 2 and target.pairs is None and isinstance(reader, BlockReader):
+        columns = (target.start[1], target.start[1] + part.shape[1])
+        part.copy_(torch.from_numpy(reader.read_block(target.name, (first, first + part.shape[0]), columns)))
         return
     staged = torch.empty((part.shape[0], *target.shape[1:]), dtype=part.dtype)
     reader.read_into(target.name, staged, first_row=first)

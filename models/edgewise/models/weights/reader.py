@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -38,6 +38,14 @@ class WeightReader(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class BlockReader(Protocol):
+    """A reader that need not read whole rows."""
+
+    def read_block(self, name: str, rows: tuple[int, int], columns: tuple[int, int]) -> NDArray[Any]:
+        """See `models.weights.safetensors.SafetensorsReader.read_block`."""
 
 
 @runtime_checkable
