@@ -197,7 +197,7 @@ class SpeechStages:
 
     def _worded(self, tokens: torch.Tensor) -> torch.Tensor:
         """Their embeddings; nothing for placeholders, which have none."""
-        seen = torch.stack([tokens == place for place in (self.config.audio, self.config.image, self.config.video)])
+        seen = torch.stack([tokens == place for place in self.config.placeholders.values()])
         return self._table[tokens] * ~seen.any(0)[:, None]
 
     # --- turns ------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from edgewise.core.errors import BadModelFile, UnsupportedModel
 from edgewise.models.decoder.config import CONFIG_NAME, MAX_CONFIG_BYTES, DecoderConfig
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
+from edgewise.models.multimodal.media import MediaKind
 from edgewise.models.small_files import read_object
 
 ARCHITECTURES: Final = ("Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel")
@@ -122,20 +123,14 @@ class OmniConfig:
 
     Attributes:
         thinker: The decoder of text.
-        audio, image, video: Placeholder ids of the Thinker's vocabulary.
-        per_second: Positions in time of a second of film.
-        chunk_seconds: Seconds of film and of its sound that stand together in a prompt.
+        placeholders: Ids of the Thinker's vocabulary that stand for media.
     """
 
     thinker: DecoderConfig
     talker: TalkerConfig
     dit: DiTConfig
     vocoder: VocoderConfig
-    audio: int
-    image: int
-    video: int
-    per_second: int
-    chunk_seconds: float
+    placeholders: Mapping[MediaKind, int]
 
     @property
     def frames_per_second(self) -> float:
@@ -185,17 +180,22 @@ def parse_omni(config: Fields) -> OmniConfig:
         talker=_talker(talker, dit.codes),
         dit=dit,
         vocoder=_vocoder(section(wave, "bigvgan_config")),
-        audio=thinker.size("audio_token_index", 151646),
-        image=thinker.size("image_token_index", 151655),
-        video=thinker.size("video_token_index", 151656),
-        per_second=thinker.size("position_id_per_seconds", 25),
-        chunk_seconds=thinker.positive("seconds_per_chunk", 2),
+        placeholders=placeholders(thinker),
     )
     if omni.talker.width != omni.thinker.hidden_size:
         raise talker.bad("embedding_size", f"the Thinker's width, {omni.thinker.hidden_size}")
     if omni.dit.mels != omni.vocoder.mels or omni.dit.block % omni.dit.repeats:
         raise BadModelFile(f"{config.where}: the parts of 'token2wav_config' do not fit together.")
     return omni
+
+
+def placeholders(thinker: Fields) -> dict[MediaKind, int]:
+    """Id of the token that is repeated for a medium of a kind. Raises `BadModelFile`."""
+    return {
+        "image": thinker.size("image_token_index", 151655),
+        "video": thinker.size("video_token_index", 151656),
+        "audio": thinker.size("audio_token_index", 151646),
+    }
 
 
 def section(fields: Fields, key: str) -> Fields:

@@ -16,7 +16,7 @@ from edgewise.models.multimodal import qwen
 from edgewise.models.multimodal.layout import Fitted, medium
 from edgewise.models.multimodal.media import MediaKind
 from edgewise.models.multimodal.qwen_audio import feature_frames, rows_of
-from edgewise.models.omni.config import section
+from edgewise.models.omni.config import placeholders, section
 from edgewise.models.whisper.config import RATE
 
 _MARKERS: Final[Mapping[MediaKind, str]] = {"image": "<|IMAGE|>", "video": "<|VIDEO|>", "audio": "<|AUDIO|>"}
@@ -61,11 +61,7 @@ def read_layout(config: Fields, files: ModelFiles) -> OmniLayout:
     thinker = section(config, "thinker_config")
     seen = qwen.read_layout(thinker, files)
     return OmniLayout(
-        placeholders={
-            "image": thinker.size("image_token_index", 151655),
-            "video": thinker.size("video_token_index", 151656),
-            "audio": thinker.size("audio_token_index", 151646),
-        },
+        placeholders=placeholders(thinker),
         side=seen.side,
         depth=seen.depth,
         picture_bounds=seen.picture_bounds,
