@@ -16,9 +16,9 @@ from triton.backends.driver import DriverBase
 from triton.runtime.jit import JITFunction
 
 from edgewise.kernels.paging import KVLayer
-from edgewise.kernels.triton import blocks, decode_attention, decode_product, prefill_attention
+from edgewise.kernels.triton import blocks, candidates, decode_attention, decode_product, prefill_attention
 
-# Triton 3.6 brings no assembler that knows 11.0.
+# 101 is what CUDA 12 called 11.0 (Jetson Thor): Triton 3.6 brings the assembler of 12.9, which knows it by that name.
 # Bytes of shared memory of a program (CUDA Programming Guide, "Technical Specifications per Compute Capability").
 SHARED = {
     80: 163 << 10,
@@ -27,9 +27,11 @@ SHARED = {
     89: 99 << 10,
     90: 227 << 10,
     100: 227 << 10,
+    101: 227 << 10,
     120: 99 << 10,
 }
 BF16 = torch.bfloat16
+CPU = torch.device("cpu")
 
 
 class NoCard(DriverBase):  # type: ignore[misc]
@@ -74,9 +76,7 @@ def use(capability: int) -> None:
         return kernel
 
     JITFunction.run = compile_only
-    overlapped = capability >= 90
-    for module in (decode_product, decode_attention, blocks):
-        setattr(module, "overlaps", lambda device, rows: overlapped and rows <= 8)  # noqa: B010 - not exported there
+    setattr(candidates, "can_overlap", lambda device: capability >= 90)  # noqa: B010
     setattr(blocks, "capability", lambda device: divmod(capability, 10))  # noqa: B010
     setattr(blocks, "shared_memory", lambda device: SHARED[capability])  # noqa: B010
 
@@ -93,9 +93,13 @@ def weight(stored: str, out: int, inner: int) -> decode_product.Weight:
 
 
 def products(stored: str, rows: int, hidden: int = 2048, ffn: int = 8192) -> None:
-    r = decode_product.Residual.empty(rows, hidden, BF16, torch.device("cpu"))
-    decode_product.gated(r, weight(stored, 2 * ffn, hidden), 1e-5, torch.empty(rows, ffn, dtype=BF16))
-    decode_product.add(torch.empty(rows, ffn, dtype=BF16), weight(stored, hidden, ffn), r, torch.empty(hidden))
+    """By default; and the last candidate of each form, which has most in it."""
+    r = decode_product.Residual.empty(rows, hidden, BF16, CPU)
+    up, down = weight(stored, 2 * ffn, hidden), weight(stored, hidden, ffn)
+    decode_product.gated(r, up, 1e-5, torch.empty(rows, ffn, dtype=BF16))
+    for form in candidates.forms_of(down.codes.dtype):
+        cut = candidates.product_candidates(down.codes.dtype, (hidden, ffn), rows, False, CPU, form)[-1]
+        decode_product.add(torch.empty(rows, ffn, dtype=BF16), down, r, torch.empty(hidden), cut)
 
 
 def attention(stored: torch.dtype, head_dim: int, rows: int = 2) -> None:
@@ -105,10 +109,13 @@ def attention(stored: torch.dtype, head_dim: int, rows: int = 2) -> None:
     integers = torch.empty(rows, dtype=torch.int64)
     angles, tables = torch.empty(64, head_dim // 2), torch.empty(rows, 128, dtype=torch.int32)
     qkv, out = torch.empty(rows, 48 * head_dim, dtype=BF16), torch.empty(rows, 32 * head_dim, dtype=BF16)
-    space = decode_attention.Workspace.empty(rows, 32, head_dim, decode_attention.splits(2048), torch.device("cpu"))
-    decode_attention.decode_attention(
-        qkv, kv, integers, integers, tables, angles, angles, out, space, heads=32, scale=0.1, max_context=2048
-    )  # fmt: skip
+    forms, cuts = candidates.attention_forms(stored), candidates.attention_candidates(CPU, head_dim)
+    for form, cut in ((forms[0], cuts[0]), (forms[-1], cuts[-1])):
+        space = decode_attention.Workspace.empty(rows, 32, head_dim, decode_attention.splits(2048, form), CPU)
+        decode_attention.decode_attention(
+            qkv, kv, integers, integers, tables, angles, angles, out, space, heads=32, scale=0.1, max_context=2048,
+            form=form, blocks=cut,
+        )  # fmt: skip
     q = torch.empty(rows, 32, head_dim, dtype=BF16)
     prefill_attention.rope_append(qkv, kv, integers, integers, angles, angles, q, heads=32)
     lengths = torch.empty(rows, dtype=torch.int32)

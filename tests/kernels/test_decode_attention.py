@@ -21,11 +21,25 @@ decode = interpreted("decode_attention")
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")  # numpy's, which interprets
 
 EPS = 1e-6
+FORMS = [
+    decode.AttentionForm(),
+    decode.AttentionForm(512, 8),
+    decode.AttentionForm(512, 4, halves=True),
+    decode.AttentionForm(128, 4),
+]
 Paged = Callable[..., Any]
 
 
 def attend(
-    paged: Any, work: list[int], qkv: torch.Tensor, heads: int, *, rotary: int = 0, buckets: int = 1024, **controls: Any
+    paged: Any,
+    work: list[int],
+    qkv: torch.Tensor,
+    heads: int,
+    *,
+    rotary: int = 0,
+    buckets: int = 1024,
+    form: Any = decode.DEFAULT_FORM,
+    **controls: Any,
 ) -> torch.Tensor:
     """Row i appends the last token of sequence work[i]; -1 is padding."""
     table = rope_tables(RopeParameters(theta=100.0), rotary, 2048) if rotary else None
@@ -38,7 +52,7 @@ def attend(
     real = torch.tensor([s >= 0 for s in work])
     slots[real], tables[real] = meta.slots, meta.block_tables
     out = torch.full((rows, heads * paged.head_dim), torch.nan, dtype=qkv.dtype)
-    space = decode.Workspace.empty(rows, heads, paged.head_dim, decode.splits(buckets), torch.device("cpu"))
+    space = decode.Workspace.empty(rows, heads, paged.head_dim, decode.splits(buckets, form), torch.device("cpu"))
     for each in (space.values, space.maxima, space.sums):
         each.fill_(torch.nan)
     cos, sin = (table.cos, table.sin) if table else (None, None)
@@ -55,6 +69,7 @@ def attend(
         heads=heads,
         scale=0.2,
         max_context=buckets,
+        form=form,
         **controls,
     )
     return out
@@ -122,6 +137,7 @@ def test_keys_that_are_stored_already(paged_sequences: Paged, stored: torch.dtyp
     normed=st.booleans(),
     window=st.sampled_from([None, 1, 40, 300]),
     softcap=st.sampled_from([None, 3.0]),
+    form=st.sampled_from(FORMS),
 )
 def test_against_the_operations_one_after_the_other(
     paged_sequences: Paged,
@@ -134,6 +150,7 @@ def test_against_the_operations_one_after_the_other(
     normed: bool,
     window: int | None,
     softcap: float | None,
+    form: Any,
 ) -> None:
     heads, kv_heads = shape
     paged = paged_sequences(kv_heads=kv_heads, head_dim=head_dim, dtype=stored or dtype, num_pages=120)
@@ -144,7 +161,8 @@ def test_against_the_operations_one_after_the_other(
         controls |= {"qk_norm": paged.random(heads + kv_heads, head_dim), "eps": EPS}
     for each in work:
         poison_last(paged, each)
-    result = attend(paged, work, qkv, heads, **controls)
+    blocks = decode.AttentionBlocks(stages=2, fetched=True)
+    result = attend(paged, work, qkv, heads, form=form, blocks=blocks, **controls)
     assert result.isfinite().all()
     wanted = expected(paged, work, qkv, heads, **controls)
     torch.testing.assert_close(
@@ -171,13 +189,18 @@ def test_the_new_token_is_stored_as_the_reference_stores_it(paged_sequences: Pag
             assert torch.equal(one.float().nan_to_num(1e9), other.float().nan_to_num(1e9))
 
 
-def test_a_row_does_not_depend_on_its_neighbours_or_on_the_grid(paged_sequences: Paged) -> None:
-    paged = paged_sequences(kv_heads=2, head_dim=16, dtype=torch.float32)
+@pytest.mark.parametrize(
+    ("stored", "form"), [(torch.float32, FORMS[0]), (torch.float32, FORMS[1]), (torch.int8, FORMS[2])]
+)
+def test_a_row_does_not_depend_on_its_neighbours_or_on_the_grid(
+    paged_sequences: Paged, stored: torch.dtype, form: Any
+) -> None:
+    paged = paged_sequences(kv_heads=2, head_dim=16, dtype=stored)
     work = [paged.add(length) for length in (600, 17, 40)]
     qkv = paged.random(3, 8 * 16)
-    together = attend(paged, work, qkv, 4)
-    assert torch.equal(attend(paged, work[:1], qkv[:1], 4, buckets=2048), together[:1])
-    assert torch.equal(attend(paged, work[1:2], qkv[1:2], 4, buckets=512), together[1:2])
+    together = attend(paged, work, qkv, 4, form=form)
+    assert torch.equal(attend(paged, work[:1], qkv[:1], 4, buckets=2048, form=form), together[:1])
+    assert torch.equal(attend(paged, work[1:2], qkv[1:2], 4, buckets=512, form=form), together[1:2])
 
 
 def test_rows_of_padding_are_zero_and_store_nothing(paged_sequences: Paged) -> None:

@@ -2,55 +2,92 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
 from edgewise.kernels.triton.launch import capability, shared_memory
 
+Form = Literal["plain", "ptx", "integers"]
+"""How rounded weights are multiplied: converted by the compiler, converted by what `narrow` writes out, or as integers
+(`integer_product`). Weights of 8 bits have the same bits in the first two, weights of 4 bits do not; weights of floats know
+one form only."""
+FORMS: tuple[Form, ...] = ("plain", "ptx", "integers")
+
+ROW_CLASSES = (8, 16, 32, 64)
+"""Rows that products are compiled for; a batch takes the next."""
+STEP_4BIT = 512
+"""Columns of a step of 4-bit numbers: low and high ones are two products in a step, so it decides the order of additions."""
 _MANY_OUTPUTS = 12288
 
 
 class Blocks(NamedTuple):
-    """How a product is cut.
+    """How a product is cut. Nothing here but `form` changes a bit of a result.
 
     Attributes:
         columns: Outputs of a program.
-        inner: Inner elements of one step, a multiple of 256.
+        inner: Inner elements of one step, a multiple of 256; 512 of 4-bit numbers and of integers.
         stages: Of the pipeline of steps.
         wide: Computed by `wide_product`; of a weight of floats.
+        held: The last inner elements of a weight of floats that are loaded before the program waits for its predecessor: 0, or
+            a power of two from 256 on that leaves a multiple of `inner`.
+        fetched: Bytes of the weight that a program asks the L2 cache for before it waits.
+        form: Of rounded weights.
+        overlapped: Launched over the end of the kernel before it.
     """
 
     columns: int
     inner: int
     stages: int
     wide: bool = False
+    held: int = 0
+    fetched: int = 0
+    form: Form = "plain"
+    overlapped: bool = False
 
 
-def choose_blocks(codes: torch.dtype, shape: tuple[int, int], rows: int, gated: bool, device: torch.device) -> Blocks:
-    """Blocks for a matrix, with fewer stages where they do not fit: such as did well on an H200 (docs/benchmarks.md).
+def choose_blocks(
+    codes: torch.dtype,
+    shape: tuple[int, int],
+    rows: int,
+    gated: bool,
+    device: torch.device,
+    form: Form = "plain",
+) -> Blocks:
+    """Blocks for a matrix [out, in] where nothing was measured: such as did well on an H200 (docs/benchmarks.md).
 
     Few rows: small blocks, so that every multiprocessor has one. More rows: larger blocks, so that activations are not read too
-    often.
+    often. There are fewer stages where they do not fit.
     """
     outputs = shape[0]
-    floats = codes in (torch.bfloat16, torch.float16, torch.float32)
+    floats = is_float(codes)
     columns = 32 if rows > 16 or (outputs >= _MANY_OUTPUTS and (floats or rows > 8)) else 16
-    if codes == torch.uint8:
-        # One step for all rows: low and high bits are two products in each step, so its size decides the order of additions.
-        blocks = Blocks(columns, 512, 4)
+    if form == "integers" and not floats and codes != torch.float8_e4m3fn:
+        blocks = Blocks(16, STEP_4BIT, 3, form=form)
+    elif codes == torch.uint8:
+        blocks = Blocks(columns, STEP_4BIT, 4, form=form)
     elif codes in (torch.bfloat16, torch.float16) and rows > 16 and capability(device) == (9, 0):
         columns = 16 if outputs < 3072 else 32 if outputs < 4096 else 64
         blocks = Blocks(columns, 256, 4 if columns < 64 else 2 if gated else 3, wide=True)
     else:
-        blocks = Blocks(columns, 512 if rows <= 8 and columns == 16 else 256, 4 if rows <= 16 else 3)
-    return _fitting(blocks, rows, 2 if gated else 1, shared_memory(device))
+        step = 512 if rows <= 8 and columns == 16 else 256
+        blocks = Blocks(columns, step, 4 if rows <= 16 else 3, form="plain" if floats else form)
+    return fitting(blocks, rows, gated, device)
 
 
-def _fitting(blocks: Blocks, rows: int, matrices: int, most: int) -> Blocks:
-    """With as many stages as `most` bytes of shared memory hold, one less than their number."""
+def fitting(blocks: Blocks, rows: int, gated: bool, device: torch.device) -> Blocks:
+    """With as many stages as the card's shared memory holds, one less than their number, and nothing held that does not fit."""
+    most, matrices = shared_memory(device), 2 if gated else 1
     stage = 2 * blocks.inner * (blocks.columns * matrices + block_rows(rows))
-    return blocks._replace(stages=max(2, min(blocks.stages, 1 + most // stage)))
+    if 2 * blocks.held * blocks.columns * matrices + stage > most:
+        blocks = blocks._replace(held=0)
+    room = most - 2 * blocks.held * blocks.columns * matrices
+    return blocks._replace(stages=max(2, min(blocks.stages, 1 + room // stage)))
+
+
+def is_float(codes: torch.dtype) -> bool:
+    """Whether weights of this type are floats as they are, without scales."""
+    return codes in (torch.bfloat16, torch.float16, torch.float32)
 
 
 def block_rows(rows: int) -> int:

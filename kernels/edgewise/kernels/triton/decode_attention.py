@@ -1,31 +1,70 @@
 """Attention of one new token a sequence over its paged cache, with all that comes between two products of a layer.
 
-A program has a sequence, a KV head with all query heads that share it, and one run of 256 absolute key positions. It normalises
+A program has a sequence, a KV head with all query heads that share it, and one run of absolute key positions. It normalises
 and rotates its queries; the program of the last run does so with the new key, rounds it as the pages do, and stores it with its
 value. Old keys come from the pages, the new one from registers, in the same step of the sums where it will be read later. Each
 program leaves its maximum, sum and weighted values; a second kernel adds those in order of position. Which runs there are
 depends on absolute positions alone, so a token's bits do not depend on the batch.
 
-Scales of 8-bit pages multiply scores and weights, not keys and values: as numbers of 16 bits the codes are exact.
+Scales of 8-bit pages multiply scores and weights, not keys and values: as numbers of 16 bits the codes are exact. Products and
+sums are not joined by the compiler: it would do so one way for few rows and another for many, and the last bit of a key is enough
+for another scale of its page.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from edgewise.kernels.paging import PAGE_TOKENS, SCALED_FORMATS, KVLayer
-from edgewise.kernels.triton.head_rows import rounded_head, turned_head
-from edgewise.kernels.triton.launch import begin, dot, overlaps
+from edgewise.kernels.triton.head_rows import angles, rounded_head, turned_head
+from edgewise.kernels.triton.launch import LINE_BYTES, begin, dot, fetch_rows
+from edgewise.kernels.triton.narrow import halves
 
-SPLIT_TOKENS = 256
 _STEP_TOKENS = 64
-_WARPS, _STAGES = 4, 3
 _MERGED = 32  # partial results that are added at a time
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+
+class AttentionForm(NamedTuple):
+    """What decides a result's bits: the same for all rows of a model.
+
+    Attributes:
+        split_tokens: Key positions of a program, a power of two from 64 on.
+        warps: Of a program; sums of a step's weights are dealt to them.
+        halves: Whether 8-bit pages are unpacked to float16 by what `narrow` writes out, queries and weights being float16 beside
+            them; else the compiler converts them to the dtype of the queries.
+    """
+
+    split_tokens: int = 256
+    warps: int = 4
+    halves: bool = False
+
+
+DEFAULT_FORM = AttentionForm()
+
+
+class AttentionBlocks(NamedTuple):
+    """How attention is launched; nothing here changes a bit of a result.
+
+    Attributes:
+        stages: Of the pipeline of steps.
+        registers: Of a thread at most; 0 leaves it to the compiler. More programs a multiprocessor hide each other's waits.
+        fetched: Whether a program asks the L2 cache for its pages before it waits for the kernel before it.
+        overlapped: Launched over the end of the kernel before it.
+    """
+
+    stages: int = 3
+    registers: int = 0
+    fetched: bool = False
+    overlapped: bool = False
+
+
+DEFAULT_BLOCKS = AttentionBlocks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +84,22 @@ class Workspace:
         )
 
 
-def splits(max_context: int) -> int:
+def splits(max_context: int, form: AttentionForm = DEFAULT_FORM) -> int:
     """Programs per sequence and KV head for contexts up to `max_context`."""
-    return -(-max_context // SPLIT_TOKENS)
+    return -(-max_context // form.split_tokens)
 
 
 @triton.jit
 def softcapped(x: tl.tensor, cap: tl.constexpr) -> tl.tensor:
     """cap * tanh(x / cap)."""
     return cap * (2.0 * tl.sigmoid(x * (2.0 / cap)) - 1.0)
+
+
+@triton.jit
+def _unpacked(x: tl.tensor, dtype: tl.constexpr, by_halves: tl.constexpr) -> tl.tensor:
+    if by_halves:
+        return halves(x, True)
+    return x.to(dtype)
 
 
 @triton.jit
@@ -68,6 +114,7 @@ def _add_tokens(
     total: tl.tensor,
     mixed: tl.tensor,
     scaled: tl.constexpr,
+    by_halves: tl.constexpr,
     softcap: tl.constexpr,
     block_group: tl.constexpr,
     step_tokens: tl.constexpr,
@@ -84,9 +131,18 @@ def _add_tokens(
     weight = tl.exp2(score - safe[:, None])
     shrink = tl.exp2(top - safe)
     total = total * shrink + tl.sum(weight, axis=1)
-    if scaled:
-        weight *= v_scale[None, :]
-    return higher, total, dot(weight.to(v.dtype), v, mixed * shrink[:, None])
+    mixed *= shrink[:, None]
+    if by_halves:
+        # Relative to the largest, so that float16 holds the weights of small values too.
+        largest = tl.max(v_scale, axis=0)
+        unit = tl.where(largest > 0.0, largest, 1.0)
+        part = dot((weight * (v_scale / unit)[None, :]).to(v.dtype), v, tl.zeros(mixed.shape, dtype=tl.float32))
+        mixed += part * unit
+    else:
+        if scaled:
+            weight *= v_scale[None, :]
+        mixed = dot(weight.to(v.dtype), v, mixed)
+    return higher, total, mixed
 
 
 @triton.jit
@@ -97,10 +153,9 @@ def _stored(
     k_scales: tl.tensor,
     v_scales: tl.tensor,
     slots: tl.tensor,
-    cos: tl.tensor,
-    sin: tl.tensor,
+    c: tl.tensor,
+    s: tl.tensor,
     norm: tl.tensor,
-    position: tl.tensor,
     eps: tl.tensor,
     place: tl.tensor,
     kv_head: tl.tensor,
@@ -114,7 +169,7 @@ def _stored(
     stored: tl.constexpr = k_pages.dtype.element_ty
     new = tl.arange(0, 1)[:, None]
     key, weight = source + new * head_dim, norm + new * head_dim
-    k = turned_head(key, place, new < 1, weight, cos, sin, position, eps, head_dim, rotary, normed)
+    k = turned_head(key, place, new < 1, weight, c, s, eps, head_dim, rotary, normed)
     v = tl.load(key + kv_heads * head_dim + place, mask=place < head_dim, other=0.0).to(tl.float32)
     k, k_scale = rounded_head(k, stored)
     v, v_scale = rounded_head(v, stored)
@@ -161,6 +216,8 @@ def _decode(
     page_tokens: tl.constexpr,
     width: tl.constexpr,
     block_group: tl.constexpr,
+    wants_halves: tl.constexpr,
+    fetched_lines: tl.constexpr,
     overlapped: tl.constexpr,
 ) -> None:
     """Grid (kv_heads, rows, splits); `width` is head_dim rounded up to a power of two, `block_group` the query heads."""
@@ -172,9 +229,22 @@ def _decode(
     member, place = tl.arange(0, block_group)[:, None], tl.arange(0, width)[None, :]
     real = (member < group) & (place < head_dim)
     head = kv_head * group + member
-    begin(overlapped)
+    by_halves: tl.constexpr = wants_halves and scaled
+    wide: tl.constexpr = tl.float16 if by_halves else dtype
+    # Of the step, not of the kernel before this one: may be read before the wait.
     position = tl.load(positions + sequence).to(tl.int32)
     first = split * split_tokens
+    token, table = tl.arange(0, step_tokens), block_tables + sequence * table_width
+    c, s = angles(cos, sin, tl.maximum(position, 0), place, rotary)
+    if fetched_lines > 0:
+        line_bytes: tl.constexpr = head_dim * stored.primitive_bitwidth // 8
+        for ahead in range(first, tl.minimum(first + split_tokens, position), step_tokens):
+            at = tl.minimum(ahead + token, position - 1)
+            page = tl.load(table + at // page_tokens).to(tl.int64)
+            line = (page * kv_heads + kv_head) * page_tokens + at % page_tokens
+            fetch_rows(k_pages, line, line_bytes, fetched_lines)
+            fetch_rows(v_pages, line, line_bytes, fetched_lines)
+    begin(overlapped)
     split_count = tl.num_programs(2)
     own = sequence * heads + head
     if (position < 0) & (split == 0):
@@ -184,13 +254,11 @@ def _decode(
         return
     row = qkv + sequence.to(tl.int64) * ((heads + 2 * kv_heads) * head_dim)
     q = turned_head(
-        row + head * head_dim, place, member < group, norm + head * head_dim, cos, sin, position, eps, head_dim, rotary,
-        normed,
-    )  # fmt: skip
-    q = (q * (scale * LOG2E)).to(dtype)
+        row + head * head_dim, place, member < group, norm + head * head_dim, c, s, eps, head_dim, rotary, normed
+    )
+    q = (q * (scale * LOG2E)).to(wide)
     top, total = tl.full((block_group,), float("-inf"), tl.float32), tl.zeros((block_group,), dtype=tl.float32)
     mixed = tl.zeros((block_group, width), dtype=tl.float32)
-    token, table = tl.arange(0, step_tokens), block_tables + sequence * table_width
     last = position // step_tokens * step_tokens
     lowest = tl.maximum(first, oldest // step_tokens * step_tokens)
     for start in range(lowest, tl.minimum(last, first + split_tokens), step_tokens):
@@ -198,13 +266,30 @@ def _decode(
         # The mask holds in every step; loads are issued ahead, and beyond the last step a page is no page.
         page = tl.load(table + at // page_tokens, mask=at < last, other=0).to(tl.int64)
         line = (page * kv_heads + kv_head) * page_tokens + at % page_tokens
-        k = tl.load(k_pages + line[:, None] * head_dim + place, mask=place < head_dim, other=0.0).to(dtype)
-        v = tl.load(v_pages + line[:, None] * head_dim + place, mask=place < head_dim, other=0.0).to(dtype)
+        k = _unpacked(
+            tl.load(k_pages + line[:, None] * head_dim + place, mask=place < head_dim, other=0.0), wide, by_halves
+        )
+        v = _unpacked(
+            tl.load(v_pages + line[:, None] * head_dim + place, mask=place < head_dim, other=0.0), wide, by_halves
+        )
         k_scale, v_scale = top, top
         if scaled:
             k_scale, v_scale = tl.load(k_scales + line), tl.load(v_scales + line)
         top, total, mixed = _add_tokens(
-            q, k, v, k_scale, v_scale, at >= oldest, top, total, mixed, scaled, softcap, block_group, step_tokens
+            q,
+            k,
+            v,
+            k_scale,
+            v_scale,
+            at >= oldest,
+            top,
+            total,
+            mixed,
+            scaled,
+            by_halves,
+            softcap,
+            block_group,
+            step_tokens,
         )
     if last >= first and last < first + split_tokens:
         at = last + token
@@ -213,8 +298,8 @@ def _decode(
         line = (tl.load(table + at // page_tokens, mask=old, other=0).to(tl.int64) * kv_heads + kv_head) * page_tokens
         line += at % page_tokens
         mask = old[:, None] & (place < head_dim)
-        k = tl.load(k_pages + line[:, None] * head_dim + place, mask=mask, other=0.0).to(dtype)
-        v = tl.load(v_pages + line[:, None] * head_dim + place, mask=mask, other=0.0).to(dtype)
+        k = _unpacked(tl.load(k_pages + line[:, None] * head_dim + place, mask=mask, other=0.0), wide, by_halves)
+        v = _unpacked(tl.load(v_pages + line[:, None] * head_dim + place, mask=mask, other=0.0), wide, by_halves)
         k_scale, v_scale = top, top
         if scaled:
             k_scale, v_scale = (
@@ -225,16 +310,16 @@ def _decode(
             source = row + (heads + kv_head) * head_dim
             own_norm = norm + (heads + kv_head) * head_dim
             new_k, new_v, new_k_scale, new_v_scale = _stored(
-                source, k_pages, v_pages, k_scales, v_scales, slots + sequence, cos, sin, own_norm, position, eps, place,
-                kv_head, kv_heads, head_dim, rotary, normed, page_tokens,
+                source, k_pages, v_pages, k_scales, v_scales, slots + sequence, c, s, own_norm, eps, place, kv_head,
+                kv_heads, head_dim, rotary, normed, page_tokens,
             )  # fmt: skip
-            k = tl.where((at == position)[:, None], new_k.to(dtype), k)
-            v = tl.where((at == position)[:, None], new_v.to(dtype), v)
+            k = tl.where((at == position)[:, None], new_k.to(wide), k)
+            v = tl.where((at == position)[:, None], new_v.to(wide), v)
             if scaled:
                 k_scale = tl.where(at == position, new_k_scale, k_scale)
                 v_scale = tl.where(at == position, new_v_scale, v_scale)
         top, total, mixed = _add_tokens(
-            q, k, v, k_scale, v_scale, seen, top, total, mixed, scaled, softcap, block_group, step_tokens
+            q, k, v, k_scale, v_scale, seen, top, total, mixed, scaled, by_halves, softcap, block_group, step_tokens
         )
     if split_count == 1:
         tl.store(out + own * head_dim + place, mixed / total[:, None], mask=real)
@@ -312,18 +397,21 @@ def decode_attention(
     qk_norm: torch.Tensor | None = None,
     eps: float = 0.0,
     append: bool = True,
+    form: AttentionForm = DEFAULT_FORM,
+    blocks: AttentionBlocks = DEFAULT_BLOCKS,
 ) -> torch.Tensor:
     """Norm, rotation, storing and attention of one new token in each row.
 
     Args:
         qkv: [rows, (heads + 2 * kv_heads) * head_dim], bfloat16, float16 or float32: queries, keys, values of the new tokens.
         kv: The layer's pages; the new tokens are stored at `slots`.
-        positions: [rows] int64, of the new token in its sequence; -1 in rows of padding, whose result is 0.
+        positions: [rows] int64, of the new token in its sequence; -1 in rows of padding, whose result is 0. With `slots` and
+            `block_tables` it is written before the kernel that precedes this one begins (`launch.begin`).
         slots: [rows] int64, where the new token is written: page * PAGE_TOKENS + offset.
         block_tables: [rows, pages] int32.
         cos, sin: [positions, n / 2] float32 of a `RopeTable`, or None where the layer does not rotate.
         out: [rows, heads * head_dim], the dtype of `qkv`.
-        workspace: For `splits(max_context)`; untouched where that is 1.
+        workspace: For `splits(max_context, form)`; untouched where that is 1.
         heads: Query heads.
         scale: Multiplies the scores.
         max_context: Positions are below this; the grid depends on it, results do not.
@@ -331,21 +419,22 @@ def decode_attention(
         qk_norm: [heads + kv_heads, head_dim] float32, weights of the norm of queries and keys before rotation, with `eps`.
         append: False where the new tokens' keys and values are in the pages already (`rope_append`): rows may then be successive
             positions of one sequence. Queries are normalised and rotated here either way.
+        form, blocks: How it is computed and launched.
 
     Raises:
         ValueError: Shapes or dtypes do not agree.
     """
     rows, kv_heads, head_dim = qkv.shape[0], kv.k.shape[1], kv.k.shape[3]
     _check(qkv, kv, positions, slots, block_tables, out, heads)
-    count = splits(max_context)
+    count = splits(max_context, form)
     if count > 1 and workspace.values.shape != (rows, heads, count, head_dim):
         raise ValueError(
             f"the workspace must be for {(rows, heads, count, head_dim)}, got {tuple(workspace.values.shape)}"
         )
-    overlapped = overlaps(qkv.device, rows)
-    launched = {"launch_pdl": True} if overlapped else {}
+    launched = {"launch_pdl": True} if blocks.overlapped else {}
     unused = workspace.sums
     width = triton.next_power_of_2(head_dim)
+    lines = max(1, head_dim * kv.k.element_size() // LINE_BYTES.value)
     _decode[(kv_heads, rows, count)](
         qkv,
         kv.k,
@@ -373,14 +462,18 @@ def decode_attention(
         window or 0,
         softcap or 0.0,
         append,
-        SPLIT_TOKENS,
+        form.split_tokens,
         _STEP_TOKENS,
         PAGE_TOKENS,
         width,
         max(16, triton.next_power_of_2(heads // kv_heads)),
-        overlapped,
-        num_warps=_WARPS,
-        num_stages=_STAGES,
+        form.halves,
+        1 << (lines.bit_length() - 1) if blocks.fetched else 0,
+        blocks.overlapped,
+        num_warps=form.warps,
+        num_stages=blocks.stages,
+        enable_fp_fusion=False,
+        **({"maxnreg": blocks.registers} if blocks.registers else {}),
         **launched,
     )
     if count > 1:
@@ -394,11 +487,12 @@ def decode_attention(
             heads,
             head_dim,
             window or 0,
-            SPLIT_TOKENS,
+            form.split_tokens,
             _MERGED,
             width,
-            overlapped,
+            blocks.overlapped,
             num_warps=4,
+            enable_fp_fusion=False,
             **launched,
         )
     return out

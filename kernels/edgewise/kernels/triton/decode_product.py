@@ -19,8 +19,11 @@ import torch
 import triton
 import triton.language as tl
 
-from edgewise.kernels.triton.blocks import Blocks, block_rows, choose_blocks
-from edgewise.kernels.triton.launch import begin, dot, overlaps
+from edgewise.kernels.triton.blocks import STEP_4BIT, Blocks, block_rows, choose_blocks, is_float
+from edgewise.kernels.triton.integer_product import integer_chains, round_rows
+from edgewise.kernels.triton.launch import LINE_BYTES, begin, dot, fetch_rows
+from edgewise.kernels.triton.narrow import halves, nibbles, singles
+from edgewise.kernels.triton.sums import sum_of_pairs, sums_of_16
 from edgewise.kernels.triton.wide_product import wide_chains
 
 MAX_ROWS = 64
@@ -125,6 +128,7 @@ def _add_step(
     slices: tl.constexpr,
     run: tl.constexpr,
     block_columns: tl.constexpr,
+    written_out: tl.constexpr,
 ) -> tl.tensor:
     """total [slices, block_columns, block_rows] plus one step of the inner dimension, of `part` elements in each slice."""
     dtype: tl.constexpr = a.dtype.element_ty
@@ -149,15 +153,17 @@ def _add_step(
         # What the compiler does not find out: sixteen that follow one another, from a multiple of sixteen on.
         at = tl.max_contiguous(tl.multiple_of(byte // 16 * 32 + byte % 16, (1, 16)), (1, 16))
         above = tl.max_contiguous(tl.multiple_of(at + 16, (1, 16)), (1, 16))
-        low = tl.fma((code & 15).to(tl.float32), scale, least).to(dtype)
-        high = tl.fma((code >> 4).to(tl.float32), scale, least).to(dtype)
+        low = nibbles(code, scale, least, False, dtype, written_out)
+        high = nibbles(code, scale, least, True, dtype, written_out)
         total = dot(low, _activations(a, row, at, rows, inner), total)
         total = dot(high, _activations(a, row, above, rows, inner), total)
     else:
         at = _places(first, part, slices, run)
         code = _codes(codes, column, columns, at, inner)
         if stored == tl.int8:
-            code = code.to(tl.float32) * _spread(scale, slices, block_columns, part // 32, 32)
+            code = singles(code, written_out) * _spread(scale, slices, block_columns, part // 32, 32)
+        elif stored == tl.float8e4nv:
+            code = halves(code, written_out).to(tl.float32)
         total = dot(code.to(dtype), _activations(a, row, at, rows, inner), total)
     return total
 
@@ -168,27 +174,6 @@ def _squares(squares: tl.tensor, row: tl.tensor, rows: tl.tensor, count: tl.cons
     at = tl.arange(0, triton.next_power_of_2(count))
     mask = (row < rows)[:, None] & (at < count)[None, :]
     return tl.load(squares + row[:, None] * count + at[None, :], mask=mask, other=0.0)
-
-
-@triton.jit
-def sums_of_16(x: tl.tensor, groups: tl.constexpr, rows: tl.constexpr) -> tl.tensor:
-    """[groups * 16, rows] -> [groups, rows], added in pairs of neighbours: in one order whatever the block sizes."""
-    x = tl.sum(tl.reshape(x, (groups * 8, 2, rows)), axis=1)
-    x = tl.sum(tl.reshape(x, (groups * 4, 2, rows)), axis=1)
-    x = tl.sum(tl.reshape(x, (groups * 2, 2, rows)), axis=1)
-    return tl.sum(tl.reshape(x, (groups, 2, rows)), axis=1)
-
-
-@triton.jit
-def sum_of_pairs(x: tl.tensor, rows: tl.constexpr) -> tl.tensor:
-    """[rows, a power of two] -> [rows], added in pairs of neighbours.
-
-    How `tl.sum` adds a row depends on how many rows there are beside it: threads are dealt to the whole block.
-    """
-    for _ in tl.static_range(16):
-        if x.shape[1] > 1:
-            x = tl.sum(tl.reshape(x, (rows, x.shape[1] // 2, 2)), axis=2)
-    return tl.reshape(x, (rows,))
 
 
 @triton.jit
@@ -209,6 +194,9 @@ def gate(x: tl.tensor, activation: tl.constexpr) -> tl.tensor:
 @triton.jit(do_not_specialize=["rows"])
 def _product(
     a: tl.tensor,
+    low: tl.tensor,
+    steps: tl.tensor,
+    masses: tl.tensor,
     codes: tl.tensor,
     scales: tl.tensor,
     minima: tl.tensor,
@@ -229,14 +217,32 @@ def _product(
     block_inner: tl.constexpr,
     slices: tl.constexpr,
     run: tl.constexpr,
+    held: tl.constexpr,
     wide: tl.constexpr,
+    form: tl.constexpr,
+    fetched_lines: tl.constexpr,
     overlapped: tl.constexpr,
 ) -> None:
-    """`kind`: "project", "add", or the activation of a gated product, whose `columns` are half of the matrix's rows."""
+    """`kind`: "project", "add", or the activation of a gated product, whose `columns` are half of the matrix's rows.
+
+    `a`, and where integers are multiplied also `low`, `steps` and `masses`, are the activations.
+    """
     gated: tl.constexpr = kind != "project" and kind != "add"
     column = tl.program_id(0) * block_columns + tl.arange(0, block_columns)
     row = tl.arange(0, block_rows)
     part: tl.constexpr = block_inner // slices
+    looped: tl.constexpr = inner - held
+    if held > 0:
+        held_at = _places(looped, held // slices, slices, run)
+        held_codes = _codes(codes, column, columns, held_at, inner)
+        if gated:
+            held_up = _codes(codes, column + columns, matrix_rows, held_at, inner)
+    if fetched_lines > 0:
+        line_bytes: tl.constexpr = inner * codes.dtype.element_ty.primitive_bitwidth // 8
+        row_bytes: tl.constexpr = line_bytes // 2 if codes.dtype.element_ty == tl.uint8 else line_bytes
+        fetch_rows(codes, tl.minimum(column, columns - 1), row_bytes, fetched_lines)
+        if gated:
+            fetch_rows(codes, tl.minimum(column, columns - 1) + columns, row_bytes, fetched_lines)
     begin(overlapped)
     real = column < columns
     mask = real[:, None] & (row < rows)[None, :]
@@ -250,19 +256,29 @@ def _product(
             square = _squares(squares, row, rows, inner // 16)
     if wide:
         total, up = wide_chains(a, codes, row, rows, column, columns, inner, gated, block_rows, block_columns)
+    elif form == "integers":
+        total, up = integer_chains(
+            a, low, steps, masses, codes, scales, minima, row, rows, column, columns, matrix_rows, inner, gated,
+            block_rows, block_columns, block_inner,
+        )  # fmt: skip
     else:
         total = tl.zeros((slices, block_columns, block_rows), dtype=tl.float32)
         up = tl.zeros((slices, block_columns, block_rows), dtype=tl.float32)
-        for first in range(0, inner, block_inner):
+        for first in range(0, looped, block_inner):
             total = _add_step(
                 total, a, codes, scales, minima, row, rows, column, columns, first, inner, part, slices, run,
-                block_columns,
+                block_columns, form == "ptx",
             )  # fmt: skip
             if gated:
                 up = _add_step(
                     up, a, codes, scales, minima, row, rows, column + columns, matrix_rows, first, inner, part, slices,
-                    run, block_columns,
+                    run, block_columns, form == "ptx",
                 )  # fmt: skip
+        if held > 0:
+            held_x = _activations(a, row, held_at, rows, inner)
+            total = dot(held_codes, held_x, total)
+            if gated:
+                up = dot(held_up, held_x, up)
         total = _joined(total, block_columns, block_rows)
         up = _joined(up, block_columns, block_rows)
     if codes.dtype.element_ty == tl.float8e4nv:
@@ -282,7 +298,7 @@ def _product(
     if gated:
         tl.store(out + target, gate(total, kind) * up, mask=mask)
     elif kind == "project":
-        tl.store(out + target, total.to(a.dtype.element_ty), mask=mask)
+        tl.store(out + target, total.to(scaled.dtype.element_ty), mask=mask)
     else:
         if not early:
             before = tl.load(out + target, mask=mask, other=0.0)
@@ -311,7 +327,7 @@ def project(r: Residual, weight: Weight, eps: float, out: torch.Tensor, blocks: 
         ValueError: Shapes, dtypes or sizes do not agree, or there are more than 64 rows.
     """
     _check(r.scaled, weight, out, weight.codes.shape[0])
-    _launch("project", r.scaled, weight, r, out, out, None, eps, blocks)
+    _launch("project", r.scaled, weight, r, out, r.scaled, None, eps, blocks)
     return out
 
 
@@ -369,6 +385,20 @@ def _check(a: torch.Tensor, weight: Weight, out: torch.Tensor, outputs: int) -> 
         raise ValueError(f"columns must be a multiple of {GROUP}, minima are for 4 bits; got {inner} of {codes.dtype}")
 
 
+def _check_blocks(blocks: Blocks, weight: Weight, dtype: torch.dtype) -> None:
+    """Raises ValueError where a product cannot be cut like that."""
+    codes, inner = weight.codes.dtype, weight.columns
+    floats = is_float(codes)
+    if blocks.form == "integers" and (codes not in (torch.int8, torch.uint8) or blocks.inner != STEP_4BIT):
+        raise ValueError(f"integers are multiplied in steps of {STEP_4BIT} of 8 or 4 bits, got {codes} and {blocks}")
+    if codes == torch.uint8 and blocks.inner != STEP_4BIT:
+        raise ValueError(f"numbers of 4 bits are multiplied in steps of {STEP_4BIT}, got {blocks}")
+    if blocks.wide and not (floats and dtype.itemsize == 2):
+        raise ValueError(f"only floats of 16 bits are multiplied in wide blocks, got {codes}")
+    if blocks.held and (blocks.wide or not floats or inner <= blocks.held or (inner - blocks.held) % blocks.inner):
+        raise ValueError(f"{blocks.held} of {inner} columns of {codes} cannot be held back: {blocks}")
+
+
 def _launch(
     kind: str,
     a: torch.Tensor,
@@ -384,10 +414,15 @@ def _launch(
     matrix_rows = codes.shape[0]
     columns = out.shape[1]
     blocks = blocks or choose_blocks(codes.dtype, (matrix_rows, inner), rows, kind not in ("project", "add"), a.device)
-    overlapped = overlaps(a.device, rows)
-    unused = a
+    _check_blocks(blocks, weight, a.dtype)
+    lines = min(codes.shape[1] * codes.element_size(), blocks.fetched // blocks.columns) // LINE_BYTES.value
+    many = blocks.wide and kind not in ("project", "add")
+    unused, inputs = a, (a, a, a, a)
+    if blocks.form == "integers":
+        x = round_rows(a, paired=codes.dtype == torch.uint8, overlapped=blocks.overlapped)
+        inputs = (x.high, x.low, x.step, x.mass)
     _product[(triton.cdiv(columns, blocks.columns),)](
-        a,
+        *inputs,
         codes,
         unused if weight.scale is None else weight.scale,
         unused if weight.minimum is None else weight.minimum,
@@ -408,10 +443,13 @@ def _launch(
         blocks.inner,
         _SLICES,
         _RUN,
+        blocks.held,
         blocks.wide,
-        overlapped,
-        num_warps=8 if blocks.wide and kind not in ("project", "add") else _SLICES,
+        blocks.form,
+        1 << (lines.bit_length() - 1) if lines else 0,
+        blocks.overlapped,
+        num_warps=8 if many or (blocks.form == "integers" and rows > 16) else _SLICES,
         num_stages=blocks.stages,
         enable_fp_fusion=False,  # which products and sums are joined would depend on the blocks
-        **({"launch_pdl": True} if overlapped else {}),
+        **({"launch_pdl": True} if blocks.overlapped else {}),
     )

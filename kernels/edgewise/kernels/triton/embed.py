@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from edgewise.kernels.triton.decode_product import SQUARES, Residual, sums_of_16
+from edgewise.kernels.triton.decode_product import SQUARES, Residual
+from edgewise.kernels.triton.sums import sums_of_16
 
 
 @triton.jit

@@ -5,7 +5,24 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from edgewise.kernels.triton.sums import sum_of_pairs
+
 _ROUND: tl.constexpr = tl.constexpr(12582912.0)  # 1.5 * 2**23: adding it leaves no bit for a fraction
+
+
+@triton.jit
+def angles(
+    cos: tl.tensor, sin: tl.tensor, position: tl.tensor, place: tl.tensor, rotary: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """Cosine and sine [1, width] by which the dimensions `place` [1, width] of a head turn; tables [positions, rotary / 2]."""
+    c, s = tl.full(place.shape, 1.0, tl.float32), tl.zeros(place.shape, dtype=tl.float32)
+    if rotary > 0:
+        half: tl.constexpr = rotary // 2
+        at = position * half + tl.where(place < half, place, place - half)
+        c = tl.load(cos + at, mask=place < rotary, other=1.0)
+        s = tl.load(sin + at, mask=place < rotary, other=0.0)
+        s = tl.where(place < half, -s, s)
+    return c, s
 
 
 @triton.jit
@@ -14,34 +31,29 @@ def turned_head(
     place: tl.tensor,
     mask: tl.tensor,
     norm: tl.tensor,
-    cos: tl.tensor,
-    sin: tl.tensor,
-    position: tl.tensor,
+    c: tl.tensor,
+    s: tl.tensor,
     eps: tl.tensor,
     head_dim: tl.constexpr,
     rotary: tl.constexpr,
     normed: tl.constexpr,
 ) -> tl.tensor:
-    """Heads [n, width] float32, from pointers `x`, `norm` [n, 1] to their first values; `place` [1, width] are the dimensions.
+    """Heads [n, width] float32, from pointers `x`, `norm` [n, 1] to their first values; c, s are their `angles`.
 
-    Rotation as `kernels.rope`, with cos, sin [positions, rotary / 2]; products and their sum are rounded separately there, and
-    so they are here except where the compiler joins them.
+    Rotation as `kernels.rope`: products and sum are rounded one by one (kernels are compiled without `enable_fp_fusion`).
     """
     value = tl.load(x + place, mask=mask & (place < head_dim), other=0.0).to(tl.float32)
-    if normed:
-        inverse = 1.0 / tl.sqrt(tl.sum(value * value, axis=1) / head_dim + eps)[:, None]
-        value = value * inverse * tl.load(norm + place, mask=mask & (place < head_dim), other=0.0)
     if rotary > 0:
         half: tl.constexpr = rotary // 2
-        turns = place < rotary
         partner = tl.where(place < half, place + half, place - half)
-        other = tl.load(x + partner, mask=mask & turns, other=0.0).to(tl.float32)
-        if normed:
-            other = other * inverse * tl.load(norm + partner, mask=mask & turns, other=0.0)
-        at = position * half + tl.where(place < half, place, place - half)
-        c = tl.load(cos + at, mask=turns, other=1.0)
-        s = tl.load(sin + at, mask=turns, other=0.0)
-        value = value * c + other * tl.where(place < half, -s, s)
+        other = tl.load(x + partner, mask=mask & (place < rotary), other=0.0).to(tl.float32)
+    if normed:
+        inverse = 1.0 / tl.sqrt(sum_of_pairs(value * value, value.shape[0]) / head_dim + eps)[:, None]
+        value = value * inverse * tl.load(norm + place, mask=mask & (place < head_dim), other=0.0)
+        if rotary > 0:
+            other = other * inverse * tl.load(norm + partner, mask=mask & (place < rotary), other=0.0)
+    if rotary > 0:
+        value = value * c + other * s
     return value
 
 

@@ -4,7 +4,8 @@ Programmatic dependent launch (CUDA Programming Guide, "Programmatic Dependent L
 above) lets a kernel begin while its predecessor still runs. Every kernel of `kernels.triton` that takes part calls `begin`: it
 waits until its predecessor is complete, and lets its successor begin. So a kernel that runs knows, before its own wait, that
 all kernels but its predecessor are complete: it may read weights by then, and what was written two kernels before or earlier.
-No program may end without the wait, and nothing may be written before it.
+No program may end without the wait, and nothing may be written before it. A kernel that is launched the ordinary way begins when
+all before it are complete, so both kinds may follow each other.
 """
 
 from __future__ import annotations
@@ -18,9 +19,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-# Measured on an H200, overlapping saves 0.1 ms of a step of one row (1B) and costs 0.3 ms of 32; whether it keeps a row's bits is
-# not proven (docs/benchmarks.md).
-_OVERLAPPED_ROWS = 0
+LINE_BYTES: tl.constexpr = tl.constexpr(128)  # of the L2 cache
 _NUMPY: tl.constexpr = tl.constexpr(INTERPRETED)
 
 
@@ -40,20 +39,26 @@ def begin(overlapped: tl.constexpr) -> None:
         gdc_launch_dependents()
 
 
+@triton.jit
+def fetch_rows(matrix: tl.tensor, row: tl.tensor, row_bytes: tl.constexpr, lines: tl.constexpr) -> None:
+    """Ask for the first `lines` lines of rows of a matrix to be brought into the L2 cache; a hint without a result."""
+    if not _NUMPY:
+        line = tl.arange(0, lines)
+        at = matrix.to(tl.int64) + row.to(tl.int64)[:, None] * row_bytes + line[None, :] * LINE_BYTES
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at], dtype=tl.int32, is_pure=False, pack=1
+        )
+
+
 @cache
 def capability(device: torch.device) -> tuple[int, int]:
     """Compute capability; (0, 0) under the interpreter."""
     return (0, 0) if INTERPRETED else torch.cuda.get_device_capability(device)
 
 
-@cache
-def _overlaps(device: torch.device) -> bool:
+def can_overlap(device: torch.device) -> bool:
+    """Whether the card can lay kernels over the end of their predecessors."""
     return capability(device) >= (9, 0)
-
-
-def overlaps(device: torch.device, rows: int) -> bool:
-    """Whether kernels for so many rows are launched over the end of their predecessors: none yet (`_OVERLAPPED_ROWS`)."""
-    return rows <= _OVERLAPPED_ROWS and _overlaps(device)
 
 
 @cache

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from edgewise.kernels.paging import PAGE_TOKENS, SCALED_FORMATS, KVLayer
 from edgewise.kernels.triton.decode_attention import LOG2E, softcapped
-from edgewise.kernels.triton.head_rows import rounded_head, turned_head
+from edgewise.kernels.triton.head_rows import angles, rounded_head, turned_head
 from edgewise.kernels.triton.launch import dot
 
 _MOST_HEADS = 8  # that a program turns
@@ -65,9 +65,8 @@ def _append(
     position = tl.load(positions + row).to(tl.int32)
     slot = tl.load(slots + row)
     if first < heads + kv_heads:
-        x = turned_head(
-            source, place, head >= 0, norm + head * head_dim, cos, sin, position, eps, head_dim, rotary, normed
-        )  # fmt: skip
+        c, s = angles(cos, sin, position, place, rotary)
+        x = turned_head(source, place, head >= 0, norm + head * head_dim, c, s, eps, head_dim, rotary, normed)
     else:
         x = tl.load(source + place, mask=real, other=0.0).to(tl.float32)
     if first < heads:
@@ -275,6 +274,7 @@ def rope_append(
             block,
             triton.next_power_of_2(head_dim),
             num_warps=min(4, block),
+            enable_fp_fusion=False,  # as decoding, which stores the same numbers
         )
 
 

@@ -13,6 +13,7 @@ from edgewise.kernels.triton import sampling
 from edgewise.kernels.triton.decode_attention import Workspace, decode_attention, splits
 from edgewise.kernels.triton.decode_product import Residual, add, gated, project
 from edgewise.kernels.triton.embed import embed
+from edgewise.kernels.triton.plan import DEFAULT_PLAN, Plan
 from edgewise.kernels.triton.prefill_attention import rope_append
 from edgewise.kernels.triton.step_rows import move_on, slots_of
 from edgewise.models.decoder.cuda.weights import CardWeights
@@ -24,9 +25,11 @@ class FusedStep:
     Args:
         weights: All of the decoder.
         kv: The pages.
+        plan: How kernels are launched.
     """
 
-    def __init__(self, weights: CardWeights, kv: Sequence[KVLayer]) -> None:
+    def __init__(self, weights: CardWeights, kv: Sequence[KVLayer], plan: Plan = DEFAULT_PLAN) -> None:
+        self._plan = plan
         self._config = weights.config
         self._weights = weights
         self._kv = kv
@@ -54,14 +57,15 @@ class FusedStep:
         qkv, mixed = empty((heads + 2 * config.num_kv_heads) * size), empty(heads * size)
         active, logits = empty(config.ffn_size), empty(config.vocab_size, torch.float32)
         max_context = table.shape[1] * PAGE_TOKENS
-        workspace = Workspace.empty(rows, heads, size, splits(max_context), tokens.device)
+        plan, form, blocks = self._plan, self._plan.attention_form, self._plan.attend(rows)
+        workspace = Workspace.empty(rows, heads, size, splits(max_context, form), tokens.device)
         residual = Residual.empty(rows, config.hidden_size, embedding.dtype, tokens.device)
         turned = torch.empty((rows, heads, size), dtype=embedding.dtype, device=tokens.device) if together else None
         norms = [layer.attention_norm for layer in layers] + [self._weights.norm]
         embed(tokens, embedding, norms[0], residual, self._scale)
         for index, layer in enumerate(layers):
             angles = self._weights.tables[index]
-            project(residual, layer.qkv, eps, qkv)
+            project(residual, layer.qkv, eps, qkv, plan.product("project", layer.qkv, rows))
             cos, sin = (None, None) if angles is None else (angles.cos, angles.sin)
             if turned is not None:
                 rope_append(
@@ -94,11 +98,15 @@ class FusedStep:
                 eps=eps,
                 max_context=max_context,
                 append=not together,
+                form=form,
+                blocks=blocks,
             )
-            add(mixed, layer.output, residual, layer.ffn_norm)
-            gated(residual, layer.gate_up, eps, active, config.activation)
-            add(active, layer.down, residual, norms[index + 1])
-        project(residual, self._weights.head, eps, logits)
+            add(mixed, layer.output, residual, layer.ffn_norm, plan.product("add", layer.output, rows))
+            cut = plan.product("gated", layer.gate_up, rows)
+            gated(residual, layer.gate_up, eps, active, config.activation, cut)
+            add(active, layer.down, residual, norms[index + 1], plan.product("add", layer.down, rows))
+        head = self._weights.head
+        project(residual, head, eps, logits, plan.product("project", head, rows))
         return logits if config.logit_softcap is None else softcap(logits, config.logit_softcap)
 
     def slots(self, positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ import torch
 
 from edgewise.kernels.paging import AttentionMeta, KVLayer
 from edgewise.kernels.rows import default_rows
+from edgewise.kernels.triton.plan import DEFAULT_PLAN, Plan
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.cuda.fused import FusedStep
 from edgewise.models.decoder.cuda.loop import DecodeLoop
@@ -23,8 +24,9 @@ class CudaDecoder:
     bits, is decided by its place in the sequence alone.
     """
 
-    def __init__(self, weights: CardWeights) -> None:
+    def __init__(self, weights: CardWeights, plan: Plan = DEFAULT_PLAN) -> None:
         self.config: DecoderConfig = weights.config
+        self._plan = plan
         self._weights = weights
         self._prompts = PromptPass(weights, default_rows(weights.dtype))
 
@@ -38,7 +40,7 @@ class CudaDecoder:
 
     def loop(self, kv: Sequence[KVLayer], *, max_rows: int, max_pages: int) -> DecodeLoop:
         """What decodes on the pages `kv`; see `DecodeLoop`."""
-        step = FusedStep(self._weights, kv)
+        step = FusedStep(self._weights, kv, self._plan)
         return DecodeLoop(step, self._weights.device, max_rows=max_rows, max_pages=max_pages)
 
     @torch.inference_mode()

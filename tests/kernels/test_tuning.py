@@ -1,0 +1,180 @@
+"""The tuner: what is wrong is refused by name, what is right is chosen by time. Kernels run under Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from edgewise.kernels.tuned import Place, Trial, Tuned, load, records, save
+from tests.kernels.interpreter import interpreted
+
+blocks = interpreted("blocks")
+candidates = interpreted("candidates")
+tuning = interpreted("tuning")
+plans = interpreted("plan")
+product_trials = interpreted("product_trials")
+attention_trials = interpreted("attention_trials")
+attention = interpreted("decode_attention")
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, which interprets
+
+CPU = torch.device("cpu")
+SMALL = blocks.Blocks(16, 512, 2)
+PLACE = Place(card="a", capability="9.0", driver="1", torch="2", triton="3", sources="x")
+
+
+def by_columns(calls: Sequence[Callable[[], object]]) -> float:
+    """Time is what the calls say."""
+    return float(calls[0]())  # type: ignore[arg-type]
+
+
+def test_the_quickest_that_is_right_is_chosen() -> None:
+    found = [SMALL, SMALL._replace(columns=32), SMALL._replace(columns=64), SMALL._replace(stages=9)]
+    times = {32: 1.0, 16: 5.0, 64: 2.0}
+
+    def problem(cut: Any) -> str:
+        if cut.stages == 9:
+            raise RuntimeError("out of resources\nmore")
+        return "wrong" if cut.columns == 32 else ""
+
+    tuner = tuning.Tuner(by_columns)
+    choice = tuner.choose("here", found, problem, lambda cut: [lambda: times[cut.columns]])
+    assert (choice.best, choice.us) == (found[2], 2.0)
+    assert choice.overlapped is None
+    assert [trial.why_not for trial in tuner.trials] == ["", "wrong", "", "RuntimeError: out of resources"]
+
+
+def test_what_overlaps_is_kept_apart() -> None:
+    found = [SMALL, SMALL._replace(overlapped=True)]
+    choice = tuning.Tuner(by_columns).choose("x", found, lambda cut: "", lambda cut: [lambda: 3.0 - cut.overlapped])
+    assert choice == (found[1], 2.0, found[0], 3.0, found[1], 2.0)
+
+
+def test_nothing_is_chosen_where_all_is_wrong() -> None:
+    choice = tuning.Tuner(by_columns).choose("x", [SMALL], lambda cut: "bad", lambda cut: [])
+    assert choice.best is choice.apart is choice.overlapped is None
+
+
+def test_what_a_process_died_of_is_not_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "journal.json"
+
+    class Killed(BaseException):
+        pass
+
+    def dies(cut: Any) -> str:
+        raise Killed
+
+    tuner = tuning.Tuner(by_columns, tuning.Journal(path))
+    tuner._journal.end = lambda: None  # a process that is gone writes nothing more
+    with pytest.raises(Killed):
+        tuner.choose("x", [SMALL], dies, lambda cut: [])
+    again = tuning.Tuner(by_columns, tuning.Journal(path))
+    choice = again.choose("x", [SMALL, SMALL._replace(stages=3)], lambda cut: "", lambda cut: [lambda: 1.0])
+    assert choice.best.stages == 3
+    assert again.trials[0].why_not == "the process died while this was tried"
+    assert tuning.Journal(path).fatal == tuning.Journal(path).fatal != set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "codes", "form"),
+    [("project", torch.int8, "integers"), ("gated", torch.uint8, "integers"), ("add", torch.bfloat16, "plain")],
+)
+def test_candidates_compute_what_they_must(kind: str, codes: torch.dtype, form: str) -> None:
+    trial = product_trials.ProductTrial(
+        kind, codes, (64, 512), dtype=torch.bfloat16, device=CPU, biased=True, most_rows=8
+    )
+    cuts = candidates.product_candidates(codes, (64, 512), 8, kind == "gated", CPU, form)
+    for cut in [cuts[0], cuts[-1]] if form == "integers" else cuts[:2]:
+        reason = trial.problem(cut, 8)
+        # numpy's products of floats depend on their sizes; sums of integers do not.
+        allowed = (
+            {""} if form == "integers" else {"", "a row's bits differ from those that it has alone by the default"}
+        )
+        assert reason in allowed, cut
+    assert trial.calls(cuts[0], 8)[0]() is None
+
+
+def test_a_product_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = product_trials.ProductTrial("project", torch.int8, (32, 64), dtype=torch.bfloat16, device=CPU, most_rows=8)
+    true = product_trials.project
+    cut = SMALL._replace(form="integers")
+
+    def spoilt(how: Callable[[torch.Tensor], None]) -> str:
+        def project(r: Any, w: Any, eps: float, out: torch.Tensor, cut: Any) -> None:
+            true(r, w, eps, out, cut)
+            how(out)
+
+        monkeypatch.setattr(product_trials, "project", project)
+        reason: str = trial.problem(cut, 8)
+        return reason
+
+    assert "not written" in spoilt(lambda out: out[-1, 5:6].fill_(torch.nan))
+    assert "an error of" in spoilt(lambda out: out.mul_(1.1))
+    assert "a row's bits differ" in spoilt(lambda out: out[0, :1].mul_(1.01) if len(out) == 8 else None)
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.int8])
+def test_attention_is_judged(stored: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    dtype = (
+        torch.bfloat16 if stored == torch.bfloat16 else torch.float16
+    )  # the interpreter makes no bfloat16 of integers
+    shape = attention_trials.AttentionShape(
+        heads=4, kv_heads=2, head_dim=16, stored=stored, dtype=dtype, scale=0.25, normed=True
+    )
+    trial = attention_trials.AttentionTrial(shape, CPU, most_tokens=64, max_context=300)
+    forms = candidates.attention_forms(stored)
+    for form in (forms[0], forms[-1]):
+        assert trial.problem(form, attention.AttentionBlocks(2)) == "", form
+    trial.calls(forms[0], attention.AttentionBlocks(), 2, 32)[0]()
+    true = attention_trials.decode_attention
+    monkeypatch.setattr(attention_trials, "decode_attention", lambda *a, **o: true(*a, **o).mul_(1.1))
+    assert "an error of" in trial.problem(forms[0], attention.AttentionBlocks())
+
+
+def test_a_plan_survives_its_document() -> None:
+    plan = plans.Plan(
+        form="integers",
+        attention_form=attention.AttentionForm(512, 8, True),
+        products={"add int8 64x64 r8": SMALL._replace(form="integers")},
+        attention={8: attention.AttentionBlocks(2, 128, True, True)},
+    )
+    assert plans.Plan.of(plan.document()) == plan
+    assert plan.label == "s512w8h.integers"
+    assert plans.DEFAULT_PLAN.label == ""
+    for spoilt in ({}, {**plan.document(), "form": "other"}, {**plan.document(), "products": {"a": {"columns": 3}}}):
+        with pytest.raises(ValueError, match="plan of kernels"):
+            plans.Plan.of(spoilt)
+
+
+def test_a_plan_fills_what_was_not_measured_in_its_form() -> None:
+    weight = product_trials.Weight(torch.zeros(64, 64, dtype=torch.int8), torch.zeros(64, 2, dtype=torch.float16))
+    plan = plans.Plan(form="integers", products={plans.site("add", torch.int8, (64, 64), 8): SMALL})
+    assert plan.product("add", weight, 5) is SMALL
+    assert plan.product("add", weight, 9).form == "integers"
+    assert plan.product("add", product_trials.Weight(torch.zeros(64, 64)), 9).form == "plain"
+    assert plan.attend(3) == attention.DEFAULT_BLOCKS
+
+
+def test_records(tmp_path: Path) -> None:
+    tuned = Tuned(
+        place=PLACE,
+        shape="small",
+        plan=plans.DEFAULT_PLAN.document(),
+        trials=(Trial(site="x", candidate={"columns": 16}, us=None, why_not="bad"),),
+        when="2026-01-01T00:00:00Z",
+        seconds=1.0,
+        figures={},
+    )
+    assert load(tmp_path, PLACE, "small") == (None, "")
+    path = save(tmp_path, tuned)
+    assert load(tmp_path, PLACE, "small") == (tuned, "")
+    assert load(tmp_path, PLACE, "other") == (None, "")
+    assert [one.refused[0].why_not for one in records(tmp_path)] == ["bad"]
+    path.write_text("{")
+    found, reason = load(tmp_path, PLACE, "small")
+    assert found is None
+    assert "cannot be read" in reason
+    assert list(records(tmp_path)) == []
