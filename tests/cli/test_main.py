@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from edgewise.cli.exit_codes import MEANINGS, ExitCode, exit_code
-from edgewise.cli.main import main
+from edgewise.cli.main import COMMANDS as COMMANDS_OF_ALL
+from edgewise.cli.main import main, needed
 from edgewise.core import errors
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.settings_reference import markdown_reference
@@ -41,6 +42,18 @@ def test_the_command_line_starts_without_what_only_some_commands_need() -> None:
     code += f"print([n for n in {heavy} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_command_starts_without_the_modules_of_others() -> None:
+    code = "import sys, edgewise.cli.main as m; m.build(m.needed(['serve', '--help']))\n"
+    code += "print([n for n in m.COMMANDS if f'edgewise.cli.{n}' in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "['serve']\n"
+
+
+@pytest.mark.parametrize("args", [[], ["--help"], ["serv"]])
+def test_without_a_command_all_are_built(args: list[str]) -> None:
+    assert tuple(needed(args)) == COMMANDS_OF_ALL
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

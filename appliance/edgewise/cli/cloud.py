@@ -14,6 +14,7 @@ from edgewise.cli import keys
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import date_text, print_json, print_table
 from edgewise.core.clock import SystemClock
+from edgewise.core.collector import lasting
 from edgewise.core.errors import NotFound
 from edgewise.core.settings import load_settings
 
@@ -42,7 +43,8 @@ def cloud(
     """Run the cloud engine until Ctrl-C or SIGTERM; jobs under way are given back and go on after the next start."""
     if context.invoked_subcommand is not None:
         return
-    from edgewise.cloud.app import serve
+    with lasting():
+        from edgewise.cloud.app import serve
 
     flags = {
         "intake.host": host,

@@ -8,6 +8,7 @@ import typer
 
 from edgewise.cli import fleet_devices, fleet_keys, fleet_login, fleet_work
 from edgewise.cli.options import ConfigFile
+from edgewise.core.collector import lasting
 from edgewise.core.errors import ConfigError
 from edgewise.core.settings import load_settings
 
@@ -26,7 +27,8 @@ def serve(
 ) -> None:
     """Run the fleet service until Ctrl-C or SIGTERM; devices go on without it."""
     try:
-        from edgewise.cloud.fleet.serve import serve as run
+        with lasting():
+            from edgewise.cloud.fleet.serve import serve as run
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("edgewise"):
             raise

@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, NoReturn
 
 import typer
 
-from edgewise.cli import (
-    bench,
-    cache,
-    chat,
-    cloud,
-    config,
-    demo,
-    device,
-    doctor,
-    fleet,
-    install,
-    jobs,
-    keys,
-    models,
-    pipelines,
-    plan,
-    ps,
-    receipts,
-    serve,
-    speak,
-    transcribe,
-    vision,
-    voice,
-)
 from edgewise.cli.exit_codes import ExitCode, exit_code
 from edgewise.core.errors import EdgewiseError
+
+COMMANDS = (
+    *("serve", "demo", "chat", "cloud", "fleet", "device", "models", "bench", "ps", "load", "stop", "jobs"),
+    *("pipelines", "vision", "speak", "transcribe", "voice", "plan", "receipts", "doctor", "cache", "keys"),
+    *("config", "install"),
+)
+"""In the order of `edgewise --help`."""
+_MODULES = {"load": "ps", "stop": "ps"}
+"""Commands that share a module; all others have the one of their name."""
 
 
 def version_text() -> str:
@@ -51,8 +37,8 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def build() -> typer.Typer:
-    """The command line as a typer application."""
+def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The command line as a typer application, with these of its commands: only their modules are imported."""
     app = typer.Typer(
         name="edgewise",
         help="Edgewise: language models on this device behind an OpenAI-compatible API.",
@@ -68,31 +54,19 @@ def build() -> typer.Typer:
         ] = False,
     ) -> None: ...
 
-    app.command("serve")(serve.serve)
-    app.command("demo", context_settings=demo.PASS_ON)(demo.demo)
-    app.command("chat")(chat.chat)
-    app.add_typer(cloud.app, name="cloud")
-    app.add_typer(fleet.app, name="fleet")
-    app.add_typer(device.app, name="device")
-    app.add_typer(models.app, name="models")
-    app.add_typer(bench.app, name="bench")
-    app.command("ps")(ps.ps)
-    app.command("load")(ps.load)
-    app.command("stop")(ps.stop)
-    app.add_typer(jobs.app, name="jobs")
-    app.add_typer(pipelines.app, name="pipelines")
-    app.add_typer(vision.app, name="vision")
-    app.command("speak")(speak.speak)
-    app.command("transcribe")(transcribe.transcribe)
-    app.command("voice")(voice.voice)
-    app.command("plan")(plan.plan)
-    app.command("receipts")(receipts.receipts)
-    app.command("doctor")(doctor.doctor)
-    app.add_typer(cache.app, name="cache")
-    app.add_typer(keys.app, name="keys")
-    app.add_typer(config.app, name="config")
-    app.command("install")(install.install)
+    for name in names:
+        module = importlib.import_module(f"edgewise.cli.{_MODULES.get(name, name)}")
+        group = getattr(module, "app", None)
+        if isinstance(group, typer.Typer):
+            app.add_typer(group, name=name)
+        else:
+            app.command(name, context_settings=getattr(module, "PASS_ON", None))(getattr(module, name))
     return app
+
+
+def needed(args: Sequence[str]) -> Sequence[str]:
+    """The commands that a command line can mean: the one it begins with, or all, for help and for shell completion."""
+    return args[:1] if args and args[0] in COMMANDS else COMMANDS
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -100,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     args = list(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
-            build()(args=args, prog_name="edgewise")
+            build(needed(args))(args=args, prog_name="edgewise")
         finally:
             sys.stdout.flush()  # here, where a full disk can still be reported
     except EdgewiseError as error:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from edgewise.cli.options import ConfigFile
+from edgewise.core.collector import lasting
 from edgewise.core.settings import load_settings
 
 
@@ -21,7 +22,8 @@ def serve(
     config: ConfigFile = None,
 ) -> None:
     """Serve the API until Ctrl-C or SIGTERM; running requests are finished first."""
-    from edgewise.edge.app import serve as run
+    with lasting():
+        from edgewise.edge.app import serve as run
 
     flags = {
         "host": host,
