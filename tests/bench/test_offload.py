@@ -18,7 +18,7 @@ from edgewise.cli.main import main
 from edgewise.core.errors import NotFound
 from edgewise.models.diffusion.starter.tiny import make_tiny_pictures
 from tests.e2e.pair import ONE_THREAD
-from tests.e2e.service import edgewise, import_tiny, new_home
+from tests.e2e.service import import_model, import_tiny, new_home
 
 PLAN = OffloadPlan(model="tiny", picture_model="pictures", answers=1, pictures=1, prompt_tokens=32, answer_tokens=8)
 
@@ -28,7 +28,7 @@ def home() -> Iterator[Path]:
     with new_home(starter=False) as folder:
         import_tiny(folder)
         source = make_tiny_pictures(folder / "source")
-        edgewise(folder, "models", "import", str(source), "--name", "pictures", "--role", "diffusion")
+        import_model(folder, source, "pictures", "diffusion")
         yield folder
 
 

@@ -16,7 +16,7 @@ from edgewise.bench.link import Link
 from edgewise.models.diffusion.starter.tiny import make_tiny_pictures
 from scripts.service import CloudService, DeviceService
 from tests.e2e.broker import BrokerProcess
-from tests.e2e.service import edgewise, import_tiny, new_home, running
+from tests.e2e.service import import_model, import_tiny, new_home, running
 
 TOKEN = b",[]]"
 """Passes the link once for every token of an answer over HTTP to a `Pair.body`: the end of its entry of log-probabilities. Tokens
@@ -58,7 +58,7 @@ class Pair:
 def import_pictures(home: Path, name: str, make: Callable[[Path], Path] = make_tiny_pictures) -> None:
     """Make a tiny model that draws and import it."""
     source = make(home / f"{name}-source")
-    edgewise(home, "models", "import", str(source), "--name", name, "--role", "diffusion")
+    import_model(home, source, name, "diffusion")
 
 
 def segments(answer: Any) -> list[tuple[str, int]]:

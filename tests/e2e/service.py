@@ -11,10 +11,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from edgewise.models.files import ModelFiles
+from edgewise.models.manifest import Role
 from edgewise.models.store import Store
 from edgewise.models.tiny import make_tiny_model
 from scripts.service import DeviceService, edgewise_command, edgewise_environment
@@ -50,9 +52,15 @@ def edgewise(home: Path, *args: str, timeout_s: float = 120, environment: Mappin
 
 def starter_home() -> Path:
     """A state directory that holds the starter model, pulled on first use."""
-    home = cache_dir() / "home"
+    return _pulled_into(cache_dir())
+
+
+@cache
+def _pulled_into(folder: Path) -> Path:
+    """Once per process: the command takes a second even where all is there."""
+    home = folder / "home"
     home.mkdir(parents=True, exist_ok=True)
-    with (cache_dir() / "home.lock").open("w") as lock:  # several test processes may ask at once
+    with (folder / "home.lock").open("w") as lock:  # several test processes may ask at once
         fcntl.flock(lock, fcntl.LOCK_EX)
         edgewise(home, "models", "pull", STARTER, timeout_s=PULL_TIMEOUT_S)
     return home
@@ -75,9 +83,13 @@ def new_home(*, starter: bool = True) -> Iterator[Path]:
 
 def import_tiny(home: Path, name: str = "tiny", **options: Any) -> str:
     """Make a tiny random model (options: fields of `edgewise.models.tiny.TinyModel`) and import it; returns its name."""
-    folder = make_tiny_model(home / f"{name}-source", **options)
-    edgewise(home, "models", "import", str(folder), "--name", name)
+    import_model(home, make_tiny_model(home / f"{name}-source", **options), name)
     return name
+
+
+def import_model(home: Path, folder: Path, name: str, role: Role = "llm") -> None:
+    """What `edgewise models import` does, without the process; the command has its own tests (tests/cli)."""
+    Store(home / "models").import_path(folder, name, role=role)
 
 
 def thread_limit() -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.service import edgewise, import_tiny, new_home, running
+from tests.e2e.service import edgewise, import_model, import_tiny, new_home, running
 from tests.fakes.adapters import make_adapter, merge
 
 # With the kernels that adapters need, the model and the merged model give bits that can be compared.
@@ -45,7 +45,7 @@ def test_an_adapter_is_a_model_that_can_be_asked(tmp_path: Path) -> None:
         import_tiny(home)
         source = home / "tiny-source"
         folder = make_adapter(tmp_path / "pirate", source, size=1.0)
-        edgewise(home, "models", "import", str(merge(source, folder, tmp_path / "merged")), "--name", "merged")
+        import_model(home, merge(source, folder, tmp_path / "merged"), "merged")
         with running(home=home, model="tiny", environment=SETTINGS) as device:
             plain = _text(_answer(device.url, "tiny"))
             assert _ask(device.url, "pirate").status_code == 404

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from scripts.service import DeviceService
-from tests.e2e.service import edgewise, import_tiny, new_home, running
+from tests.e2e.service import import_model, import_tiny, new_home, running
 from tests.models.media.sounds import bad_sounds, encode, tone, wav
 from tests.models.multimodal.tiny_qwen2_audio import tiny_qwen2_audio
 from tests.recordings import add_models, librivox
@@ -25,7 +25,7 @@ ROWS = 25  # of a second
 def service() -> Iterator[DeviceService]:
     with new_home(starter=False) as home:
         add_models(home, "whisper-tiny.en", "silero-vad")
-        edgewise(home, "models", "import", str(tiny_qwen2_audio(home / "source")), "--name", "ears")
+        import_model(home, tiny_qwen2_audio(home / "source"), "ears")
         import_tiny(home, "deaf")
         with running(model="ears", home=home) as started:
             yield started

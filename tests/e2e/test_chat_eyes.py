@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from scripts.service import DeviceService
-from tests.e2e.service import edgewise, import_tiny, new_home, running
+from tests.e2e.service import edgewise, import_model, import_tiny, new_home, running
 from tests.models.media.test_video import film
 from tests.models.multimodal.small import picture
 from tests.models.multimodal.tiny_qwen import MAX_PIXELS, tiny_qwen
@@ -29,7 +29,7 @@ AROUND = 2  # markers before and after a picture
 @pytest.fixture(scope="module")
 def service() -> Iterator[DeviceService]:
     with new_home(starter=False) as home:
-        edgewise(home, "models", "import", str(tiny_qwen(home / "source")), "--name", "eyes")
+        import_model(home, tiny_qwen(home / "source"), "eyes")
         import_tiny(home, "blind")
         with running(model="eyes", home=home) as started:
             yield started

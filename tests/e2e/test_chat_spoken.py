@@ -18,7 +18,7 @@ from PIL import Image
 
 from edgewise.models.media.sound_out import wav_header
 from scripts.service import DeviceService
-from tests.e2e.service import edgewise, import_tiny, new_home, running
+from tests.e2e.service import import_model, import_tiny, new_home, running
 from tests.models.multimodal.small import picture
 from tests.models.omni.tiny_omni import tiny_omni
 
@@ -31,7 +31,7 @@ STREAMED = {"modalities": ["text", "audio"], "audio": {"voice": "Ann", "format":
 @pytest.fixture(scope="module")
 def service() -> Iterator[DeviceService]:
     with new_home(starter=False) as home:
-        edgewise(home, "models", "import", str(tiny_omni(home / "source")), "--name", "omni")
+        import_model(home, tiny_omni(home / "source"), "omni")
         import_tiny(home, "mute")
         with running(model="omni", home=home) as started:
             yield started

@@ -21,7 +21,7 @@ from edgewise.models.diffusion.starter.tiny import TINY, make_tiny_pictures
 from edgewise.wire.http import BLOBS, JOBS, job_path
 from scripts.service import CloudService
 from tests.e2e.pair import paired
-from tests.e2e.service import edgewise, import_tiny, new_home, thread_limit
+from tests.e2e.service import edgewise, import_model, import_tiny, new_home, thread_limit
 
 SIZES = replace(TINY, size=32, width=64, depth=3)  # steps that are long enough to be interrupted
 STEPS = 60
@@ -31,7 +31,7 @@ STEPS = 60
 def home() -> Iterator[Path]:
     with new_home(starter=False) as made:
         source = make_tiny_pictures(made / "pictures-source", config=SIZES)
-        edgewise(made, "models", "import", str(source), "--name", "pictures", "--role", "diffusion")
+        import_model(made, source, "pictures", "diffusion")
         yield made
 
 

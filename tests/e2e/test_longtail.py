@@ -13,7 +13,7 @@ import pytest
 
 from edgewise.models.tiny import make_tiny_model
 from scripts.service import DeviceService, ServiceError
-from tests.e2e.service import edgewise, new_home, running
+from tests.e2e.service import edgewise, import_model, new_home, running
 from tests.models.longtail.models import save
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -29,7 +29,7 @@ def import_longtail(home: Path, folder: Path, family: str, **config: object) -> 
             shutil.copy(tokenizer / name, folder)
     values = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**values, **config}))
-    edgewise(home, "models", "import", str(folder), "--name", folder.name)
+    import_model(home, folder, folder.name)
     return folder.name
 
 

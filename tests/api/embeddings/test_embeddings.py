@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from edgewise.models.encoders.text import load_tokenizer
-from tests.e2e.service import edgewise, import_tiny, new_home, running
+from tests.e2e.service import edgewise, import_model, import_tiny, new_home, running
 from tests.fakes.tiny_encoders import (
     MAX_TOKENS,
     WIDTH,
@@ -50,9 +50,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     folder = make_encoder(tmp_path_factory.mktemp("encoder"), pooling="cls")
     with new_home(starter=False) as home:
         import_tiny(home)
-        edgewise(home, "models", "import", str(folder), "--name", "small", "--role", "embeddings")
+        import_model(home, folder, "small", "embeddings")
         scorer = make_cross_encoder(tmp_path_factory.mktemp("scorer"))
-        edgewise(home, "models", "import", str(scorer), "--name", "scorer", "--role", "rerank")
+        import_model(home, scorer, "scorer", "rerank")
         with running(model="tiny", home=home) as running_service:
             yield Asked(running_service.url, folder, scorer, home)
 

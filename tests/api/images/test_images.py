@@ -21,7 +21,7 @@ from PIL import Image
 
 from edgewise.models.diffusion.starter.tiny import make_tiny_pictures
 from edgewise.pipeline.hooks.audit_log import verify_chain
-from tests.e2e.service import edgewise, import_tiny, new_home, running
+from tests.e2e.service import import_model, import_tiny, new_home, running
 
 SKETCH = """
 name = "sketch"
@@ -40,7 +40,7 @@ def service() -> Iterator[tuple[str, Path]]:
     with new_home(starter=False) as home:
         import_tiny(home)
         folder = make_tiny_pictures(home / "source")
-        edgewise(home, "models", "import", str(folder), "--name", "pictures", "--role", "diffusion")
+        import_model(home, folder, "pictures", "diffusion")
         (home / "words.txt").write_text("zebra\n")
         (home / "pipelines").mkdir()
         (home / "pipelines" / "sketch.toml").write_text(SKETCH)

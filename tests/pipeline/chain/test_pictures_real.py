@@ -12,7 +12,7 @@ from PIL import Image
 
 from edgewise.models.diffusion.starter.tiny import make_tiny_pictures
 from tests.api.harness import parse_events
-from tests.e2e.service import edgewise, import_tiny, new_home, running
+from tests.e2e.service import import_model, import_tiny, new_home, running
 
 BODY = {"input": {"idea": "a red cat", "model": "tiny", "picture_model": "pictures"}, "seed": 5}
 
@@ -25,7 +25,7 @@ def test_a_text_becomes_a_picture_at_once_as_a_stream_and_later() -> None:
     with new_home(starter=False) as home:
         name = import_tiny(home, context=256)
         source = make_tiny_pictures(home / "source")
-        edgewise(home, "models", "import", str(source), "--name", "pictures", "--role", "diffusion")
+        import_model(home, source, "pictures", "diffusion")
         with running(model=name, home=home) as service:
             url = f"{service.url}/edgewise/v1/pipelines/illustrate"
             told = httpx.post(url, json=BODY, timeout=120)
