@@ -35,7 +35,7 @@ from edgewise.pipeline.attachments import Attachment
 from edgewise.pipeline.batches.files import Files
 from edgewise.pipeline.held import HeldBytes
 from edgewise.pipeline.hooks.texts import prompt_texts, with_texts
-from edgewise.pipeline.look import MOST_CHARACTERS, words
+from edgewise.pipeline.look_words import MOST_CHARACTERS, words
 from edgewise.pipeline.media import MOST, MediaDesk
 from edgewise.pipeline.model import Models, ServedEncoder, ServedModel
 from edgewise.pipeline.pressure import Pressure
@@ -209,7 +209,7 @@ async def test_one_of_the_models_that_look_is_enough() -> None:
     [
         (Installed(), {}, {}, "edgewise models pull rapidocr"),
         (Installed(ocr=Looking(READER)), {"look": False}, {}, "vision.look"),
-        (Installed(ocr=Looking(READER)), {}, {"kind": "video"}, "is a film"),
+        (Installed(), {}, {"kind": "video"}, "is a film"),
         (Installed(ocr=Looking(READER)), {}, {"urls": ("blob:x",)}, "data URL"),
         (Installed(ocr=Looking(READER)), {}, {"urls": ("https://example.com/x.png",)}, "offline"),
         (Installed(ocr=Looking(READER, "invalid_value")), {}, {}, f"'{PARAM}' is bad"),

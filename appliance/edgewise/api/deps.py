@@ -21,6 +21,7 @@ from edgewise.pipeline.batches.store import Batches
 from edgewise.pipeline.conversations import Conversations
 from edgewise.pipeline.held import HELD_BYTES, HeldBytes
 from edgewise.pipeline.hooks.hooks import Hooks
+from edgewise.pipeline.look import FRAMES
 from edgewise.pipeline.media import MediaDesk
 from edgewise.pipeline.model import Models
 from edgewise.pipeline.plan import LocalPlanner, Planner
@@ -167,6 +168,7 @@ class ApiDependencies:
         max_image_pixels: That a model with eyes sees of a picture at most; None leaves it to the model.
         pan_and_scan: Whether a model that leaves that open is shown pictures in parts as well; None leaves it to the model.
         film_tokens: That a film takes of a prompt at most.
+        look_frames: Pictures of a film that are put into words at most for a model without eyes.
         pressure: How pressed the device is, and what steps down for it.
         limit_engines: Have all engines do less; see `engine.pool.pool.EnginePool.limit`.
         recent: Inputs that were answered lately, for trials of other models.
@@ -198,6 +200,7 @@ class ApiDependencies:
     max_image_pixels: int | None = None
     pan_and_scan: bool | None = None
     film_tokens: int = 2048
+    look_frames: int = FRAMES
     pressure: Pressure = field(default_factory=Pressure)
     end_service: Callable[[int], None] | None = None
     limit_engines: Callable[[float, float], None] | None = None
@@ -233,6 +236,7 @@ class ApiDependencies:
             max_pixels=self.max_image_pixels,
             pan_and_scan=self.pan_and_scan,
             film_tokens=self.film_tokens,
+            look_frames=self.look_frames,
             labels=self.labels,
             pressure=self.pressure,
             max_seconds=self.sound.max_seconds,

@@ -261,8 +261,14 @@ class VisionSettings(Section):
 
     look: bool = Field(
         default=True,
-        description="Have installed models that read text and name things look at pictures for a language model without eyes; "
-        "off refuses pictures for such a model.",
+        description="Have installed models that read text and name things look at pictures and films for a language model without "
+        "eyes; off refuses both for such a model.",
+    )
+    look_frames: int = Field(
+        default=8,
+        ge=1,
+        le=32,
+        description="Pictures of a film that these models look at, at most; reading one takes about a second of a core.",
     )
     max_pixels: PositiveInt | None = Field(
         default=None,

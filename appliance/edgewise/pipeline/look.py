@@ -1,15 +1,17 @@
-"""Pictures for a language model without eyes: models that read text and name things look, and their words are its prompt."""
+"""Pictures and films for a language model without eyes: others look, which read text and name things, and it is told of it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, TypeAlias
 
 from edgewise.core.errors import InvalidRequest, ModelNotFound
 from edgewise.models.manifest import Role
+from edgewise.models.media.fitting import FilmPictures
 from edgewise.pipeline.attachments import Attachment
+from edgewise.pipeline.look_words import film_words, words
 from edgewise.pipeline.model import ServedEncoder
 from edgewise.pipeline.receipts import LookReceipt, MediumReceipt
 from edgewise.pipeline.task import Task
@@ -17,12 +19,14 @@ from edgewise.pipeline.vision import Look, LookTask, look
 
 ROLES: Final[tuple[Role, ...]] = ("ocr", "vision")
 LABELS: Final = 3
-LEAST_SCORE: Final = 0.2
-"""Probability below which a label says nothing: there are 1,000, one of which is always the likeliest."""
-MOST_CHARACTERS: Final = 4000
-"""Of one picture's text that is told."""
-_SIDE_BY_SIDE: Final = 4
+FRAMES: Final = 8
+"""Of a film that are looked at, where nobody says otherwise: reading one takes about a second of a core."""
+SIDE_BY_SIDE: Final = 4
 """Pictures of one request that are looked at together; the engines have a short queue."""
+
+Looked: TypeAlias = tuple[ServedEncoder, Look]
+Shown: TypeAlias = "bytes | FilmPictures"
+"""An encoded picture, or a film's."""
 
 
 class OpensEncoders(Protocol):
@@ -35,7 +39,7 @@ class OpensEncoders(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A picture in words.
+    """A picture or a film in words.
 
     Attributes:
         text: For the prompt.
@@ -62,22 +66,27 @@ async def lookers(models: OpensEncoders) -> list[ServedEncoder]:
 
 
 async def describe_all(
-    task: Task, lookers: Sequence[ServedEncoder], pictures: Sequence[tuple[Attachment, bytes]]
+    task: Task, lookers: Sequence[ServedEncoder], shown: Sequence[tuple[Attachment, Shown]]
 ) -> list[Described]:
-    """Every picture in words, in their order. A caller who leaves cancels it.
+    """Every picture and film in words, in their order. A caller who leaves cancels it.
 
     Raises:
         InvalidRequest: It is no picture, or beyond a limit.
         QueueFull, EngineUnavailable, OutOfMemory, DeadlineExceeded: As of every engine.
     """
-    room = asyncio.Semaphore(_SIDE_BY_SIDE)
+    room = asyncio.Semaphore(SIDE_BY_SIDE)
 
-    async def one(index: int, attachment: Attachment, data: bytes) -> Described:
+    async def picture(place: str, attachment: Attachment, data: bytes) -> list[Looked]:
         async with room:
-            looks = await _together([_look(task, looker, index, attachment, data) for looker in lookers])
-        return _described(attachment, looks)
+            return await _together([_look(task, looker, place, attachment, data) for looker in lookers])
 
-    return await _together([one(index, *given) for index, given in enumerate(pictures)])
+    async def one(index: int, attachment: Attachment, given: Shown) -> Described:
+        if isinstance(given, bytes):
+            return _described(attachment, await picture(str(index), attachment, given))
+        frames = [picture(f"{index}.{at}", attachment, data) for at, data in enumerate(given.pictures)]
+        return _film_described(attachment, given, await _together(frames))
+
+    return await _together([one(index, *given) for index, given in enumerate(shown)])
 
 
 async def _together(work: Sequence[Any]) -> list[Any]:
@@ -91,11 +100,9 @@ async def _together(work: Sequence[Any]) -> list[Any]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _look(
-    task: Task, looker: ServedEncoder, index: int, attachment: Attachment, data: bytes
-) -> tuple[ServedEncoder, Look]:
+async def _look(task: Task, looker: ServedEncoder, place: str, attachment: Attachment, data: bytes) -> Looked:
     request = LookTask(
-        id=f"{task.id}/look-{looker.role}-{index}",
+        id=f"{task.id}/look-{looker.role}-{place}",
         model=looker,
         picture=data,
         options={"top": LABELS} if looker.role == "vision" else {},
@@ -111,42 +118,50 @@ async def _look(
         raise InvalidRequest(message, param=attachment.param) from error
 
 
-def _described(attachment: Attachment, looks: Sequence[tuple[ServedEncoder, Look]]) -> Described:
-    seen = {looker.role: found.seen for looker, found in looks}
+def _described(attachment: Attachment, looks: Sequence[Looked]) -> Described:
+    text, cut = words({looker.role: found.seen for looker, found in looks})
     size = looks[0][1].seen
-    text, cut = words(seen)
-    return Described(
-        text=text,
-        looks=tuple(_receipt(attachment, looker, found) for looker, found in looks),
-        medium=MediumReceipt(
-            of=attachment.param,
-            kind="image",
-            width=size["width"],
-            height=size["height"],
-            seen_width=size["width"],
-            seen_height=size["height"],
-            frames=1,
-            every_s=None,
-            tokens=0,
-            bounded_by=None,
-        ),
-        cut=cut,
+    medium = _medium(attachment, (size["width"], size["height"]))
+    return Described(text, tuple(_receipt(attachment, *one) for one in looks), medium, cut)
+
+
+def _film_described(attachment: Attachment, film: FilmPictures, frames: Sequence[Sequence[Looked]]) -> Described:
+    text, cut = film_words([{looker.role: found.seen for looker, found in looks} for looks in frames], film.every_s)
+    medium = replace(_medium(attachment, film.came), frames=len(frames), every_s=round(film.every_s, 3))
+    return Described(text, tuple(_summed(attachment, looks) for looks in zip(*frames, strict=True)), medium, cut)
+
+
+def _medium(attachment: Attachment, size: tuple[int, int]) -> MediumReceipt:
+    return MediumReceipt(
+        of=attachment.param,
+        kind=attachment.kind,
+        width=size[0],
+        height=size[1],
+        seen_width=size[0],
+        seen_height=size[1],
+        frames=1,
+        every_s=None,
+        tokens=0,
+        bounded_by=None,
     )
 
 
-def words(seen: Mapping[Role, Mapping[str, Any]]) -> tuple[str, bool]:
-    """What models saw, by their role, as a text for a prompt; and whether text in the picture was cut off."""
-    text = "\n".join(line["text"] for line in seen["ocr"]["lines"]) if "ocr" in seen else ""
-    labels = seen["vision"]["labels"] if "vision" in seen else ()
-    names = [label["name"] for label in labels if label["score"] >= LEAST_SCORE]
-    told = f"A picture. Text in it:\n{text[:MOST_CHARACTERS]}" if text else "A picture."
-    if "ocr" in seen and not text:
-        told += " There is no text in it."
-    if names:
-        told += ("\n" if text else " ") + f"It shows: {', '.join(names)}."
-    elif "vision" in seen and not text:
-        told += " It is not known what it shows."
-    return told, len(text) > MOST_CHARACTERS
+def _summed(attachment: Attachment, looks: Sequence[Looked]) -> LookReceipt:
+    """Of one model that looked at the frames of a film: times of all, and the longest wait."""
+    parts = [_receipt(attachment, *one) for one in looks]
+    first = parts[0]
+    waits = [it.queued_ms for it in parts if it.queued_ms is not None]
+    times = [it.compute_ms for it in parts if it.compute_ms is not None]
+    used = [one for part in parts for one in part.encoders]
+    spent, inputs = round(sum(it.device_ms for it in used), 3), sum(it.inputs for it in used)
+    return replace(
+        first,
+        queued_ms=max(waits, default=None),
+        restarts=None if first.restarts is None else sum(it.restarts or 0 for it in parts),
+        compute_ms=round(sum(times), 3) if times else None,
+        encoders=tuple(replace(it, device_ms=spent, inputs=inputs) for it in first.encoders),
+        frames=len(parts),
+    )
 
 
 def _receipt(attachment: Attachment, looker: ServedEncoder, found: Look) -> LookReceipt:

@@ -22,7 +22,7 @@ from edgewise.core.patience import within
 from edgewise.core.privacy import Labels
 from edgewise.core.sizes import mib
 from edgewise.models.files import ModelFiles
-from edgewise.models.media.fitting import FilmWish, fit_film, fit_picture
+from edgewise.models.media.fitting import FilmPictures, FilmWish, film_pictures, fit_film, fit_picture
 from edgewise.models.media.process import MediaProcess
 from edgewise.models.media.sound_limits import MAX_SECONDS
 from edgewise.models.media.source import read_source
@@ -32,7 +32,7 @@ from edgewise.pipeline.batches.files import Files
 from edgewise.pipeline.held import HeldBytes, Hold
 from edgewise.pipeline.listen import decoded, ears, heard_receipt, nobody_listens, write_down
 from edgewise.pipeline.listener import ServedListener
-from edgewise.pipeline.look import describe_all, lookers
+from edgewise.pipeline.look import FRAMES, Shown, describe_all, lookers
 from edgewise.pipeline.model import Models, ServedEncoder
 from edgewise.pipeline.pressure import Pressure
 from edgewise.pipeline.receipts import MediumReceipt
@@ -62,6 +62,7 @@ class MediaDesk:
     max_pixels: That a model sees of a picture at most; None leaves it to the model.
     pan_and_scan: Whether pictures are shown in parts as well, of models that leave that open; None leaves it to the model.
     film_tokens: That a film may take of a prompt.
+    look_frames: Pictures of a film that are looked at, at most, for a model without eyes.
     max_seconds: Of one recording.
     labels: Of models: those of the models that hear or look hold for their words too.
     pressure: How pressed the device is: what a caller left open steps down.
@@ -77,6 +78,7 @@ class MediaDesk:
     max_pixels: int | None = None
     pan_and_scan: bool | None = None
     film_tokens: int = 2048
+    look_frames: int = FRAMES
     max_seconds: float = MAX_SECONDS
     labels: Labels = field(default_factory=Labels)
     pressure: Pressure = field(default_factory=Pressure)
@@ -248,32 +250,48 @@ class MediaDesk:
 
     async def _described(self, task: Task, given: ChatInput) -> Task:
         """For a model without eyes."""
-        film = next((one for one in given.attachments if one.kind != "image"), None)
-        found = await lookers(self.models) if self.look and film is None else []
+        found = await lookers(self.models) if self.look else []
         if not found:
-            raise await self._nobody_looks(task, film or given.attachments[0])
+            raise await self._nobody_looks(task, given.attachments[0])
         task = self._tightened(task, found)
         with self.held.hold() as hold:
-            pictures = []
+            shown: list[tuple[Attachment, Shown]] = []
+            lowered = []
             for one in given.attachments:
-                (data,) = await self._read(task, one)
-                hold.add(len(data), one.param)
-                pictures.append((one, data))
-            described = await describe_all(task, found, pictures)
+                data = await self._read(task, one)
+                if one.kind == "video":
+                    film = await self._film_pictures(one, data, hold)
+                    usual, seen = film.usual_frames, len(film.pictures)
+                    lowered += [self.pressure.lowered("frames of film", usual, seen)] if seen < usual else []
+                    shown.append((one, film))
+                else:
+                    hold.add(len(data[0]), one.param)
+                    shown.append((one, data[0]))
+            described = await describe_all(task, found, shown)
         texts = iter([one.text for one in described])
-        count, names = len(described), " and ".join(f"'{one.name}'" for one in found)
-        told = "a picture" if count == 1 else f"{count} pictures"
+        names = " and ".join(f"'{one.name}'" for one in found)
+        told = _counted([one.medium for one in described])
         warnings = [
             f"The model '{task.model.name}' has no eyes: {names} looked at {told}, and it was told what they saw."
         ]
-        warnings += [f"'{one.medium.of}' has more text than is told." for one in described if one.cut]
+        warnings += [*lowered, *(f"'{one.medium.of}' has more text than is told." for one in described if one.cut)]
         return replace(
             task,
             input=replace(given, messages=tuple(_told(message, texts) for message in given.messages), attachments=()),
             looks=(*task.looks, *(look for one in described for look in one.looks)),
             media=(*task.media, *(one.medium for one in described)),
-            warnings=(*task.warnings, *warnings),
+            warnings=(*task.warnings, *dict.fromkeys(warnings)),
         )
+
+    async def _film_pictures(self, attachment: Attachment, data: Sequence[bytes], hold: Hold) -> FilmPictures:
+        """Pictures of a film for models that look at one at a time; they are booked in `hold`."""
+        param, fps, frames = attachment.param, attachment.fps, attachment.frames
+        share = self.pressure.quality.frames if fps is None and frames is None else 1.0
+        film = await self.process.turn(
+            lambda: film_pictures(self.process, data, param, fps=fps, frames=frames, most=self.look_frames, share=share)
+        )
+        hold.add(sum(map(len, film.pictures)), param)
+        return film
 
     async def _read(self, task: Task, attachment: Attachment) -> list[bytes]:
         """The bytes behind each of its URLs, or of its file. Raises `NotFound`: there is no such file of this caller."""
@@ -304,12 +322,12 @@ class MediaDesk:
         remedies = []
         if seeing:
             remedies.append(f"ask a model that has ({', '.join(seeing)})")
-        if attachment.kind == "image" and self.look:
+        if self.look:
             remedies.append(
                 "have models look for it (`edgewise models pull rapidocr` for text, `edgewise models pull "
                 "efficientnet-lite0` for things)"
             )
-        elif attachment.kind == "image":
+        else:
             remedies.append("switch `vision.look` on")
         remedies.append("install a vision language model")
         return InvalidRequest(
@@ -360,6 +378,14 @@ def _receipt(
         tokens=sum(medium.count for one in fitted for medium in one.media),
         bounded_by=bounded_by,
     )
+
+
+def _counted(media: Sequence[MediumReceipt]) -> str:
+    """What was looked at, in words."""
+    pictures = sum(one.kind == "image" for one in media)
+    told = [] if not pictures else ["a picture" if pictures == 1 else f"{pictures} pictures"]
+    told += [f"{one.frames} frames of '{one.of}'" for one in media if one.kind == "video"]
+    return " and ".join(told)
 
 
 def _stills(count: int, every_s: float) -> list[Mapping[str, Any]]:

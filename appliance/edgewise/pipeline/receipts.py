@@ -108,12 +108,14 @@ class DiffuseReceipt(StageReceipt):
 class LookReceipt(StageReceipt):
     """A model looked at a picture for another one, which has no eyes, and its words became part of the prompt.
 
-    `model` is the one that looked, `of` the field with the picture; `compute_ms` None where its engine gave no account.
+    `model` is the one that looked, `of` the field with the picture, `frames` how many pictures of a film it looked at (1 for a
+    picture); `compute_ms` is that of all of them, None where its engine gave no account.
     """
 
     model: str
     of: str
     compute_ms: float | None
+    frames: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -300,6 +300,7 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hoo
         max_image_pixels=settings.vision.max_pixels,
         pan_and_scan=settings.vision.pan_and_scan,
         film_tokens=settings.vision.film_tokens,
+        look_frames=settings.vision.look_frames,
     )
 
 

@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+from PIL import Image
 
 from edgewise.core.errors import BadModelFile
 from edgewise.models.files import ModelFiles
@@ -24,6 +27,7 @@ from edgewise.models.multimodal.layout import FilmLayout, Fitted, Layout, Pixels
 
 _ANIMATIONS: Final = (b"GIF8", b"\x89PNG")
 """How files of pictures begin that may move, besides WebP."""
+_JPEG_SIDE: Final = 65_500
 STILL_PIXELS: Final = 512 * 512
 """What a model that takes no film sees of each frame at most, where it has a choice."""
 _FIELDS = ("kind", "count", "grid", "second", "whole", "options")
@@ -58,13 +62,54 @@ def film(
 ) -> tuple[dict[str, Any], bytes]:
     """The job: decode and fit a film, or the pictures of `sizes` bytes that are its frames."""
     wish = FilmWish(fps=fps, frames=frames, max_tokens=max_tokens, max_pixels=max_pixels, share=share)
-    layout = _layout(model)
+    with _opened(data, param, sizes, fps) as source:
+        return _film(_layout(model), source, param, wish)
+
+
+def film_pictures(
+    data: bytes,
+    param: str,
+    *,
+    fps: float | None,
+    frames: int | None,
+    most: int,
+    share: float,
+    sizes: Sequence[int] | None,
+) -> tuple[dict[str, Any], bytes]:
+    """The job: frames of a film, at most `most` of them, encoded as pictures of their own."""
+    with _opened(data, param, sizes, fps) as source:
+        usual = source.count(fps=fps, frames=frames, most=most)
+        count = max(1, round(usual * share))
+        pictures = [_encoded(frame) for frame in source.frames(count)]
+        head = {
+            "sizes": [len(one) for one in pictures],
+            "came": source.size,
+            "usual_frames": usual,
+            "every_s": source.seconds / count,
+        }
+    return head, b"".join(pictures)
+
+
+def _encoded(frame: Pixels) -> bytes:
+    """As good as lossless to who reads text in it; what is too long for JPEG is stored without loss."""
+    out = io.BytesIO()
+    if max(frame.shape) > _JPEG_SIDE:
+        Image.fromarray(frame).save(out, "PNG", compress_level=1)
+    else:
+        Image.fromarray(frame).save(out, "JPEG", quality=95, subsampling=0)
+    return out.getvalue()
+
+
+@contextmanager
+def _opened(data: bytes, param: str, sizes: Sequence[int] | None, fps: float | None) -> Iterator[Source]:
+    """A film, or the pictures of `sizes` bytes that are its frames."""
     if sizes is not None:
-        return _film(layout, _Stills(data, sizes, param, fps), param, wish)
-    if data.startswith(_ANIMATIONS) or data[8:12] == b"WEBP":
-        return _film(layout, _Animation(data, param), param, wish)
-    with open_film(data, param) as opened:
-        return _film(layout, opened, param, wish)
+        yield _Stills(data, sizes, param, fps)
+    elif data.startswith(_ANIMATIONS) or data[8:12] == b"WEBP":
+        yield _Animation(data, param)
+    else:
+        with open_film(data, param) as opened:
+            yield opened
 
 
 class _Stills:
@@ -110,9 +155,10 @@ class _Animation:
             yield pixels
 
 
-def _film(
-    layout: Layout, source: Film | _Stills | _Animation, param: str, wish: FilmWish
-) -> tuple[dict[str, Any], bytes]:
+Source: TypeAlias = "Film | _Stills | _Animation"
+
+
+def _film(layout: Layout, source: Source, param: str, wish: FilmWish) -> tuple[dict[str, Any], bytes]:
     if isinstance(layout, FilmLayout):
         usual = source.count(fps=wish.fps, frames=wish.frames, most=layout.most_frames(wish.max_tokens))
         count = max(1, round(usual * wish.share))

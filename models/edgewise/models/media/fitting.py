@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -108,6 +109,52 @@ def fit_film(process: MediaProcess, files: ModelFiles, data: Sequence[bytes], pa
         at += size
     width, height = head["came"]
     return FittedFilm(tuple(parts), (width, height), head["frames"], head["usual_frames"], head["every_s"])
+
+
+@dataclass(frozen=True, slots=True)
+class FilmPictures:
+    """Frames of a film, evenly spaced in time, as encoded pictures.
+
+    Attributes:
+        pictures: JPEG or PNG.
+        came: (width, height) of its frames, upright.
+        usual_frames: How many there would be without `share`.
+        every_s: Seconds from one to the next.
+    """
+
+    pictures: tuple[bytes, ...]
+    came: tuple[int, int]
+    usual_frames: int
+    every_s: float
+
+
+def film_pictures(
+    process: MediaProcess,
+    data: Sequence[bytes],
+    param: str,
+    *,
+    fps: float | None,
+    frames: int | None,
+    most: int,
+    share: float = 1.0,
+) -> FilmPictures:
+    """Frames of a film for models that look at pictures one by one. Waits: call it in a thread.
+
+    Args:
+        data: As of `fit_film`.
+        fps, frames, share: As of `FilmWish`.
+        most: Frames at most.
+
+    Raises:
+        InvalidRequest: As `fit_picture`.
+    """
+    sizes = [len(one) for one in data] if len(data) > 1 else None
+    options = {"fps": fps, "frames": frames, "most": most, "share": share, "sizes": sizes}
+    head, content = process.decode("film-pictures", b"".join(data), options, param=param)
+    ends = list(itertools.accumulate(head["sizes"]))
+    pictures = tuple(content[end - size : end] for end, size in zip(ends, head["sizes"], strict=True))
+    width, height = head["came"]
+    return FilmPictures(pictures, (width, height), head["usual_frames"], head["every_s"])
 
 
 def _told(files: ModelFiles) -> dict[str, Any]:

@@ -28,6 +28,7 @@ JOBS: Final[Mapping[str, str]] = {
     "audio": "edgewise.models.media.audio:decode",
     "film": "edgewise.models.media.fit:film",
     "picture": "edgewise.models.media.fit:picture",
+    "film-pictures": "edgewise.models.media.fit:film_pictures",
 }
 """By name: "module:function" that takes the encoded bytes and the options, and returns what it found (JSON-able) and the samples.
 It raises `InvalidRequest` for what cannot be read."""
