@@ -16,13 +16,23 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgewise.core.errors import ContextLengthExceeded, DeadlineExceeded, InvalidRequest, ModelNotFound, QueueFull
+from edgewise.core.errors import (
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    OutOfMemory,
+    PayloadTooLarge,
+    QueueFull,
+)
 from edgewise.core.privacy import Labels, Privacy
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
 from edgewise.models.files import ModelFiles
 from edgewise.models.manifest import Role
 from edgewise.models.media.fitting import FittedPicture
+from edgewise.models.media.needs import LEAST
 from edgewise.models.media.pictures import read_rgb
+from edgewise.models.media.process import MediaProcess
 from edgewise.models.multimodal.gemma3 import Gemma3Layout
 from edgewise.models.multimodal.idefics3 import Idefics3Layout
 from edgewise.models.multimodal.layout import Layout
@@ -148,15 +158,48 @@ async def test_what_all_requests_hold_decoded_is_bounded_and_given_back(tmp_path
     assert isinstance(fitted, ChatInput)
     size = sum(len(medium.content) for shown in fitted.media for medium in shown.media)
     assert one.held.used == 0
-    for limit, before, error in ((size, 0, None), (size, size // 2, QueueFull), (size - 1, 0, InvalidRequest)):
+    most = one.held.peak  # the second picture as it is decoded, and the first as the model takes it
+    assert most > size
+    for limit, before, error in ((most, 0, None), (most, size, OutOfMemory), (most - 1, 0, PayloadTooLarge)):
         held = HeldBytes(limit)
         held.hold().add(before, "file")
         if error is None:
-            await replace(one, held=held).gather(asked)
+            hold = held.hold()
+            await replace(one, held=held).gather(asked, hold)
+            assert held.used == hold.size == size
+            hold.close()
         else:
-            with pytest.raises(error, match=r"content\[1\].*of memory.*send fewer or shorter"):
+            with pytest.raises(error, match=r"content\[[01]\].*of memory.*limits.media_bytes.*send fewer or shorter"):
                 await replace(one, held=held).gather(asked)
         assert held.used == before
+    one.process.close()
+
+
+async def test_what_is_booked_before_a_picture_is_decoded_is_what_its_header_says(tmp_path: Path) -> None:
+    model = with_config(model_of(tmp_path, "qwen"), tmp_path, {})
+    asked = task(model, PICTURE, attachments=(attachment(0),))
+    decoded: list[str] = []
+    one = desk(Models([model]), held=HeldBytes(LEAST))
+
+    def decode(job: str, *given: Any, **options: Any) -> Any:
+        decoded.append(job)
+        return MediaProcess.decode(one.process, job, *given, **options)
+
+    one.process.decode = decode  # type: ignore[method-assign]
+    with pytest.raises(PayloadTooLarge):
+        await one.gather(asked)
+    assert decoded == ["needs-picture"]
+    one.process.close()
+
+
+async def test_a_machine_without_memory_decodes_nothing_and_says_when_to_ask_again(tmp_path: Path) -> None:
+    model = with_config(model_of(tmp_path, "qwen"), tmp_path, {})
+    asked = task(model, PICTURE, attachments=(attachment(0),))
+    one = desk(Models([model]), held=HeldBytes(available=lambda: 100 << 20, spare=99 << 20))
+    with pytest.raises(OutOfMemory, match="the machine has 100.0 MiB left, of which 99.0 MiB stay free") as caught:
+        await one.gather(asked)
+    assert caught.value.retry_after_s
+    assert one.held.refused == {"machine": 1}
     one.process.close()
 
 

@@ -29,7 +29,6 @@ from edgewise.pipeline.pressure import Pressure, share_reading
 from edgewise.pipeline.receipt_store import ReceiptStore
 from edgewise.pipeline.recent import RecentInputs
 from edgewise.pipeline.state import open_state
-from edgewise.pipeline.transcribe.task import RATE, SAMPLE_BYTES
 from edgewise.security.fetch import FetchPolicy
 
 
@@ -79,6 +78,8 @@ class Limits:
         keepalive_s: Silence after which a stream sends a comment.
         send_timeout_s: A client that takes nothing of its stream for so long is given up.
         model_priority: Deadline class of requests to a model, by its name; see `api.priority`.
+        media_bytes: Decoded media that all requests may hold; `media_spare_bytes` stay free on the machine beside them, which is
+            asked by `media_available` where that is set.
     """
 
     max_body_bytes: int = 4 * 1024**2
@@ -89,6 +90,9 @@ class Limits:
     keepalive_s: float = 15.0
     send_timeout_s: float = 120.0
     model_priority: Mapping[str, Priority] = field(default_factory=dict)
+    media_bytes: int = HELD_BYTES
+    media_spare_bytes: int = 0
+    media_available: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,8 +244,11 @@ class ApiDependencies:
             labels=self.labels,
             pressure=self.pressure,
             max_seconds=self.sound.max_seconds,
-            held=HeldBytes(max(HELD_BYTES, int(self.sound.max_seconds * RATE * SAMPLE_BYTES))),
+            held=HeldBytes(
+                self.limits.media_bytes, available=self.limits.media_available, spare=self.limits.media_spare_bytes
+            ),
         )
+        self.metrics.watch_media(self.media.held)
         self.receipts = ReceiptStore(self.state, keep_s=self.keep.receipts_s, clock=self.clock)
         self.batches = Batches(self.state, max_open=self.keep.open_batches, clock=self.clock)
 

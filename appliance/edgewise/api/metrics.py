@@ -10,6 +10,7 @@ from edgewise.api.realtime.metrics import VoiceMetrics
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.metrics import Metrics
 from edgewise.engine.api import EngineStats
+from edgewise.pipeline.held import HeldBytes
 from edgewise.pipeline.model import Models, Observed, PoolStatus
 from edgewise.pipeline.receipts import Usage
 
@@ -103,6 +104,13 @@ class ApiMetrics:
         self.engine_up = one.gauge("engine_up", "1 if the engine is ready", ("model",))
         self._gauges = {name: one.gauge(f"engine_{name}", text, ("model",)) for name, text in _GAUGES.items()}
         self._counters = {name: one.counter(f"engine_{name}", text, ("model",)) for name, text in _COUNTERS.items()}
+        self.media_booked = one.gauge("media_booked_bytes", "Memory that media of requests hold decoded, or are to")
+        self.media_limit = one.gauge("media_limit_bytes", "Memory that media of all requests may hold decoded")
+        self.media_refused = one.counter(
+            "media_refused", "Media that were refused for lack of memory, by what was full", ("full",)
+        )
+        self._held: HeldBytes | None = None
+        self._refused: dict[str, int] = {}
         self.model_memory = one.gauge("model_memory_bytes", "Memory that the model's engine may book", ("model",))
         self.pool_budget = one.gauge("pool_budget_bytes", "Memory that all engines may book; 0 without a bound")
         self.loads = one.counter("model_loads", "Models loaded")
@@ -121,6 +129,20 @@ class ApiMetrics:
         """Ask every engine for its numbers; one that does not answer shows as down and keeps its last numbers."""
         await asyncio.gather(*(self._scrape(name, engine) for name, engine in models.observed().items()))
         self._publish_pool(models.status())
+        self._publish_media()
+
+    def watch_media(self, held: HeldBytes) -> None:
+        """Publish this ledger of media."""
+        self._held = held
+
+    def _publish_media(self) -> None:
+        if self._held is None:
+            return
+        self.media_booked.set(self._held.used)
+        self.media_limit.set(self._held.limit)
+        for full, count in self._held.refused.items():
+            self.media_refused.labels(full).inc(count - self._refused.get(full, 0))
+            self._refused[full] = count
 
     async def _scrape(self, name: str, engine: Observed) -> None:
         self.engine_up.labels(name).set(engine.state == "ready")

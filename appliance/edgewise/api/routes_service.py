@@ -54,7 +54,9 @@ def service_router(deps: ApiDependencies) -> APIRouter:
     @router.get("/edgewise/v1/memory")
     async def memory() -> Response:
         loaded = {name: engine for name, engine in deps.models.observed().items() if engine.state != "stopped"}
-        return _json({"models": [await _memory(name, engine) for name, engine in loaded.items()]})
+        held = deps.media.held
+        media = {"limit_bytes": held.limit, "booked_bytes": held.used, "peak_bytes": held.peak}
+        return _json({"models": [await _memory(name, engine) for name, engine in loaded.items()], "media": media})
 
     @router.get("/edgewise/v1/models")
     async def models() -> Response:

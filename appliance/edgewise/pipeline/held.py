@@ -1,32 +1,90 @@
-"""How much of media all requests together may hold in memory before an engine has them: a small file may be hours of sound."""
+"""The ledger of media: what requests hold decoded is booked before it is decoded, for a small file may be hours of sound.
+
+Two limits hold: that of this service (`limits.media_bytes`), for which room is left beside the engines, and what the machine
+really has left. Whoever is refused hears which.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
-from edgewise.core.errors import InvalidRequest, QueueFull
+from edgewise.core.errors import EdgewiseError, OutOfMemory, PayloadTooLarge
 from edgewise.core.sizes import mib
 
 HELD_BYTES: Final = 512 << 20
 """Two hours of sound, or 170 million pixels."""
+SETTING: Final = "limits.media_bytes"
 _RETRY_AFTER_S: Final = 2.0
 
 
 class HeldBytes:
-    """A counter for the service. All methods run in the event loop.
+    """The ledger of a service. All methods run in the event loop.
 
     Args:
-        limit: Of all requests together, and so of each.
+        limit: Bytes of all requests together, and so of each.
+        available: What the machine could hand out now; None does not ask.
+        spare: Bytes that stay free on the machine.
+
+    Attributes:
+        used: Booked now; `peak` is the most that ever was.
+        refused: How often, by what was full: "request", "service" or "machine".
     """
 
-    def __init__(self, limit: int = HELD_BYTES) -> None:
+    def __init__(self, limit: int = HELD_BYTES, *, available: Callable[[], int] | None = None, spare: int = 0) -> None:
         self.limit = limit
         self.used = 0
+        self.peak = 0
+        self.refused: Counter[str] = Counter()
+        self._available = available
+        self._spare = spare
+
+    def __repr__(self) -> str:
+        return f"HeldBytes({self.used} of {self.limit} bytes)"
 
     def hold(self) -> Hold:
         """What one request holds: nothing yet."""
         return Hold(self)
+
+    def available(self) -> int | None:
+        """Bytes that the machine could hand out now; None where nobody asks it."""
+        return None if self._available is None else self._available()
+
+    def _book(self, size: int, own: int, param: str) -> None:
+        error = self._refusal(size, own, param)
+        if error is not None:
+            raise error
+        self.used += size
+        self.peak = max(self.peak, self.used)
+
+    def _refusal(self, size: int, own: int, param: str) -> EdgewiseError | None:
+        if own + size > self.limit:
+            self.refused["request"] += 1
+            return PayloadTooLarge(
+                f"With '{param}' the media of this request take {mib(own + size)} of memory, and at most {mib(self.limit)} are "
+                f"given ({SETTING}): send fewer or shorter ones.",
+                param=param,
+            )
+        if self.used + size > self.limit:
+            self.refused["service"] += 1
+            return OutOfMemory(
+                f"'{param}' takes {mib(size)} of memory; media of requests in work hold {mib(self.used)}, and the limit of "
+                f"this service is {mib(self.limit)} ({SETTING}): try again shortly, or send fewer or shorter media.",
+                param=param,
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        free = self.available()
+        if free is not None and size > max(0, free - self._spare):
+            self.refused["machine"] += 1
+            return OutOfMemory(
+                f"'{param}' takes {mib(size)} of memory, and the machine has {mib(free)} left, of which {mib(self._spare)} stay "
+                "free: try again shortly, send fewer or shorter media, or unload a model (`edgewise models unload`).",
+                param=param,
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        return None
 
 
 class Hold:
@@ -42,30 +100,27 @@ class Hold:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    @property
+    def size(self) -> int:
+        """Bytes that it has booked."""
+        return self._own
+
     def add(self, size: int, param: str) -> None:
-        """Count `size` bytes of the medium `param`.
+        """Book `size` bytes for the medium `param`; nothing is booked where it raises.
 
         Raises:
-            InvalidRequest: This request alone would pass the limit.
-            QueueFull: (429) All requests together would.
+            PayloadTooLarge: (413) This request alone would pass the limit.
+            OutOfMemory: (503) All requests together would, or the machine has too little left.
         """
-        held = self._held
-        if self._own + size > held.limit:
-            raise InvalidRequest(
-                f"With '{param}' the media of this request take {mib(self._own + size)} of memory, and at most "
-                f"{mib(held.limit)} are given: send fewer or shorter ones.",
-                param=param,
-            )
-        if held.used + size > held.limit:
-            raise QueueFull(
-                f"'{param}' takes {mib(size)} of memory; media of requests in work hold {mib(held.used)}, and the limit of "
-                f"this service is {mib(held.limit)}: try again shortly, or send fewer or shorter media.",
-                retry_after_s=_RETRY_AFTER_S,
-            )
+        self._held._book(size, self._own, param)
         self._own += size
-        held.used += size
+
+    def give(self, size: int) -> None:
+        """Give `size` of its bytes back."""
+        size = min(size, self._own)
+        self._held.used -= size
+        self._own -= size
 
     def close(self) -> None:
         """Give all of it back."""
-        self._held.used -= self._own
-        self._own = 0
+        self.give(self._own)

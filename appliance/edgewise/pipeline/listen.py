@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -72,21 +74,38 @@ async def decoded(
     """Samples as a transcription takes them, and what the receipt says of a file that is not as it should be.
 
     Args:
-        hold: Of the request; samples count in it.
+        hold: Of the request: room for what the header says is booked in it before anything is decoded, and then samples alone.
 
     Raises:
         InvalidRequest: It cannot be read, or is beyond a limit.
-        QueueFull: All requests together hold too much; see `Hold.add`.
+        PayloadTooLarge, OutOfMemory: There is no room for it; see `Hold.add`.
     """
     limits: dict[str, Any] = {"max_bytes": max_bytes, "max_seconds": max_seconds}
-    found, samples = await process.turn(lambda: process.decode("audio", data, limits, param=param))
-    hold.add(len(samples), param)
+    needs, _ = await process.turn(lambda: process.decode("needs-audio", data, limits, param=param))
+    found, samples = await _within(process, hold, data, param, limits, needs["seconds"], needs["bytes"])
+    if "more" in found:  # the header said less than is there
+        most = needs["bytes"] * math.ceil(max_seconds / needs["seconds"])
+        found, samples = await _within(process, hold, data, param, limits, max_seconds, most)
     notes = []
     if found["damaged"]:
         notes.append(f"Damaged packets of '{param}' were left out: {found['damaged']}.")
     if found["claimed"] is not None and found["seconds"] < found["claimed"] - 0.5:
         notes.append(f"'{param}' says it lasts {found['claimed']:.1f} s, and {found['seconds']:.1f} s are there.")
     return samples, tuple(notes)
+
+
+async def _within(
+    process: MediaProcess, hold: Hold, data: bytes, param: str, limits: Mapping[str, Any], seconds: float, booked: int
+) -> tuple[dict[str, Any], bytes]:
+    """Decode as much as has room in `booked` bytes; of those, what came of it stays booked."""
+    options = {**limits, "booked_seconds": seconds}
+    hold.add(booked, param)
+    try:
+        found, samples = await process.turn(lambda: process.decode("audio", data, options, param=param))
+    finally:
+        hold.give(booked)
+    hold.add(len(samples), param)
+    return found, samples
 
 
 async def write_down(

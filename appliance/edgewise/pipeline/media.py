@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,15 @@ from edgewise.core.patience import within
 from edgewise.core.privacy import Labels
 from edgewise.core.sizes import mib
 from edgewise.models.files import ModelFiles
-from edgewise.models.media.fitting import FilmPictures, FilmWish, film_pictures, fit_film, fit_picture
+from edgewise.models.media.fitting import (
+    FilmPictures,
+    FilmWish,
+    film_needs,
+    film_pictures,
+    fit_film,
+    fit_picture,
+    picture_needs,
+)
 from edgewise.models.media.process import MediaProcess
 from edgewise.models.media.sound_limits import MAX_SECONDS
 from edgewise.models.media.source import read_source
@@ -32,7 +40,7 @@ from edgewise.pipeline.batches.files import Files
 from edgewise.pipeline.held import HeldBytes, Hold
 from edgewise.pipeline.listen import decoded, ears, heard_receipt, nobody_listens, write_down
 from edgewise.pipeline.listener import ServedListener
-from edgewise.pipeline.look import FRAMES, Shown, describe_all, lookers
+from edgewise.pipeline.look import FRAMES, SIDE_BY_SIDE, Shown, describe_all, lookers
 from edgewise.pipeline.model import Models, ServedEncoder
 from edgewise.pipeline.pressure import Pressure
 from edgewise.pipeline.receipts import MediumReceipt
@@ -40,6 +48,7 @@ from edgewise.pipeline.task import ChatInput, Task
 from edgewise.pipeline.transcribe.task import RATE
 from edgewise.security.fetch import FetchPolicy
 
+Fit = TypeVar("Fit")
 MOST: Final = 32
 """Media in one request."""
 LOW_DETAIL_PIXELS: Final = 512 * 512
@@ -67,7 +76,7 @@ class MediaDesk:
     labels: Of models: those of the models that hear or look hold for their words too.
     pressure: How pressed the device is: what a caller left open steps down.
     process: Where media are decoded.
-    held: How much of them requests hold until an engine has them.
+    held: The ledger of what requests hold of them.
     """
 
     models: Models
@@ -86,25 +95,30 @@ class MediaDesk:
     held: HeldBytes = field(default_factory=HeldBytes)
     _readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_FETCHED_TOGETHER, "fetch"))
 
-    async def gather(self, task: Task) -> Task:
+    async def gather(self, task: Task, hold: Hold | None = None) -> Task:
         """The same task with its media where the model can see them, and what is left of its deadline.
 
-        Cancelling it (the caller has left) ends what is decoded or computed for it; what is being fetched arrives unread.
+        What they take decoded is booked in `hold`, whose owner closes it when the request ends; without one it is given back at
+        once. Cancelling it (the caller has left) ends what is decoded or computed for it; what is being fetched arrives unread.
 
         Raises:
             InvalidRequest: A medium that cannot be had, is damaged or beyond a limit, or nobody here who could look at it.
+            PayloadTooLarge, OutOfMemory: There is no room for them; see `Hold.add`.
             QueueFull, EngineUnavailable, OutOfMemory, DeadlineExceeded: As of every engine.
         """
         given = task.input
         if not isinstance(given, ChatInput) or not given.attachments:
             return task
+        if hold is None:
+            with self.held.hold() as own:
+                return await self.gather(task, own)
         if task.deadline_s is None:
-            return await self._gathered(task, given)
+            return await self._gathered(task, given, hold)
         ends = time.monotonic() + task.deadline_s
-        gathered = await within(self._gathered(task, given), task.deadline_s, partial(_late, task.deadline_s))
+        gathered = await within(self._gathered(task, given, hold), task.deadline_s, partial(_late, task.deadline_s))
         return replace(gathered, deadline_s=max(ends - time.monotonic(), _LEAST_S))
 
-    async def _gathered(self, task: Task, given: ChatInput) -> Task:
+    async def _gathered(self, task: Task, given: ChatInput, hold: Hold) -> Task:
         count = sum(max(1, len(one.urls)) for one in given.attachments)
         if count > MOST:
             raise InvalidRequest(
@@ -118,7 +132,7 @@ class MediaDesk:
                 return task
         if layout is None:
             return await self._described(task, given)
-        return await self._fitted(task, given, layout)
+        return await self._fitted(task, given, layout, hold)
 
     async def _written_down(self, task: Task, given: ChatInput) -> tuple[Task, ChatInput]:
         """For a model without ears: words in place of its recordings; what else hangs on the messages stays."""
@@ -159,7 +173,7 @@ class MediaDesk:
             self.process, hold, data, attachment.param, max_bytes=self.max_bytes, max_seconds=self.max_seconds
         )
 
-    async def _fitted(self, task: Task, given: ChatInput, layout: Layout) -> Task:
+    async def _fitted(self, task: Task, given: ChatInput, layout: Layout, hold: Hold) -> Task:
         """For a model with eyes."""
         for one in given.attachments:
             if one.kind == "image" and "image" not in layout.markers:
@@ -172,10 +186,9 @@ class MediaDesk:
                 param="pan_and_scan",
             )
         shown = []
-        with self.held.hold() as hold:
-            for one in given.attachments:
-                shown.append(await self._show(task, one, layout))
-                hold.add(sum(len(part.content) for fitted in shown[-1].fitted for part in fitted.media), one.param)
+        for one in given.attachments:
+            shown.append(await self._show(task, one, layout, hold))
+            hold.add(sum(len(part.content) for fitted in shown[-1].fitted for part in fitted.media), one.param)
         parts = iter([one.parts for one in shown])
         messages = tuple(_replaced(message, parts) for message in given.messages)
         media = tuple(fitted for one in shown for fitted in one.fitted)
@@ -186,25 +199,30 @@ class MediaDesk:
             warnings=(*task.warnings, *dict.fromkeys(one.lowered for one in shown if one.lowered)),
         )
 
-    async def _show(self, task: Task, attachment: Attachment, layout: Layout) -> _Shown:
+    async def _show(self, task: Task, attachment: Attachment, layout: Layout, hold: Hold) -> _Shown:
+        """Room for its decoding is booked in `hold` meanwhile."""
         if attachment.kind == "audio":
             return await self._sound(task, attachment, layout)
         files = task.model.files
         assert files is not None
         data = await self._read(task, attachment)
         if attachment.kind == "image":
-            return await self._picture(task, files, attachment, data[0])
-        return await self._film(task, files, attachment, data, takes_film="video" in layout.markers)
+            return await self._picture(task, files, attachment, data[0], hold)
+        return await self._film(task, files, attachment, data, hold, takes_film="video" in layout.markers)
 
-    async def _picture(self, task: Task, files: ModelFiles, attachment: Attachment, data: bytes) -> _Shown:
+    async def _picture(self, task: Task, files: ModelFiles, attachment: Attachment, data: bytes, hold: Hold) -> _Shown:
         most, bounded_by = self._bound(task, attachment)
         left_open = bounded_by not in _ASKED and attachment.detail != "high"
         share = self.pressure.quality.pixels if left_open else 1.0
         scan = self.pan_and_scan if task.pan_and_scan is None else task.pan_and_scan
-        found = await self.process.turn(
+        needs = await self.process.turn(lambda: picture_needs(self.process, data, attachment.param, max_pixels=most))
+        found = await self._booked(
+            hold,
+            needs,
+            attachment.param,
             lambda: fit_picture(
                 self.process, files, data, attachment.param, max_pixels=most, share=share, pan_and_scan=scan
-            )
+            ),
         )
         seen, usual = math.prod(found.fitted.size), found.usual_pixels
         receipt = _receipt(attachment, (found.fitted,), found.came, bounded_by)
@@ -212,7 +230,14 @@ class MediaDesk:
         return _Shown([_IMAGE], (found.fitted,), receipt, lowered)
 
     async def _film(
-        self, task: Task, files: ModelFiles, attachment: Attachment, data: Sequence[bytes], *, takes_film: bool
+        self,
+        task: Task,
+        files: ModelFiles,
+        attachment: Attachment,
+        data: Sequence[bytes],
+        hold: Hold,
+        *,
+        takes_film: bool,
     ) -> _Shown:
         most, bounded_by = self._bound(task, attachment)
         left_open = attachment.fps is None and attachment.frames is None
@@ -223,12 +248,28 @@ class MediaDesk:
             max_pixels=most,
             share=self.pressure.quality.frames if left_open else 1.0,
         )
-        found = await self.process.turn(lambda: fit_film(self.process, files, data, attachment.param, wish))
+        param = attachment.param
+        needs = await self.process.turn(lambda: film_needs(self.process, data, param, wish.max_tokens))
+        found = await self._booked(
+            hold, needs, param, lambda: fit_film(self.process, files, data, attachment.param, wish)
+        )
         receipt = _receipt(attachment, found.parts, found.came, bounded_by)
         receipt = replace(receipt, frames=found.frames, every_s=round(found.every_s, 3))
         usual, seen = found.usual_frames, found.frames
         lowered = self.pressure.lowered("frames of film", usual, seen) if seen < usual else ""
         return _Shown([_VIDEO] if takes_film else _stills(seen, found.every_s), found.parts, receipt, lowered)
+
+    async def _booked(self, hold: Hold, size: int, param: str, work: Callable[[], Fit]) -> Fit:
+        """`work` of the media process, for which `size` bytes are booked meanwhile; they are given back when it has ended."""
+        hold.add(size, param)
+        try:
+            return await self.process.turn(work)
+        finally:
+            hold.give(size)
+
+    async def look_needs(self, data: bytes, param: str) -> int:
+        """Bytes that an engine takes to look at a picture, by its header. Raises as `picture_needs`."""
+        return await self.process.turn(lambda: picture_needs(self.process, data, param, max_pixels=0))
 
     async def _sound(self, task: Task, attachment: Attachment, layout: Layout) -> _Shown:
         assert isinstance(layout, SoundLayout)
@@ -265,7 +306,7 @@ class MediaDesk:
                     lowered += [self.pressure.lowered("frames of film", usual, seen)] if seen < usual else []
                     shown.append((one, film))
                 else:
-                    hold.add(len(data[0]), one.param)
+                    hold.add(len(data[0]) + await self.look_needs(data[0], one.param), one.param)
                     shown.append((one, data[0]))
             described = await describe_all(task, found, shown)
         texts = iter([one.text for one in described])
@@ -284,13 +325,19 @@ class MediaDesk:
         )
 
     async def _film_pictures(self, attachment: Attachment, data: Sequence[bytes], hold: Hold) -> FilmPictures:
-        """Pictures of a film for models that look at one at a time; they are booked in `hold`."""
+        """Pictures of a film for models that look at one at a time; they, and looking at them, are booked in `hold`."""
         param, fps, frames = attachment.param, attachment.fps, attachment.frames
         share = self.pressure.quality.frames if fps is None and frames is None else 1.0
-        film = await self.process.turn(
-            lambda: film_pictures(self.process, data, param, fps=fps, frames=frames, most=self.look_frames, share=share)
+        film = await self._booked(
+            hold,
+            await self.process.turn(lambda: film_needs(self.process, data, param, 0)),
+            param,
+            lambda: film_pictures(
+                self.process, data, param, fps=fps, frames=frames, most=self.look_frames, share=share
+            ),
         )
-        hold.add(sum(map(len, film.pictures)), param)
+        looking = SIDE_BY_SIDE * await self.look_needs(film.pictures[0], param)
+        hold.add(sum(map(len, film.pictures)) + looking, param)
         return film
 
     async def _read(self, task: Task, attachment: Attachment) -> list[bytes]:

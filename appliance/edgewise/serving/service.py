@@ -51,6 +51,10 @@ _FLUSH_S = 0.5  # for the error events of streams that were cut to leave the pro
 _ASK_S = 20.0  # systemd is asked for this much time at once while the engine loads or drains
 _RENEW_S = 5.0
 _DAY_S = 86_400.0
+_MEDIA_SHARE = 8
+"""Of what engines could book, the part that is kept for media at most."""
+_MEDIA_SPARE = 40
+"""Of the machine's memory, the part below which no medium is decoded: where the device counts as most pressed."""
 
 
 class Part(Protocol):
@@ -172,7 +176,7 @@ class Service:
         """Every installed model can be asked; those that are loaded at start are opened here. No engine is started yet."""
         settings = self._settings
         machine = await look(settings.engine.device)
-        budget = settings.engine.memory_budget_bytes or int(machine.available * settings.engine.memory_fraction)
+        budget = settings.engine.memory_budget_bytes or _engine_budget(settings, machine.available)
         book = PoolBook(budget, wait_s=settings.pool.wait_s, retry_s=settings.pool.retry_s)
         self._pool = EnginePool(book, make_engine, on_event=self._engine_event)
         models = InstalledModels(settings, Store(settings.home / "models"), machine, self._pool, preload=self._preload)
@@ -258,6 +262,12 @@ class Service:
         self._deps.events.emit(f"engine_{event.kind}", event.message, **facts)
 
 
+def _engine_budget(settings: Settings, available: int) -> int:
+    """Bytes that all engines may book together; what media of requests take is kept for these."""
+    whole = int(available * settings.engine.memory_fraction)
+    return whole - min(settings.limits.media_bytes, whole // _MEDIA_SHARE)
+
+
 def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hooks) -> ApiDependencies:
     limits, security, engine = settings.limits, settings.security, settings.engine
     return ApiDependencies(
@@ -270,6 +280,9 @@ def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hoo
             request_timeout_s=limits.request_timeout_s,
             keepalive_s=limits.keepalive_s,
             model_priority=priorities_by_name(limits.model_priority),
+            media_bytes=limits.media_bytes,
+            media_spare_bytes=psutil.virtual_memory().total // _MEDIA_SPARE,
+            media_available=available_memory,
         ),
         sound=SoundLimits(max_bytes=settings.audio.max_bytes, max_seconds=settings.audio.max_seconds),
         voice=VoiceLimits(

@@ -9,7 +9,7 @@ from fastapi import APIRouter, WebSocket
 from starlette.datastructures import Headers
 
 from edgewise.api.context import RequestContext, context_of
-from edgewise.api.deps import ApiDependencies
+from edgewise.api.deps import ApiDependencies, VoiceLimits
 from edgewise.api.errors import internal_error, refuse
 from edgewise.api.generate import caller
 from edgewise.api.parse import Caller
@@ -23,7 +23,10 @@ from edgewise.api.requests import RETRY_AFTER_FULL_S, shutting_down
 from edgewise.core.errors import EdgewiseError, QueueFull, UnknownField
 from edgewise.core.log import get_logger
 from edgewise.core.priority import Priority, priority_of
+from edgewise.models.vad.spans import RATE
+from edgewise.pipeline.transcribe.task import SAMPLE_BYTES
 from edgewise.pipeline.voice.protocols import VoiceModels
+from edgewise.pipeline.voice.sound import WIDTH
 
 log = get_logger(__name__)
 
@@ -48,11 +51,14 @@ def realtime_router(deps: ApiDependencies, open_models: Open = open_models) -> A
             _check_room(deps, len(sessions))
             sessions.add(context.id)
             metrics.sessions.set(len(sessions))
+            hold = deps.media.held.hold()
             try:
+                hold.add(_sound_bytes(deps.voice), "voice.max_turn_s")
                 connection = await _open(socket, deps, context, open_models, metrics)
                 error = await connection.serve()
                 context.error = None if error is None else error.code
             finally:
+                hold.close()
                 sessions.discard(context.id)
                 metrics.sessions.set(len(sessions))
         except EdgewiseError as error:  # before it was accepted: the answer is an HTTP response
@@ -60,6 +66,11 @@ def realtime_router(deps: ApiDependencies, open_models: Open = open_models) -> A
             await refuse(error, socket.scope, socket.receive, socket.send)
 
     return router
+
+
+def _sound_bytes(limits: VoiceLimits) -> int:
+    """What a session may hold of what it hears: a turn as it is found, and once more while it is transcribed, as float32."""
+    return int(limits.max_turn_s * RATE) * (WIDTH + SAMPLE_BYTES)
 
 
 def _check_room(deps: ApiDependencies, open_now: int) -> None:

@@ -58,18 +58,20 @@ async def _look(
     assert context.record is not None
     context.record.model = model.name
     picture = await deps.media.read_url(body.image, "image")
-    return await look(
-        LookTask(
-            id=asking.request_id,
-            model=model,
-            picture=picture,
-            options=options if body.frame is None else {**options, "frame": body.frame},
-            key=asking.key_id,
-            priority=asking.priority(model),
-            deadline_s=asking.deadline_s(body.timeout),
-            privacy=asking.privacy(model),
+    with deps.media.held.hold() as hold:
+        hold.add(len(picture) + await deps.media.look_needs(picture, "image"), "image")
+        return await look(
+            LookTask(
+                id=asking.request_id,
+                model=model,
+                picture=picture,
+                options=options if body.frame is None else {**options, "frame": body.frame},
+                key=asking.key_id,
+                priority=asking.priority(model),
+                deadline_s=asking.deadline_s(body.timeout),
+                privacy=asking.privacy(model),
+            )
         )
-    )
 
 
 def _shown(found: Look) -> dict[str, Any]:

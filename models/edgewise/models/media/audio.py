@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import av
@@ -33,7 +34,13 @@ Samples = npt.NDArray[np.float32]
 
 
 def decode(
-    data: bytes, param: str, *, rate: int = RATE, max_bytes: int = MAX_BYTES, max_seconds: float = MAX_SECONDS
+    data: bytes,
+    param: str,
+    *,
+    rate: int = RATE,
+    max_bytes: int = MAX_BYTES,
+    max_seconds: float = MAX_SECONDS,
+    booked_seconds: float | None = None,
 ) -> tuple[dict[str, Any], bytes]:
     """A recording's first audio track, its channels mixed to one.
 
@@ -42,6 +49,8 @@ def decode(
         param: The field that it came in, for messages.
         rate: Samples a second that are asked for.
         max_bytes, max_seconds: More is refused.
+        booked_seconds: For which there is memory: where more is there than that, decoding stops, and all that is returned is
+            that there is "more". None for as much as is there.
 
     Returns:
         "format", "codec", "rate" and "channels" of the file, "seconds", "claimed" (seconds by its header, None without),
@@ -50,6 +59,18 @@ def decode(
     Raises:
         InvalidRequest: No sound of a known format, cut off before any, damaged, or beyond a limit.
     """
+    with _opened(data, param, max_bytes) as file:
+        return _read(file, param, rate, max_seconds, max_seconds if booked_seconds is None else booked_seconds)
+
+
+def claimed_seconds(data: bytes, param: str, max_bytes: int, max_seconds: float) -> float | None:
+    """How long a recording is by its header, which may be wrong; None where it does not say. Raises as `decode`."""
+    with _opened(data, param, max_bytes) as file:
+        return _claimed(file, param, max_seconds)
+
+
+@contextmanager
+def _opened(data: bytes, param: str, max_bytes: int) -> Iterator[InputContainer]:
     check_size(len(data), param, max_bytes)
     kind = _kind(data, param)
     try:
@@ -59,7 +80,7 @@ def decode(
             options={"protocol_whitelist": "", "format_whitelist": kind},
             metadata_errors="replace",  # titles are in any encoding, and nobody reads them here
         ) as file:
-            return _read(file, param, rate, max_seconds)
+            yield file
     except _DAMAGED as error:
         reason = error.strerror if isinstance(error, FFmpegError) else type(error).__name__
         raise InvalidRequest(
@@ -117,7 +138,9 @@ def _named(head: bytes) -> str:
     return next((f" ({name})" for start, name in _KNOWN.items() if head.startswith(start)), "")
 
 
-def _read(file: InputContainer, param: str, rate: int, max_seconds: float) -> tuple[dict[str, Any], bytes]:
+def _read(
+    file: InputContainer, param: str, rate: int, max_seconds: float, booked_seconds: float
+) -> tuple[dict[str, Any], bytes]:
     stream = next(iter(file.streams.audio), None)
     if stream is None:
         raise InvalidRequest(f"'{param}' has no audio track: send {FORMATS}.", param=param)
@@ -125,9 +148,7 @@ def _read(file: InputContainer, param: str, rate: int, max_seconds: float) -> tu
     codec = "an unknown codec" if context is None else context.name  # PyAV's types do not say that it may be None
     if codec not in _CODECS and not codec.startswith("pcm_"):
         raise InvalidRequest(f"'{param}' is coded as {codec}, which is not read here: send {FORMATS}.", param=param)
-    claimed = None if file.duration is None else file.duration / av.time_base
-    if claimed is not None and claimed > max_seconds + 1:
-        raise _too_long(param, f"{claimed:.0f} s", max_seconds)
+    claimed = _claimed(file, param, max_seconds)
     context.thread_count = 1
     reading = _Reading(file, rate)
     parts: list[Samples] = []
@@ -136,6 +157,8 @@ def _read(file: InputContainer, param: str, rate: int, max_seconds: float) -> tu
         length += part.shape[0]
         if length > most:
             raise _too_long(param, "more", max_seconds)
+        if length > booked_seconds * rate:
+            return {"more": True}, b""
         if not np.isfinite(part).all():
             raise InvalidRequest(
                 f"'{param}' is damaged: some of its samples are no numbers (NaN or infinite). Save it again.",
@@ -162,6 +185,13 @@ def _read(file: InputContainer, param: str, rate: int, max_seconds: float) -> tu
     parts.clear()  # an hour is 230 MB, once is enough
     np.clip(whole, -1.0, 1.0, out=whole)
     return found, whole.astype("<f4", copy=False).tobytes()
+
+
+def _claimed(file: InputContainer, param: str, max_seconds: float) -> float | None:
+    claimed = None if file.duration is None else file.duration / av.time_base
+    if claimed is not None and claimed > max_seconds + 1:
+        raise _too_long(param, f"{claimed:.0f} s", max_seconds)
+    return claimed
 
 
 def _too_long(param: str, length: str, most: float) -> InvalidRequest:

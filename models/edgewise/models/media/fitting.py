@@ -26,6 +26,20 @@ class FittedPicture:
     usual_pixels: int
 
 
+def picture_needs(process: MediaProcess, data: bytes, param: str, *, max_pixels: int | None = None) -> int:
+    """Bytes that decoding and fitting a picture takes, by its header. Waits; raises as `fit_picture`."""
+    head, _ = process.decode("needs-picture", data, {"max_pixels": max_pixels}, param=param)
+    return int(head["bytes"])
+
+
+def film_needs(process: MediaProcess, data: Sequence[bytes], param: str, max_tokens: int) -> int:
+    """As `picture_needs`, of a film or its frames."""
+    sizes = [len(one) for one in data] if len(data) > 1 else None
+    options = {"max_tokens": max_tokens, "sizes": sizes}
+    head, _ = process.decode("needs-film", b"".join(data), options, param=param)
+    return int(head["bytes"])
+
+
 def fit_picture(
     process: MediaProcess,
     files: ModelFiles,

@@ -74,23 +74,9 @@ def open_picture(data: bytes, param: str, *, frame: int = 0, limits: PictureLimi
     Raises:
         InvalidRequest: No picture of a known format, cut off, damaged, without this frame, or beyond a limit.
     """
-    if len(data) > limits.bytes:
-        raise InvalidRequest(
-            f"'{param}' has {mib(len(data))}: at most {mib(limits.bytes)} are taken. Send it smaller or compressed.",
-            param=param,
-        )
     if not 0 <= frame <= limits.frame:
         raise InvalidRequest(f"'frame' is {frame}: frames 0 to {limits.frame} can be asked for.", param="frame")
-    try:
-        with _quiet():  # our own bound is lower
-            picture = Image.open(io.BytesIO(data), formats=_READ)
-    except Image.DecompressionBombError as error:
-        raise _too_large(param, "far more", limits) from error
-    except _DAMAGED as error:
-        raise InvalidRequest(
-            f"'{param}' is no picture that can be read ({len(data)} bytes): send PNG, JPEG, WebP or GIF.", param=param
-        ) from error
-    _check_size(picture, param, limits)
+    picture = _opened(data, param, limits)
     try:
         if frame:
             with _quiet():
@@ -103,6 +89,12 @@ def open_picture(data: bytes, param: str, *, frame: int = 0, limits: PictureLimi
             f"'{param}' is damaged or cut off ({error}): save it again, or send the whole file.", param=param
         ) from error
     return _turned(picture)
+
+
+def picture_size(data: bytes, param: str, *, limits: PictureLimits = _DEFAULT) -> tuple[int, int]:
+    """(width, height) as the header says; nothing is decoded. Raises as `open_picture`."""
+    picture = _opened(data, param, limits)
+    return picture.size
 
 
 def read_rgb(data: bytes, param: str, *, frame: int = 0, limits: PictureLimits = _DEFAULT) -> Pixels:
@@ -158,6 +150,26 @@ def eight_bits(picture: Image.Image) -> Image.Image:
     if not isinstance(key, int):
         return Image.fromarray(grey)
     return Image.fromarray(np.stack([grey, np.where(deep == key, 0, 255).astype(np.uint8)], axis=-1), "LA")
+
+
+def _opened(data: bytes, param: str, limits: PictureLimits) -> Image.Image:
+    """Its header read and within the limits."""
+    if len(data) > limits.bytes:
+        raise InvalidRequest(
+            f"'{param}' has {mib(len(data))}: at most {mib(limits.bytes)} are taken. Send it smaller or compressed.",
+            param=param,
+        )
+    try:
+        with _quiet():  # our own bound is lower
+            picture = Image.open(io.BytesIO(data), formats=_READ)
+    except Image.DecompressionBombError as error:
+        raise _too_large(param, "far more", limits) from error
+    except _DAMAGED as error:
+        raise InvalidRequest(
+            f"'{param}' is no picture that can be read ({len(data)} bytes): send PNG, JPEG, WebP or GIF.", param=param
+        ) from error
+    _check_size(picture, param, limits)
+    return picture
 
 
 def _check_size(picture: Image.Image, param: str, limits: PictureLimits) -> None:

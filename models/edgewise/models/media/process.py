@@ -29,6 +29,9 @@ JOBS: Final[Mapping[str, str]] = {
     "film": "edgewise.models.media.fit:film",
     "picture": "edgewise.models.media.fit:picture",
     "film-pictures": "edgewise.models.media.fit:film_pictures",
+    "needs-audio": "edgewise.models.media.needs:audio",
+    "needs-film": "edgewise.models.media.needs:film",
+    "needs-picture": "edgewise.models.media.needs:picture",
 }
 """By name: "module:function" that takes the encoded bytes and the options, and returns what it found (JSON-able) and the samples.
 It raises `InvalidRequest` for what cannot be read."""
