@@ -32,8 +32,7 @@ def test_two_devices_answer_as_one() -> None:
         import_tiny(home)
         with running(home=home, model="tiny", environment=SETTINGS) as device:
             expected = _text(device.url)
-        two = {**SETTINGS, "EDGEWISE_ENGINE__TENSOR_PARALLEL": "2"}
-        with running(home=home, model="tiny", environment=two) as device:
+        with running("--tensor-parallel", "2", home=home, model="tiny", environment=SETTINGS) as device:
             assert _text(device.url) == expected
             metrics = httpx.get(f"{device.url}/metrics", trust_env=False).text
             assert re.search(r'^edgewise_engine_devices\{model="tiny"\} 2', metrics, re.MULTILINE)

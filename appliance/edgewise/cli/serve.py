@@ -19,6 +19,7 @@ def serve(
     kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16, int8 or fp8.")] = None,
     quantize: Annotated[str | None, typer.Option(help="auto, none, int8 or int4.")] = None,
     kernels: Annotated[str | None, typer.Option(help="auto, reference, native or triton.")] = None,
+    tensor_parallel: Annotated[int | None, typer.Option(help="Devices that compute the model together.", min=1)] = None,
     config: ConfigFile = None,
 ) -> None:
     """Serve the API until Ctrl-C or SIGTERM; running requests are finished first."""
@@ -33,5 +34,6 @@ def serve(
         "kv_dtype": kv_dtype,
         "quantize": quantize,
         "engine.kernels": kernels,
+        "engine.tensor_parallel": tensor_parallel,
     }
     raise typer.Exit(run(load_settings(config, flags)))

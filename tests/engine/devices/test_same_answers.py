@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +42,10 @@ CASES = [
     # Two KV heads, so that two devices hold each, and a vocabulary that four cannot divide.
     Case("four", 4, "fp8", {"vocab": 510, "heads": 8}),
 ]
+
+
+# What no model and no number of devices changes.
+FIRST = pytest.mark.parametrize("pair", CASES[:1], ids=lambda case: case.name, indirect=True)
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,7 @@ def test_pages_from_host_memory(pair: Pair) -> None:
     assert core.stats().host_hits >= before + 6
 
 
+@FIRST
 def test_after_a_cancel(pair: Pair) -> None:
     """Freed pages are others' at once, on every device."""
     requests = [long_one(str(index), 40 + index) for index in range(4)]
@@ -205,6 +209,7 @@ def test_after_a_cancel(pair: Pair) -> None:
     assert (answers["0"], answers["2"]) == (expected["0"], expected["2"])
 
 
+@FIRST
 def test_a_stream_that_is_continued(pair: Pair) -> None:
     request = long_one("a", 60)
     whole = run(pair.several, request)["a"]
@@ -212,11 +217,26 @@ def test_a_stream_that_is_continued(pair: Pair) -> None:
     assert [*whole[:9], *rest] == whole
 
 
-def test_adapters(pair: Pair, tmp_path: Path) -> None:
-    if pair.adapter is None:
-        return
+@FIRST
+def test_adapters(pair: Pair) -> None:
+    assert pair.adapter is not None
     request = replace(long_one("a", 50), adapter=pair.adapter)
     got = run(pair.several, request)
     assert got == run(pair.one, request)
     assert got != run(pair.several, replace(request, adapter=None))
     assert pair.several.stats().adapter_bytes > pair.one.stats().adapter_bytes  # what is not cut is on both
+
+
+@FIRST
+def test_pages_rounded_for_another_appliance(pair: Pair) -> None:
+    """What rounds them knows what lies where in a page of several devices."""
+    core = pair.several
+    run(core, long_one("a", 64))
+    assert core._hand_over is not None
+    mover, rounder = core._hand_over._mover, core._hand_over._rounder
+    exported = mover.export(range(PAGES))
+    page = max(exported, key=lambda content: sum(content))  # a full one
+    assert len(page) == mover.page_bytes == core.info.kv_page_bytes
+    (back,) = rounder.unpack(rounder.pack([page]))
+    assert 0 < rounder.distance(memoryview(back), page) < 0.25
+    assert rounder.distance(exported[0] if exported[0] != page else exported[1], page) > 0.5

@@ -9,16 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -83,7 +80,7 @@ class DeviceGroup:
     def __init__(self, size: int) -> None:
         self.size = size
         self._device = torch.device("cpu")
-        self._folder = tempfile.mkdtemp(prefix="edgewise-devices-")
+        self._meeting = os.memfd_create("edgewise-devices")
         self._members: list[Member] = []
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._watcher = threading.Thread(target=self._watch, name="device-watch", daemon=True)
@@ -101,7 +98,8 @@ class DeviceGroup:
 
     @property
     def meeting(self) -> str:
-        return str(Path(self._folder) / "meeting")
+        """File over which the members find each other; it has no name on disk that could be left behind."""
+        return f"/proc/{os.getpid()}/fd/{self._meeting}"
 
     def start(self, device: torch.device, share_of: Callable[[int], Share]) -> None:
         """Start the other members, which load their shares meanwhile.
@@ -219,7 +217,7 @@ class DeviceGroup:
         for member in self._members:
             os.close(member.pidfd)
         os.close(self._wake)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._meeting)
 
     def _watch(self) -> None:
         poll = select.poll()

@@ -161,7 +161,7 @@ class Decoder:
         local = tokens - self.parallel.rank * table.shape[0]
         elsewhere = (local < 0) | (local >= table.shape[0])
         own = embedding(local.masked_fill(elsewhere, 0), table)
-        own[elsewhere] = 0
+        own.masked_fill_(elsewhere.unsqueeze(1), 0.0)
         return self.parallel.sum(own)
 
     def _plan(self, meta: AttentionMeta, window: int | None) -> AttentionPlan:
