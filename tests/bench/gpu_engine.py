@@ -18,6 +18,7 @@ from edgewise.engine import build as building
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.engine import Engine
 from edgewise.engine.request import GenerateRequest, SamplingParams
+from edgewise.kernels.triton.plan import DEFAULT_PLAN, Plan
 from edgewise.models.decoder.cuda.network import CudaDecoder
 from edgewise.models.decoder.cuda.weights import card_weights
 from edgewise.models.decoder.model import Decoder
@@ -38,13 +39,22 @@ class Timing:
 
 @contextmanager
 def engine_of(
-    shape: str, loaded: Decoder, *, kv_dtype: str, max_running: int, quantize: Quantize = "none"
+    shape: str,
+    loaded: Decoder,
+    *,
+    kv_dtype: str,
+    max_running: int,
+    quantize: Quantize = "none",
+    tuned_in: Path | None = None,
 ) -> Iterator[Engine]:
-    """An engine built as always, but for the reading of weights: they are `loaded`."""
+    """An engine built as always, but for the reading of weights: they are `loaded`. It is tuned as the records in `tuned_in` say;
+    None launches by defaults."""
 
     def load_network(files: Any, network: Any, **options: Any) -> Any:
-        del files, network, options
-        return CudaDecoder(card_weights(loaded.config, loaded.parameters, loaded.ropes, quantize))
+        del files, network
+        launches = options["launches"]
+        plan = DEFAULT_PLAN if launches is None else Plan.of(launches)
+        return CudaDecoder(card_weights(loaded.config, loaded.parameters, loaded.ropes, quantize), plan)
 
     with tempfile.TemporaryDirectory() as folder, patch.object(building, "load_network", load_network):
         files = write_config(shape, Path(folder))
@@ -61,6 +71,7 @@ def engine_of(
             prefix_cache=False,
             spill_bytes=0,
             prefill_step_s=10.0,
+            kernel_cache_dir=None if tuned_in is None else str(tuned_in),
         )
         core = building.build(config, lambda phase, done: None)
         core._pacer.stretch = 1e6  # prompts first: streams are timed when all prompts are done

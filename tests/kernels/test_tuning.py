@@ -102,7 +102,7 @@ def test_a_product_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     true = product_trials.project
     cut = SMALL._replace(form="integers")
 
-    def spoilt(how: Callable[[torch.Tensor], None]) -> str:
+    def spoilt(how: Callable[[torch.Tensor], object]) -> str:
         def project(r: Any, w: Any, eps: float, out: torch.Tensor, cut: Any) -> None:
             true(r, w, eps, out, cut)
             how(out)

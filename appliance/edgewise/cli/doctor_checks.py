@@ -28,6 +28,7 @@ from edgewise.edge.enrol.folder import with_enrolment
 from edgewise.edge.offload.doctor import check_broker, check_cloud, check_peer
 from edgewise.engine.devices.shares import share_of
 from edgewise.kernels.native import library
+from edgewise.kernels.tuned import records, source_digest
 from edgewise.models.longtail.estimate import read_network
 from edgewise.models.store import Store
 from edgewise.security.tls import check_tls
@@ -59,6 +60,7 @@ def run_checks(config: Path | None) -> Iterator[Check]:
     yield check_native(settings)
     report = probe_torch()
     yield from check_torch(report)
+    yield from check_kernels(settings, report)
     if settings.engine.devices > 1:
         yield check_devices(settings, report)
     yield check_systemd(UNIT)
@@ -134,6 +136,32 @@ def check_torch(report: Mapping[str, Any]) -> Iterator[Check]:
     yield Check("torch", "ok", f"torch {report['torch']}")
     yield _check_cpu(report["cpu"])
     yield from _check_cuda(report["cuda"])
+
+
+def check_kernels(settings: Settings, report: Mapping[str, Any]) -> Iterator[Check]:
+    """How kernels are launched on a GPU that Triton's kernels compute on; nothing where there is none."""
+    devices = report.get("cuda", {"devices": []})["devices"]
+    if not devices or settings.engine.device == "cpu" or settings.engine.kernels == "reference":
+        return
+    card = devices[0]
+    found = [
+        record
+        for record in records(settings.home / "kernels")
+        if record.place.card == card["name"] and record.place.sources == source_digest()
+    ]
+    if settings.engine.kernel_tuning == "off":
+        yield Check("gpu kernels", "ok", "launched by defaults: engine.kernel_tuning is off")
+    elif not found:
+        later = settings.engine.kernel_tuning == "load"
+        detail = "not measured on this card yet: " + (
+            "it is when a model is loaded" if later else "launched by defaults"
+        )
+        yield Check("gpu kernels", "ok" if later else "warn", detail, "" if later else "`edgewise kernels tune`")
+    else:
+        refused = sum(len(record.refused) for record in found)
+        latest = max(record.when for record in found)
+        detail = f"measured for {len(found)} shape(s), last {latest}; {refused} candidate(s) refused"
+        yield Check("gpu kernels", "ok", detail, "`edgewise kernels show` says why" if refused else "")
 
 
 def check_devices(settings: Settings, report: Mapping[str, Any]) -> Check:

@@ -17,7 +17,7 @@ from edgewise.core.errors import EdgewiseError
 
 COMMANDS = (
     *("serve", "demo", "chat", "cloud", "fleet", "device", "models", "bench", "ps", "load", "stop", "jobs"),
-    *("pipelines", "vision", "speak", "transcribe", "voice", "plan", "receipts", "doctor", "cache", "keys"),
+    *("pipelines", "vision", "speak", "transcribe", "voice", "plan", "receipts", "doctor", "cache", "keys", "kernels"),
     *("config", "install"),
 )
 """In the order of `edgewise --help`."""

@@ -31,6 +31,7 @@ from edgewise.engine.encoder_cache import EncoderCache
 from edgewise.engine.engine import Engine
 from edgewise.engine.fit import FitReport, fit
 from edgewise.engine.handover import HandOver
+from edgewise.engine.kernel_plan import launches_for
 from edgewise.engine.kv_cache import allocate
 from edgewise.engine.ledger import SHRINK_MARK, Ledger, available_memory
 from edgewise.engine.networks import (
@@ -137,6 +138,7 @@ def _build_parts(config: EngineConfig, progress: ProgressSink, group: DeviceGrou
     report = _fit(config, network, numerics, device, plan)
     ledger = _book(report, device)
     dtype: torch.dtype = getattr(torch, numerics.dtype)
+    launches = launches_for(config, network, numerics, device, lambda done, what: progress(f"tune: {what}", done))
     decoder: LoadedNetwork
     if group is None:
         decoder = load_network(
@@ -147,6 +149,7 @@ def _build_parts(config: EngineConfig, progress: ProgressSink, group: DeviceGrou
             progress=lambda done: progress("weights", done),
             native=native,
             card=numerics.quantize if numerics.kernels == "triton" else None,
+            launches=launches.document,
         )
     else:
         decoder = load_shares(
@@ -170,6 +173,7 @@ def _build_parts(config: EngineConfig, progress: ProgressSink, group: DeviceGrou
         threads=threads,
         invariant=_proven(decoder, group) and (native is not None or tiles_invariant(device)),
         began=began,
+        launches=launches.label,
     )
     _log_choices(numerics, threads)
     notices = Notices()
@@ -411,6 +415,7 @@ def _info(
     threads: int,
     invariant: bool,
     began: float,
+    launches: str,
 ) -> EngineInfo:
     numerics = report.numerics
     return EngineInfo(
@@ -430,6 +435,7 @@ def _info(
             kv_format="-".join(filter(None, (report.kv_format, cache_variant(network)))),
             media=bool(media_kinds(network)),
             devices=config.tensor_parallel,
+            launches=launches,
         ),
         kernels=numerics.kernels,
         kernels_lacking=numerics.lacking,

@@ -13,6 +13,7 @@ KVDtypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
 SpeculationName = Literal["auto", "off", "lookup", "draft"]
 QuantizeName = Literal["auto", "none", "int8", "int4"]
 KernelsName = Literal["auto", "reference", "native", "triton"]
+KernelTuningName = Literal["cached", "load", "off"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,9 @@ class EngineConfig:
         adapter_bytes: Memory of the device for adapters, where `adapters`.
         speculation: Guesses at next tokens: "auto" where they are measured to pay, "lookup" or "draft" always, "off" never.
         draft: A smaller model of the same vocabulary that guesses; None for none.
+        kernel_tuning: How Triton's kernels are launched: "cached" as was measured on this card before, "load" measures at load
+            where that is missing, "off" by defaults.
+        kernel_cache_dir: Folder of those measurements; None for defaults.
         turns: File in which engine processes take turns on one device (`engine.turns`); None runs without regard to others.
         stream_interval_s: How long a token may wait to be sent together with the next ones, in seconds; 0 sends each by itself.
     """
@@ -85,5 +89,7 @@ class EngineConfig:
     adapter_bytes: int = 64 << 20
     speculation: SpeculationName = "auto"
     draft: ModelFiles | None = None
+    kernel_tuning: KernelTuningName = "cached"
+    kernel_cache_dir: str | None = None
     turns: str | None = None
     stream_interval_s: float = 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -89,12 +89,14 @@ def load_network(
     progress: Callable[[float], None],
     native: Quantize | None = None,
     card: Quantize | None = None,
+    launches: Mapping[str, Any] | None = None,
 ) -> LoadedNetwork:
     """Load a model of which `network` is the description.
 
     Args:
         native: How weights are packed for the native kernels; None for other kernels.
         card: How weights are rounded for Triton's kernels on a CUDA device; None for other kernels.
+        launches: How those are launched (`kernels.triton.plan.Plan.document`); None for defaults.
 
     Raises:
         UnsupportedModel, BadModelFile, StorageError: As `load_decoder`.
@@ -105,7 +107,7 @@ def load_network(
                 files, dtype=str(dtype).removeprefix("torch."), quantize=native, progress=progress, config=network
             )
         if card is not None:
-            return _load_on_card(files, network, device, card, progress)
+            return _load_on_card(files, network, device, card, progress, launches)
         return load_decoder(files, device=device, dtype=dtype, progress=progress, config=network)
     if isinstance(network, MultimodalConfig):
         return load_multimodal(files, network, device=device, dtype=dtype, progress=progress, native=native)
@@ -123,8 +125,10 @@ def _load_on_card(
     device: torch.device,
     quantize: Quantize,
     progress: Callable[[float], None],
+    launches: Mapping[str, Any] | None,
 ) -> LoadedNetwork:
     """Kernels are compiled, or found in Triton's cache, while the weights stream."""
+    from edgewise.kernels.triton.plan import DEFAULT_PLAN, Plan
     from edgewise.models.decoder.cuda.loading import load_on_card
     from edgewise.models.decoder.cuda.network import CudaDecoder
 
@@ -134,7 +138,7 @@ def _load_on_card(
         weights = load_on_card(files, config, device, quantize, progress)
     finally:
         warming.join()
-    return CudaDecoder(weights)
+    return CudaDecoder(weights, DEFAULT_PLAN if launches is None else Plan.of(launches))
 
 
 def _long_tail(architecture: str) -> Any:

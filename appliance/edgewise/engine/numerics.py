@@ -22,7 +22,7 @@ _ISA_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve2", "sve", "bf16
 _FP8_CAPABILITY = (8, 9)  # Ada and Hopper; earlier ones have no instructions for e4m3
 
 # Changes when a kernel's results do, as NATIVE_NUMERICS: pages on disk and streams of engines before and after must not be mixed.
-TRITON_NUMERICS = 1
+TRITON_NUMERICS = 2
 
 _WIDE_FORMATS = ("bfloat16", "float16")
 
@@ -129,12 +129,15 @@ def numeric_class(
     kv_format: str | None = None,
     media: bool = False,
     devices: int = 1,
+    launches: str = "",
 ) -> str:
     """The string inside which a continuation is byte-equal.
 
     Threads and instruction set count for the reference kernels on a CPU: they fix how torch splits reductions. The native ones
     give the same bits with all of them, but torch computes what a model sees or hears (`media`) beside those too. torch draws
     the tokens in either case.
+
+    `launches` is what of Triton's kernels' plan decides bits (`engine.kernel_plan`).
 
     `kv_format` says more than `numerics.kv_dtype` where layers differ (`kv_label`). The number of `devices` fixes how sums are
     split.
@@ -144,7 +147,7 @@ def numeric_class(
         torch_too = f"-{device_family}-t{threads}" if media else ""
         where = f"{numerics.device}-native{NATIVE_NUMERICS}{torch_too}"
     elif numerics.kernels == "triton":
-        where += f"-kernels{TRITON_NUMERICS}"
+        where += f"-kernels{TRITON_NUMERICS}" + (f".{launches}" if launches else "")
     if devices > 1:
         where += f"-tp{devices}"
     return f"torch-{torch_version}/{where}/w-{numerics.dtype}-{numerics.quantize}/kv-{kv_format or numerics.kv_dtype}".replace(

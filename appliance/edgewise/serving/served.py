@@ -82,6 +82,8 @@ def engine_config(settings: Settings, files: ModelFiles) -> EngineConfig:
         kv_dtype=settings.kv_dtype,
         quantize=settings.quantize,
         kernels=engine.kernels,
+        kernel_tuning=engine.kernel_tuning,
+        kernel_cache_dir=str(settings.home / "kernels"),
         max_context=engine.max_context,
         kv_memory_bytes=engine.kv_memory_bytes,
         memory_fraction=engine.memory_fraction,

@@ -32,4 +32,4 @@ def driver_version(file: Path = _DRIVER) -> str:
         found = re.search(r"\d+\.\d+(\.\d+)?", file.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         found = None
-    return found.group() if found else f"cuda {torch._C._cuda_getDriverVersion()}"
+    return found.group() if found else f"cuda {torch._C._cuda_getDriverVersion()}"  # type: ignore[attr-defined]

@@ -1,0 +1,331 @@
+"""Tunes a decoder's step on the card at hand: every product, attention, and the whole step, on random numbers of the model's
+shapes. Speed and bits do not depend on the values, so no weights are read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+
+from edgewise.kernels.rope import rope_tables
+from edgewise.kernels.triton.attention_trials import AttentionShape, AttentionTrial
+from edgewise.kernels.triton.blocks import ROW_CLASSES, Form
+from edgewise.kernels.triton.candidates import attention_candidates, attention_forms, forms_of, product_candidates
+from edgewise.kernels.triton.decode_attention import AttentionForm
+from edgewise.kernels.triton.plan import DEFAULT_PLAN, Plan, row_class, site
+from edgewise.kernels.triton.product_trials import ProductTrial
+from edgewise.kernels.triton.tuning import Choice, Journal, Timer, Tuner, marked
+from edgewise.kernels.tuned import Place, Tuned
+from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.cuda.whole_step import WholeStep
+from edgewise.models.decoder.kv_formats import kv_formats
+from edgewise.models.decoder.native.formats import Quantize
+
+_CODES = {"int8": torch.int8, "int4": torch.uint8}
+_STORED = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+}
+# Batches by which attention is judged: rows and tokens of each.
+_WORK = ((1, 256), (8, 1024), (16, 8192), (64, 1024), (1, 32768))
+_WORTH = 0.99  # what overlapping must take of a step's time at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What is tuned for.
+
+    Attributes:
+        config: The decoder.
+        dtype: Of weights and states.
+        kv_dtype, quantize: Definite names.
+        max_rows, max_context: Of the largest batch, and of a sequence.
+    most_tokens: Of all sequences that attention is timed with: there is memory for so many.
+    """
+
+    config: DecoderConfig
+    dtype: torch.dtype
+    kv_dtype: str
+    quantize: Quantize
+    max_rows: int
+    max_context: int
+    most_tokens: int = 1 << 17
+
+    @property
+    def classes(self) -> list[int]:
+        return [rows for rows in ROW_CLASSES if rows <= row_class(self.max_rows)]
+
+    @property
+    def codes(self) -> torch.dtype:
+        return _CODES.get(self.quantize, self.dtype)
+
+
+class _Product(NamedTuple):
+    """A product of a decoder, and how often a step computes it."""
+
+    kind: str
+    shape: tuple[int, int]
+    biased: bool
+    wide: bool
+    times: int
+
+
+def shape_name(aim: Aim) -> str:
+    """All that decides which plan is best, in words."""
+    config = aim.config
+    attention = f"heads {config.num_heads}/{config.num_kv_heads}x{config.head_dim} rotary {config.rotary_dim}"
+    extra = [name for name in ("qk_norm", "qkv_bias", "output_bias", "mlp_bias", "post_norms") if getattr(config, name)]
+    windows = sorted({str(window) for window in config.windows})
+    return (
+        f"hidden {config.hidden_size} ffn {config.ffn_size} layers {config.num_layers} vocab {config.vocab_size} {attention} "
+        f"windows {','.join(windows)} softcap {config.attention_softcap} {config.activation} {' '.join(extra)}; "
+        f"{str(aim.dtype).removeprefix('torch.')}, weights {aim.quantize}, kv {aim.kv_dtype}; "
+        f"rows {row_class(aim.max_rows)}, context {aim.max_context}"
+    )
+
+
+def tune(
+    aim: Aim,
+    device: torch.device,
+    *,
+    place: Place,
+    timer: Timer,
+    progress: Callable[[float, str], None],
+    journal: Journal | None = None,
+    cache_bytes: int = 0,
+) -> Tuned:
+    """Check and time all candidates, and put together what is best.
+
+    Args:
+        progress: Called with the share done and what comes next.
+        cache_bytes: Of the card's cache.
+
+    Raises:
+        RuntimeError: The device computes no more; the journal knows after which candidate, and the next try leaves it out.
+    """
+    began = time.monotonic()
+    tuner = Tuner(timer, journal)
+    steps = _Steps(aim, progress)
+    form, chosen = _products(aim, device, tuner, steps, cache_bytes)
+    attention_form, attention = _attention(aim, device, tuner, steps)
+    steps.next("whole steps")
+    plan, figures = _whole(aim, device, tuner, timer, form, chosen, attention_form, attention)
+    progress(1.0, "done")
+    used: dict[str, list[dict[str, object]]] = {name: [dict(cut._asdict())] for name, cut in plan.products.items()}
+    for rows, cut in plan.attention.items():
+        for name in {trial.site for trial in tuner.trials}:
+            if name.startswith(_attention_site(plan.attention_form, "")) and name.endswith(f"r{rows}"):
+                used[name] = [dict(cut._asdict())]
+    return Tuned(
+        place=place,
+        shape=shape_name(aim),
+        plan=plan.document(),
+        trials=marked(tuner.trials, used),
+        when=time.strftime("%FT%TZ", time.gmtime()),
+        seconds=round(time.monotonic() - began, 1),
+        figures=figures,
+    )
+
+
+class _Steps:
+    """Says how far the tuning has come."""
+
+    def __init__(self, aim: Aim, progress: Callable[[float, str], None]) -> None:
+        forms = len(forms_of(aim.codes)) + len(aim.classes) - 1
+        self._total = forms * len(list(_products_of(aim))) + len(attention_forms(_stored(aim))) + 1
+        self._done = 0
+        self._progress = progress
+
+    def next(self, what: str) -> None:
+        self._progress(min(self._done / self._total, 1.0), what)
+        self._done += 1
+
+
+def _products_of(aim: Aim) -> Iterator[_Product]:
+    config = aim.config
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    hidden, layers = config.hidden_size, config.num_layers
+    yield _Product("project", (queries + 2 * keys, hidden), config.qkv_bias, False, layers)
+    yield _Product("add", (hidden, queries), config.output_bias, False, layers)
+    yield _Product("gated", (2 * config.ffn_size, hidden), config.mlp_bias, False, layers)
+    yield _Product("add", (hidden, config.ffn_size), config.mlp_bias, False, layers)
+    yield _Product("project", (config.vocab_size, hidden), False, True, 1)
+
+
+def _products(
+    aim: Aim, device: torch.device, tuner: Tuner, steps: _Steps, cache_bytes: int
+) -> tuple[Form, dict[str, Choice]]:
+    """The form whose few rows are quickest, and the best cut of every product in it."""
+    products = list(_products_of(aim))
+
+    def trial(product: _Product) -> ProductTrial:
+        return ProductTrial(
+            product.kind,
+            aim.codes,
+            product.shape,
+            dtype=aim.dtype,
+            device=device,
+            activation=aim.config.activation,
+            biased=product.biased,
+            wide=product.wide,
+            cache_bytes=cache_bytes,
+            most_rows=aim.classes[-1],
+        )
+
+    def choice(own: ProductTrial, product: _Product, form: Form, rows: int) -> Choice:
+        name = site(product.kind, aim.codes, product.shape, rows)
+        steps.next(f"{name} {form}")
+        cuts = product_candidates(aim.codes, product.shape, rows, product.kind == "gated", device, form)
+        return tuner.choose(name, cuts, lambda cut: own.problem(cut, rows), lambda cut: own.calls(cut, rows))
+
+    totals: dict[Form, float] = {}
+    few: dict[Form, dict[str, Choice]] = {}
+    rows = aim.classes[0]
+    for form in forms_of(aim.codes):
+        few[form] = {}
+        for product in products:
+            name = site(product.kind, aim.codes, product.shape, rows)
+            few[form][name] = choice(trial(product), product, form, rows)
+        of_sites = {site(one.kind, aim.codes, one.shape, rows): one.times for one in products}
+        totals[form] = sum(few[form][name].us * times for name, times in of_sites.items())
+    best = min(totals, key=lambda form: totals[form])
+    chosen = dict(few[best])
+    for product in products:
+        own = trial(product)
+        for more in aim.classes[1:]:
+            chosen[site(product.kind, aim.codes, product.shape, more)] = choice(own, product, best, more)
+    return best, chosen
+
+
+def _stored(aim: Aim) -> torch.dtype:
+    """The pages of layers that see everything, which are the longest."""
+    formats = kv_formats(aim.config, aim.kv_dtype, str(aim.dtype).removeprefix("torch."))
+    return _STORED[formats[_widest(aim.config)]]
+
+
+def _widest(config: DecoderConfig) -> int:
+    """A layer without a window, or the first."""
+    return next((index for index, window in enumerate(config.windows) if window is None), 0)
+
+
+def attention_shapes(aim: Aim, device: torch.device) -> list[AttentionShape]:
+    """One of every kind of layer; the first is what is timed."""
+    config = aim.config
+    formats = kv_formats(config, aim.kv_dtype, str(aim.dtype).removeprefix("torch."))
+    layers = dict.fromkeys([_widest(config), *range(config.num_layers)])
+    found: dict[tuple[object, ...], AttentionShape] = {}
+    for index in layers:
+        rope = config.rope_of(index)
+        key = (config.windows[index], formats[index], rope)
+        if key not in found:
+            # Angles as such change nothing: longrope's divisors, which lie in the weights' file, are left out.
+            plain = None if rope is None else replace(rope, kind="default", sections=())
+            table = (
+                None if plain is None else rope_tables(plain, config.rotary_dim, aim.max_context + 64, device=device)
+            )
+            found[key] = AttentionShape(
+                heads=config.num_heads,
+                kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                stored=_STORED[formats[index]],
+                dtype=aim.dtype,
+                scale=config.attention_scale,
+                table=table,
+                window=config.windows[index],
+                softcap=config.attention_softcap,
+                normed=config.qk_norm,
+            )
+    return list(found.values())
+
+
+def _work(aim: Aim) -> list[tuple[int, int]]:
+    """Batches that the engine can have, at least one for every class of rows."""
+    longest = {rows: max(1, min(aim.max_context, aim.most_tokens // rows)) for rows, _ in _WORK}
+    found = [(rows, min(tokens, longest[rows])) for rows, tokens in _WORK if rows <= aim.max_rows]
+    missing = [rows for rows in aim.classes if not any(row_class(own) == rows for own, _ in found)]
+    return list(dict.fromkeys([*found, *((min(rows, aim.max_rows), min(1024, aim.max_context)) for rows in missing)]))
+
+
+def _attention_site(form: AttentionForm, rest: str) -> str:
+    return f"attention {'/'.join(map(str, form))} {rest}"
+
+
+def _attention(aim: Aim, device: torch.device, tuner: Tuner, steps: _Steps) -> tuple[AttentionForm, dict[int, Choice]]:
+    """The form that is quickest over all batches, each weighed by its time in the default form; and its launches."""
+    work = _work(aim)
+    shapes = attention_shapes(aim, device)
+    most = max(rows * tokens for rows, tokens in work)
+    trials = [
+        AttentionTrial(shape, device, most_tokens=most if index == 0 else 0, max_context=aim.max_context)
+        for index, shape in enumerate(shapes)
+    ]
+    times: dict[AttentionForm, dict[tuple[int, int], Choice]] = {}
+    for form in attention_forms(_stored(aim)):
+        steps.next(f"attention {form}")
+        found = {}
+        for rows, tokens in work:
+            found[rows, tokens] = tuner.choose(
+                _attention_site(form, f"{rows}x{tokens} r{row_class(rows)}"),
+                attention_candidates(device, aim.config.head_dim),
+                lambda blocks, form=form: next(  # type: ignore[misc]
+                    (reason for trial in trials if (reason := trial.problem(form, blocks))), ""
+                ),
+                lambda blocks, form=form, rows=rows, tokens=tokens: trials[0].calls(form, blocks, rows, tokens),  # type: ignore[misc]
+            )
+        times[form] = found
+    default = next(iter(times.values()))
+    scores = {form: sum(own[each].us / default[each].us for each in work) for form, own in times.items()}
+    usable = {form: score for form, score in scores.items() if score == score and score != float("inf")}
+    best = min(usable, key=lambda form: usable[form], default=DEFAULT_PLAN.attention_form)
+    # Of several batches of a class the longest decides: it has most to win.
+    by_class: dict[int, Choice] = {}
+    for (rows, _), choice in sorted(times[best].items(), key=lambda item: item[0][0] * item[0][1]):
+        by_class[row_class(rows)] = choice
+    return best, by_class
+
+
+def _whole(
+    aim: Aim,
+    device: torch.device,
+    tuner: Tuner,
+    timer: Timer,
+    form: Form,
+    chosen: dict[str, Choice],
+    attention_form: AttentionForm,
+    attention: dict[int, Choice],
+) -> tuple[Plan, dict[str, object]]:
+    """The plan, class by class without or with overlapping, whichever takes a whole step less; defaults if neither is right."""
+    apart = Plan(
+        form=form,
+        attention_form=attention_form,
+        products={name: choice.apart for name, choice in chosen.items() if choice.apart is not None},
+        attention={rows: choice.apart for rows, choice in attention.items() if choice.apart is not None},
+    )
+    over = replace(
+        apart,
+        products={**apart.products, **{n: c.overlapped for n, c in chosen.items() if c.overlapped is not None}},
+        attention={**apart.attention, **{r: c.overlapped for r, c in attention.items() if c.overlapped is not None}},
+    )
+    whole = WholeStep(aim.config, aim.dtype, aim.kv_dtype, aim.quantize, device, aim.max_context)
+    figures: dict[str, object] = {}
+    products, launches = dict(apart.products), dict(apart.attention)
+    for rows in aim.classes:
+        times = {"default": timer(whole.calls(DEFAULT_PLAN, rows)), "apart": timer(whole.calls(apart, rows))}
+        if over != apart:
+            times["overlapped"] = timer(whole.calls(over, rows))
+            if times["overlapped"] < _WORTH * times["apart"]:
+                products |= {name: cut for name, cut in over.products.items() if name.endswith(f" r{rows}")}
+                launches |= {own: cut for own, cut in over.attention.items() if own == rows}
+        figures[str(rows)] = {name: round(us, 2) for name, us in times.items()}
+    for plan in (replace(apart, products=products, attention=launches), apart):
+        reason = whole.problem(plan, aim.classes)
+        if not reason:
+            return plan, figures
+        tuner.refuse("whole step", {"label": plan.label, "overlapped": plan is not apart}, reason)
+    return DEFAULT_PLAN, figures
