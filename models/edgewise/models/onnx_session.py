@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import onnxruntime
@@ -36,9 +37,16 @@ def open_session(model: bytes | Path, options: Any) -> Any:
     return onnxruntime.InferenceSession(_source(model), options, providers=[CPU])
 
 
-def open_quiet(model: bytes | Path, threads: int) -> Any:
-    """As `open_session`, for encoders: threads sleep between calls, since other models want the processor."""
+def open_quiet(model: bytes | Path, threads: int, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """As `open_session`, for encoders: threads sleep between calls, since other models want the processor.
+
+    Args:
+        given: Arrays of constants that the graph names and does not hold, by their names; they are not copied.
+    """
     options = options_for(threads)
+    if given:
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(it) for it in given.values()]
+        options.add_external_initializers(list(given), values)
     options.log_severity_level = _ERRORS
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return open_session(model, options)

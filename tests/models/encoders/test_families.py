@@ -15,12 +15,14 @@ import transformers as untyped_transformers
 from safetensors.torch import load_file
 
 from edgewise.core.errors import BadModelFile, UnsupportedModel
+from edgewise.models.encoders import ladder as ladder_module
 from edgewise.models.encoders.attend import LONG, buckets
 from edgewise.models.encoders.build import Order, climb
 from edgewise.models.encoders.graph import build_graph, groups
 from edgewise.models.encoders.load import batches, load_cross_encoder, load_text_encoder
 from edgewise.models.encoders.rows import pack_pairs, pack_rows
 from edgewise.models.encoders.run import PairSession, TextSession
+from edgewise.models.encoders.rung import place_of
 from edgewise.models.encoders.shape import Head, read_shape
 from edgewise.models.encoders.text import load_face, load_tokenizer
 from edgewise.models.encoders.weights import read_weights
@@ -283,8 +285,54 @@ def test_damaged_folders_are_told(tmp_path: Path) -> None:
         ({"rope_parameters": rope}, "'yarn'"),
         ({"mlp_bias": True}, "mlp_bias True"),
         ({"num_attention_heads": 0}, "heads do not divide"),
-        ({"vocab_size": 10_000_000}, "do not fit in one ONNX file"),
+        ({"num_hidden_layers": 40_000, "layer_types": ["full_attention"] * 40_000}, "do not fit in one ONNX file"),
     ):
         files.paths["config.json"].write_text(json.dumps({**config, **change}))
         with pytest.raises((BadModelFile, UnsupportedModel), match=says):
             read_shape(files)
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_a_vocabulary_too_large_for_a_file_is_given_beside_it(
+    cross: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of XLM-RoBERTa-large: the graph, and every candidate's file, is without its table of words; results are the same."""
+    folder = (make_cross_encoder if cross else make_encoder)(tmp_path / "model", "xlm-roberta")
+    files = encoder_files(folder)
+    shape = read_shape(files)
+    assert not shape.given
+    most = shape.weight_bytes - 1
+    monkeypatch.setattr("edgewise.models.encoders.shape._MOST_BYTES", most)
+    assert read_shape(files).given
+    whole = build_graph(dataclasses.replace(shape), read_weights(files, shape)).ByteSize()
+    assert whole < shape.file_bytes + 4 * MAX_TOKENS * WIDTH + 100_000
+    role = "rerank" if cross else "embeddings"
+    store = tmp_path / "store"
+    options = {"store": str(store), "samples": str(PROSE), "device": "test"}
+    load = load_cross_encoder if cross else load_text_encoder
+    rows = load_tokenizer(files).pairs(QUERY, DOCUMENTS[:2], MAX_TOKENS)
+    content = (
+        pack_pairs([pair for pair, _ in rows], "x") if cross else pack_rows([list(pair.ids) for pair, _ in rows], "x")
+    )
+
+    def computed() -> tuple[str, Any]:
+        encoder, _ = load(files, 1, **options)
+        ((result, found),) = encoder.compute([encoder.check(content, {})])
+        return result["precision"], np.frombuffer(found, np.float32)
+
+    precision, plain = computed()
+    assert precision == "fp32"
+    truth = (
+        expected_scores(folder, QUERY, DOCUMENTS[:2], MAX_TOKENS)
+        if cross
+        else expected(folder, [list(pair.ids) for pair, _ in rows]).reshape(-1)
+    )
+    np.testing.assert_allclose(plain, truth, atol=5e-5)
+    monkeypatch.setattr(ladder_module.Candidate, "cost", property(lambda it: 9.0 if it.name == "fp32" else 1.0))
+    place = place_of(1, options).order(files, role)
+    record = climb(dataclasses.replace(place, gate=0.5), lambda stage, share: None)
+    assert record.file
+    assert (place.folder / record.file).stat().st_size < most
+    precision, rounded = computed()
+    assert precision == record.chosen.name != "fp32"
+    np.testing.assert_allclose(rounded, truth, atol=0.1)

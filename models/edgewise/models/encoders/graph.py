@@ -17,7 +17,7 @@ from edgewise.models.encoders.attend import Attention
 from edgewise.models.encoders.calibrate import Calibration, by_block, by_column
 from edgewise.models.encoders.nodes import MICROSOFT, Nodes
 from edgewise.models.encoders.shape import EncoderShape, Head
-from edgewise.models.encoders.weights import PLACES, SEGMENTS, Array
+from edgewise.models.encoders.weights import PLACES, SEGMENTS, WORDS, Array
 
 Form = Literal["fp32", "static", "blocks"]
 """Of a group of products: float32; 8-bit weights and activations with scales known beforehand (QDQ); or 8-bit weights and
@@ -106,18 +106,20 @@ class _Graph(Nodes):
 
     def _embeddings(self) -> str:
         at = "embeddings."
-        x = self.add("Gather", [self._stored(f"{at}word_embeddings.weight"), IDS], "words")
+        words = self._weights[WORDS]
+        table = self.outside(WORDS, words.shape) if self._shape.given else self._stored(WORDS)
+        x = self.add("Gather", [table, IDS], "words")
         segments = self._weights.get(f"{SEGMENTS}.weight")
         second = segments is not None and self._shape.head is not None
         if f"{PLACES}.weight" in self._weights:
             # Each text begins at the first place; what stands behind a shorter one is masked.
             first = self._shape.first_place
-            table = self._weights[f"{PLACES}.weight"][first : first + self._shape.max_tokens]
+            rows = self._weights[f"{PLACES}.weight"][first : first + self._shape.max_tokens]
             if segments is not None and not second:
-                table = table + segments[0]
+                rows = rows + segments[0]
             self.add("Shape", [IDS], "length", start=1, end=2)
             zero = self.constant("zero", np.array([0], np.int64))
-            places = self.add("Slice", [self.constant("places", table), zero, "length", zero], "places.used")
+            places = self.add("Slice", [self.constant("places", rows), zero, "length", zero], "places.used")
             x = self.add("Add", [x, places], "embedded")
         elif segments is not None and not second:
             x = self.add("Add", [x, self.constant("segment", segments[0])], "embedded")

@@ -18,7 +18,7 @@ from edgewise.models.encoders.run import PairSession, TextSession
 from edgewise.models.encoders.rung import Best, Book, Rung, place_of
 from edgewise.models.encoders.shape import EncoderShape
 from edgewise.models.encoders.text import shape_for
-from edgewise.models.encoders.weights import read_weights
+from edgewise.models.encoders.weights import read_given, read_weights
 from edgewise.models.files import ModelFiles
 
 PARAM: Final = "input"
@@ -138,9 +138,11 @@ def _load(files: ModelFiles, threads: int, role: str, options: Mapping[str, str]
     shape = shape_for(files, role)
     place = place_of(threads, options)
     order = place.order(files, role, climb_space(role, shape.weight_bytes))
-    kind = TextSession if shape.head is None else PairSession
+    kind, given = TextSession if shape.head is None else PairSession, read_given(files, shape)
     best: Best[TextSession] = Best(
-        order, lambda: kind(_float32(files, shape), threads), lambda _, path: kind(path, threads)
+        order,
+        lambda: kind(_float32(files, shape), threads, given),
+        lambda _, path: kind(path, threads, given),
     )
     return TextEncoder(shape, best, partial(best.climb, place.climb_bytes)), place.numeric_class
 

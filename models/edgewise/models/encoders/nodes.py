@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +30,14 @@ class Nodes:
             self._named.add(name)
             array = np.ascontiguousarray(value).reshape(np.shape(value))
             self.constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def outside(self, name: str, shape: Sequence[int]) -> str:
+        """A constant of float32 that whoever opens the graph gives: one message of protobuf holds 2 GiB."""
+        made = onnx.TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape)
+        made.data_location = TensorProto.EXTERNAL
+        made.external_data.add(key="location", value="given")
+        self.constants.append(made)
         return name
 
     def choose(self, condition: str, then: Callable[[str], str], otherwise: Callable[[str], str], out: str) -> str:

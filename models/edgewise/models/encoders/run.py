@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,12 @@ class TextSession:
     Args:
         model: The graph's bytes, or the file that holds them.
         threads: That compute one call together.
+        given: Constants that the graph does not hold itself (`weights.read_given`).
     """
 
-    def __init__(self, model: bytes | Path, threads: int) -> None:
-        self._session = open_quiet(model, threads)
+    def __init__(self, model: bytes | Path, threads: int, given: Mapping[str, Array] = MappingProxyType({})) -> None:
+        self._given = given  # ONNX Runtime reads these where they are
+        self._session = open_quiet(model, threads, given)
 
     def run(self, rows: Sequence[Any]) -> Array:
         """Vectors [rows, width], float32, of length one.

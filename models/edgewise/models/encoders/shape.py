@@ -105,6 +105,16 @@ class EncoderShape:
         return 4 * (self.vocab * self.width + self.layers * block)
 
     @property
+    def given(self) -> bool:
+        """Whether its graph is given the table of words when it is opened: with it, it would be too large for one file."""
+        return self.weight_bytes > _MOST_BYTES
+
+    @property
+    def file_bytes(self) -> int:
+        """Of its graph in float32."""
+        return self.weight_bytes - (4 * self.vocab * self.width if self.given else 0)
+
+    @property
     def numbers(self) -> int:
         """That are computed of each input: a vector's, or one score."""
         return self.width if self.head is None else 1
@@ -140,9 +150,10 @@ def read_shape(files: ModelFiles) -> EncoderShape:
         prompt="" if head is not None else _prompt(files),
         **sizes,
     )
-    if shape.weight_bytes > _MOST_BYTES:
+    if shape.file_bytes > _MOST_BYTES:
         raise UnsupportedModel(
-            f"{files.name}: {mib(shape.weight_bytes)} in float32 do not fit in one ONNX file of {mib(_MOST_BYTES)}."
+            f"{files.name}: {mib(shape.file_bytes)} in float32, without its vocabulary, do not fit in one ONNX file of "
+            f"{mib(_MOST_BYTES)}."
         )
     return shape
 

@@ -16,7 +16,7 @@ from edgewise.models.encoders.rows import Pair
 from edgewise.models.encoders.run import PairSession, TextSession
 from edgewise.models.encoders.shape import EncoderShape, read_shape
 from edgewise.models.encoders.text import load_tokenizer
-from edgewise.models.encoders.weights import Array, read_weights
+from edgewise.models.encoders.weights import WORDS, Array, read_weights
 from edgewise.models.files import ModelFiles
 
 MANY: Final = 16
@@ -93,7 +93,8 @@ class TextNetwork:
         return bytes(build_graph(self._shape, self._weights, typed, self._calibrations).SerializeToString())
 
     def open(self, model: bytes | Path) -> TextSession:
-        return (TextSession if self._shape.head is None else _JudgedPairs)(model, self._threads)
+        given = {WORDS: self._weights[WORDS]} if self._shape.given else {}
+        return (TextSession if self._shape.head is None else _JudgedPairs)(model, self._threads, given)
 
 
 class _JudgedPairs(PairSession):

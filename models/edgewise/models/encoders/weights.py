@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from typing import Final, TypeAlias
 
@@ -21,14 +21,20 @@ Array: TypeAlias = NDArray[np.float32]
 
 FILE: Final = "model.safetensors"
 _ANCHOR: Final = "embeddings.word_embeddings"
+WORDS: Final = f"{_ANCHOR}.weight"
 PLACES: Final = "embeddings.position_embeddings"
 SEGMENTS: Final = "embeddings.token_type_embeddings"
 BUCKETS: Final = "encoder.relative_attention_bias"
 _FIRST: Final = "attention.self.query"
 
 
-def read_weights(files: ModelFiles, shape: EncoderShape) -> Mapping[str, Array]:
-    """All tensors of the encoder by their names in BERT's files, without the prefix of a larger model.
+def read_given(files: ModelFiles, shape: EncoderShape) -> Mapping[str, Array]:
+    """What a graph of the encoder is given when it is opened. Raises as `read_weights`."""
+    return read_weights(files, shape, only=(WORDS,)) if shape.given else {}
+
+
+def read_weights(files: ModelFiles, shape: EncoderShape, only: Collection[str] | None = None) -> Mapping[str, Array]:
+    """All tensors of the encoder, or `only` these, by their names in BERT's files, without the prefix of a larger model.
 
     Raises:
         UnsupportedModel: Sharded, or a type that is not supported.
@@ -42,6 +48,8 @@ def read_weights(files: ModelFiles, shape: EncoderShape) -> Mapping[str, Array]:
         naming, prefix = _naming(files.name, family, stored)
         weights = {}
         for name, wanted in expected(shape).items():
+            if only is not None and name not in only:
+                continue
             part, _, kind = name.rpartition(".")
             head = family.head.get(part)
             place = naming.place(part, prefix) if head is None else Stored(head.format(prefix=prefix))
@@ -51,7 +59,7 @@ def read_weights(files: ModelFiles, shape: EncoderShape) -> Mapping[str, Array]:
                 has = "is missing" if found is None else f"has the shape {found.shape}, not {whole}"
                 raise BadModelFile(f"{files.name}: the tensor '{place.name}.{kind}' {has}.")
             weights[name] = _read(file, found, place)
-    if not shape.thetas and len(weights[f"{PLACES}.weight"]) < shape.first_place + shape.max_tokens:
+    if only is None and not shape.thetas and len(weights[f"{PLACES}.weight"]) < shape.first_place + shape.max_tokens:
         raise BadModelFile(f"{files.name}: {FILE} has fewer positions than config.json says.")
     return weights
 
@@ -71,7 +79,7 @@ def _naming(name: str, family: Family, stored: Mapping[str, StoredRange]) -> tup
 def expected(shape: EncoderShape) -> dict[str, tuple[int, ...]]:
     """Shape of each tensor that the graph needs; of the table of positions only the second number counts."""
     width, hidden = shape.width, shape.hidden
-    found: dict[str, tuple[int, ...]] = {f"{_ANCHOR}.weight": (shape.vocab, width)}
+    found: dict[str, tuple[int, ...]] = {WORDS: (shape.vocab, width)}
     if not shape.thetas:
         found[f"{PLACES}.weight"] = (0, width)
     if shape.segments:
