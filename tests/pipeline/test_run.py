@@ -325,19 +325,19 @@ async def test_an_answer_cut_inside_a_character_says_so() -> None:
 async def test_pace_is_observed_per_sequence() -> None:
     class Observer:
         first: list[float] = []  # noqa: RUF012 - one test, one observer
-        later: list[int] = []  # noqa: RUF012
+        later: list[tuple[float, ...]] = []  # noqa: RUF012
 
         def first_token(self, seconds: float, /) -> None:
             self.first.append(seconds)
 
-        def next_tokens(self, count: int, seconds: float, /) -> None:
-            self.later.append(count)
+        def next_tokens(self, gaps: Sequence[float], /) -> None:
+            self.later.append(tuple(gaps))
 
     observer = Observer()
     run = await start_run(task(FakeEngine(script=says("12345"), chunk_tokens=2)), LocalPlanner(), observer=observer)
     await texts(run)
     assert len(observer.first) == 1
-    assert observer.later == [2, 2]
+    assert [len(gaps) for gaps in observer.later] == [2, 2]
     assert repr(run) == "Run(req_1, parts=1, unfinished=0)"
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import Request
@@ -23,6 +23,7 @@ from edgewise.api.sse import EventStream, attended
 from edgewise.api.writers import Writer
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.privacy import early_label
+from edgewise.pipeline.receipt_store import Outcome
 from edgewise.pipeline.run import Run, RunObserver, start_run
 from edgewise.pipeline.task import ChatInput, Task
 
@@ -123,7 +124,7 @@ async def generate(request: Request, deps: ApiDependencies, prepared: Prepared) 
 
 async def begin(deps: ApiDependencies, record: RequestRecord, prepared: Prepared) -> Run:
     """Start and attach in one turn: whoever cancels this, a run that has begun is known to the record's owner, who closes it."""
-    task = prepared.task
+    task = replace(prepared.task, whole=not prepared.form.stream)
     record.stream = prepared.form.stream
     record.model = task.model.name
     run = await start_task(deps, task)
@@ -133,16 +134,26 @@ async def begin(deps: ApiDependencies, record: RequestRecord, prepared: Prepared
 
 async def start_task(deps: ApiDependencies, task: Task) -> Run:
     """`start_run` with this service's planner, hooks, metrics and receipts; what hangs on messages is fetched before."""
-    task = await deps.media.gather(task)
-    observer: RunObserver = _Observer(deps, task.model.name)
-    run = await start_run(
-        task,
-        deps.planner,
-        clock=deps.clock.monotonic,
-        observer=observer,
-        hooks=deps.hooks,
-        on_end=deps.receipts.ended,
-    )
+    hold = deps.media.held.hold()
+
+    def ended(outcome: Outcome) -> None:
+        hold.close()
+        deps.receipts.ended(outcome)
+
+    try:
+        task = await deps.media.gather(task, hold)
+        observer: RunObserver = _Observer(deps, task.model.name)
+        run = await start_run(
+            task,
+            deps.planner,
+            clock=deps.clock.monotonic,
+            observer=observer,
+            hooks=deps.hooks,
+            on_end=ended,
+        )
+    except BaseException:
+        hold.close()
+        raise
     deps.recent.note(task)
     return run
 
@@ -212,12 +223,12 @@ class _Observer:
         self._readiness = deps.readiness
         self._model = model
         self._ttft = deps.metrics.ttft.labels(model)
-        self._itl = deps.metrics.itl.labels(model)
+        self._itl = deps.metrics.itl.of(model)
 
     def first_token(self, seconds: float, /) -> None:
         self._ttft.observe(seconds)
         self._readiness.note_token(self._model)
 
-    def next_tokens(self, count: int, seconds: float, /) -> None:
-        self._itl.observe(seconds / count)
+    def next_tokens(self, gaps: Sequence[float], /) -> None:
+        self._itl.add(gaps)
         self._readiness.note_token(self._model)

@@ -42,10 +42,12 @@ class EngineConfig:
         disk_cache_key: What besides model and KV format the stored pages depend on (digest of tokenizer and template).
         handover_bytes: Host memory where KV pages of other appliances arrive, if no tier gives as much; 0 takes none.
         encoder_cache_bytes: Memory of the device for the rows of media, where the model takes media.
+        encoder_ladders: Folder of the records of the model's own encoder's ladder, whose winner then encodes; None for torch.
+        encoder_form_bytes: Memory that is kept for such a winner beside the rows of media.
         media_bytes: Bytes of decoded media that the requests in work may hold in all.
         vocabulary: Spelling of every token, for answers that follow a grammar; None refuses them.
         tensor_parallel: Devices that compute the model together, each a share of it.
-        adapters: Whether requests name adapters, which a decoder on the kernels "reference" computes.
+        adapters: Whether requests name adapters, which a decoder on the kernels "reference" or "native" computes.
         adapter_bytes: Memory of the device for adapters, where `adapters`.
         speculation: Guesses at next tokens: "auto" where they are measured to pay, "lookup" or "draft" always, "off" never.
         draft: A smaller model of the same vocabulary that guesses; None for none.
@@ -82,6 +84,8 @@ class EngineConfig:
     disk_cache_key: str = ""
     handover_bytes: int = 0
     encoder_cache_bytes: int = 128 << 20
+    encoder_ladders: str | None = None
+    encoder_form_bytes: int = 0
     media_bytes: int = 256 << 20
     vocabulary: Vocabulary | None = field(default=None, repr=False)
     tensor_parallel: int = 1

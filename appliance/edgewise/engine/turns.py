@@ -170,11 +170,18 @@ class Table:
 
 class TextTurns:
     """A text engine's side: `step` around each of its steps, `between` after what it made was handed over, `idle` when it has no
-    work."""
+    work. `before_pause` hands over what else there is."""
 
-    def __init__(self, table: Table, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        table: Table,
+        now: Callable[[], float] = time.monotonic,
+        *,
+        before_pause: Callable[[], object] = lambda: None,
+    ) -> None:
         self._table = table
         self._now = now
+        self._before_pause = before_pause
         self._share = Share()
         self._held = False
 
@@ -212,6 +219,7 @@ class TextTurns:
         self._held = True
 
     def _pause(self, allowed: float) -> None:
+        self._before_pause()
         table, before = self._table, self._table.turns()
         table.publish(allowed=allowed)
         table.state = State.PAUSES

@@ -24,11 +24,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn, get_args
 
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, EngineFault
 from edgewise.core.log import LogFormat, configure_logging, get_logger
 from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
-from edgewise.engine.core import EngineCore, HoldsPages, Limited, load_factory
+from edgewise.engine.core import EngineCore, Guarded, HoldsPages, Limited, load_factory
 from edgewise.engine.encoders.request import EncoderInfo
 from edgewise.engine.heartbeat import StepClock
 from edgewise.engine.messages import (
@@ -152,9 +152,17 @@ class Worker:
         core = self._build(start.config)
         self._send(_ready(start.epoch, core.info))
         core.listen(lambda kind, message: self._send(Notice(kind=kind, message=message)))
+        if isinstance(core, Guarded):
+            core.guard(
+                lambda reason: _leave(
+                    self._link, Fault(code=EngineFault.code, message=reason, traceback=""), EXIT_FAULT
+                )
+            )
         turns = None
-        if isinstance(start.config, EngineConfig) and start.config.turns is not None:
-            turns = TextTurns(Table(Path(start.config.turns)))
+        if isinstance(start.config, EngineConfig):
+            self._link.outbox.interval_s = start.config.stream_interval_s
+            if start.config.turns is not None:
+                turns = TextTurns(Table(Path(start.config.turns)), before_pause=self._flush)
         self._serve(core, turns)
         core.close()  # not after a fault: the state is unknown then, and the kernel releases everything
 
@@ -179,7 +187,7 @@ class Worker:
             if core.has_work:
                 with turns.step() if turns is not None else nullcontext():
                     chunks = core.step()
-                if not self._link.outbox.put_chunks(chunks):
+                if not self._link.outbox.put_chunks(chunks, more=core.has_work):
                     self._link.wake()
                 if turns is not None:
                     turns.between()
@@ -217,9 +225,12 @@ class Worker:
 
     def _submit(self, core: EngineCore, message: Submit | SubmitPicture | SubmitEncode) -> None:
         epoch = self._link.outbox.epoch
+        if isinstance(message, Submit) and message.whole:
+            self._link.outbox.whole.add(message.id)
         try:
             core.add(message.request())
         except EdgewiseError as error:
+            self._link.outbox.whole.discard(message.id)
             self._send(
                 Refused(
                     epoch=epoch,
@@ -232,6 +243,10 @@ class Worker:
             )
         else:
             self._send(Accepted(epoch=epoch, id=message.id))
+
+    def _flush(self) -> None:
+        if not self._link.outbox.flush():
+            self._link.wake()
 
     def _send(self, message: ToService) -> None:
         if not self._link.outbox.put(message):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -34,8 +34,8 @@ class RunObserver(Protocol):
 
     def first_token(self, seconds: float, /) -> None: ...
 
-    def next_tokens(self, count: int, seconds: float, /) -> None:
-        """`count` tokens arrived `seconds` after the ones before."""
+    def next_tokens(self, gaps: Sequence[float], /) -> None:
+        """Further tokens came; seconds between each and the one before it, as its engine made them where it says so."""
 
 
 class _Sequence:
@@ -111,7 +111,7 @@ class Run(RunBase[Task, _Sequence, TextChunk]):
 
     async def _take(self, part: _Sequence, chunk: TokenChunk) -> TextChunk | None:
         text = part.take(chunk)
-        self._observe(part, len(chunk.tokens))
+        self._observe(part, chunk)
         return text if text is None or self._passage is None else await self._passage.pass_on(text)
 
     def usage(self) -> Usage:
@@ -157,7 +157,8 @@ class Run(RunBase[Task, _Sequence, TextChunk]):
         known = [one.cached_tokens for one in stats if one is not None]
         return sum(known) if known and len(known) == len(stats) else None
 
-    def _observe(self, sequence: _Sequence, count: int) -> None:
+    def _observe(self, sequence: _Sequence, chunk: TokenChunk) -> None:
+        count = len(chunk.tokens)
         if not count:
             return
         now = self._clock()
@@ -166,7 +167,7 @@ class Run(RunBase[Task, _Sequence, TextChunk]):
             if self._observer is not None:
                 self._observer.first_token(now - self._started_s)
         if sequence.last_s is not None and self._observer is not None:
-            self._observer.next_tokens(count, now - sequence.last_s)
+            self._observer.next_tokens(chunk.gaps or ((now - sequence.last_s) / count,) * count)
         sequence.first_s = now if sequence.first_s is None else sequence.first_s
         sequence.last_s = self._last_s = now
 
@@ -195,7 +196,7 @@ async def start_run(
             "/v1/audio/speech.",
             param="modalities",
         )
-    work = await _work_out(task)
+    work = await _work_out(task if passage is None else replace(task, whole=False))
     task, prompts = work.task, work.prompts
     plan = await planner.plan(errand_of(task), [_demand(task, work.requests)])
     run = Run(task, plan, prompts, work.seed, clock=clock, observer=observer, passage=passage, on_end=on_end)
@@ -232,7 +233,7 @@ async def _work_out(task: Task) -> _Work:
     held = await hold(task)
     task = replace(task, warnings=(*task.warnings, *encoded.warnings, *held.warnings))
     seed = draw_seed() if task.sampling.seed is None else normalize_seed(task.sampling.seed)
-    requests = _requests(task, encoded, seed, held.constraint)
+    requests = _requests(task, encoded, seed, held.constraint, held.reading)
     return _Work(task, encoded.prompts, seed, requests, held.reading)
 
 
@@ -267,9 +268,16 @@ def _longer(demand: Demand, tokens: int, task: Task) -> Demand:
     )
 
 
-def _requests(task: Task, encoded: EncodedInput, seed: int, constraint: str | None) -> list[GenerateRequest]:
-    """One engine request per answer: all answers to the first prompt, then to the second, ..."""
+def _requests(
+    task: Task, encoded: EncodedInput, seed: int, constraint: str | None, reading: CallReading | None
+) -> list[GenerateRequest]:
+    """One engine request per answer: all answers to the first prompt, then to the second, ...
+
+    An answer in which something may be found that ends it (a stop string, a tool call, by hooks) is told as it is made, though
+    its caller gets it whole.
+    """
     requests: list[GenerateRequest] = []
+    whole = task.whole and not (task.stop or reading)
     drawing = task.sampling if constraint is None else replace(task.sampling, ignore_eos=False)
     for prompt in encoded.prompts:
         budget = answer_budget(task, len(prompt))
@@ -286,6 +294,7 @@ def _requests(task: Task, encoded: EncodedInput, seed: int, constraint: str | No
                     constraint=constraint,
                     shared=task.privacy >= Privacy.SITE,
                     media=encoded.media,
+                    whole=whole,
                     speech=None if task.voice is None else Speech(voice=task.voice, seed=sequence_seed(seed, answer)),
                 )
             )

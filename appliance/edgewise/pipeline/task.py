@@ -160,6 +160,7 @@ class Task:
         max_image_pixels: The caller's bound of what a model sees of a picture, width * height.
         pan_and_scan: Whether pictures are shown in parts as well, of models that leave that open; None takes what is configured.
         voice: In which the answer is spoken as well; None for text alone.
+        whole: Nobody reads the answer before its end.
         looks, media: For the receipt: which models looked at media before this one was asked, and what is seen of them.
     """
 
@@ -183,5 +184,6 @@ class Task:
     max_image_pixels: int | None = None
     pan_and_scan: bool | None = None
     voice: str | None = None
+    whole: bool = False
     looks: tuple[LookReceipt, ...] = ()
     media: tuple[MediumReceipt, ...] = ()

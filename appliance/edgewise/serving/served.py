@@ -254,7 +254,7 @@ def model_needs(config: EngineConfig, network: NetworkConfig, machine: Machine) 
         max_step_tokens=config.max_step_tokens,
         page_tokens=PAGE_TOKENS,
         memory_budget_bytes=machine.available,
-        encoder_cache_bytes=config.encoder_cache_bytes,
+        encoder_cache_bytes=config.encoder_cache_bytes + config.encoder_form_bytes,
         adapter_bytes=config.adapter_bytes if config.adapters else 0,
         draft_bytes=0 if draft is None else draft.nbytes,
         devices=config.tensor_parallel,

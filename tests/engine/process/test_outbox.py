@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgewise.engine.merging import ChunkMerger
 from edgewise.engine.messages import (
     Accepted,
     Chunks,
@@ -14,7 +16,7 @@ from edgewise.engine.messages import (
     ToService,
     decode_to_service,
 )
-from edgewise.engine.outbox import ChunkMerger, Outbox
+from edgewise.engine.outbox import Outbox
 from edgewise.engine.request import RequestStats, TokenChunk, TokenLogprobs
 from edgewise.engine.transport import FrameReader, FrameWriter
 
@@ -121,3 +123,110 @@ def test_answers_go_before_reports_and_reports_before_chunks(ends: tuple[Outbox,
     outbox.put(Accepted(epoch=4, id="b"))
     kinds = [type(message).__name__ for message in drain(outbox, reader)]
     assert kinds[-4:] == ["Accepted", "Accepted", "Heartbeat", "Chunks"]
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def paced() -> Iterator[tuple[Outbox, FrameReader[ToService], Clock]]:
+    """An outbox whose tokens wait for up to 25 ms."""
+    left, right = socket.socketpair()
+    clock = Clock()
+    with left, right:
+        left.setblocking(False)
+        right.setblocking(False)
+        yield Outbox(FrameWriter(left), interval_s=0.025, now=clock), FrameReader(right, decode_to_service), clock
+
+
+def arrived(reader: FrameReader[ToService]) -> list[TokenChunk]:
+    return [one for message in reader.read() or () if isinstance(message, Chunks) for one in message.chunks]
+
+
+def test_tokens_of_quick_steps_come_together_and_no_later_than_the_interval(
+    paced: tuple[Outbox, FrameReader[ToService], Clock],
+) -> None:
+    outbox, reader, clock = paced
+    outbox.put_chunks([replace(chunk("a", 0, 1), stats=STATS)], more=True)
+    assert [one.tokens for one in arrived(reader)] == [(0,)]
+    told, waiting_since = [], clock.seconds
+    for step in range(1, 200):
+        clock.seconds += 0.004
+        assert outbox.put_chunks([chunk("a", step, 1)], more=True)
+        parts = arrived(reader)
+        if parts:
+            assert clock.seconds - waiting_since < 0.025
+            waiting_since = clock.seconds
+        told += parts
+    assert [token for one in told for token in one.tokens] == list(range(1, 1 + 6 * len(told)))
+    assert len(told) == 199 // 6
+    assert {len(one.tokens) for one in told} == {6}
+    assert [gap for one in told for gap in one.gaps] == pytest.approx([0.004] * 6 * len(told))
+
+
+def test_slow_steps_send_each_token_by_itself(paced: tuple[Outbox, FrameReader[ToService], Clock]) -> None:
+    outbox, reader, clock = paced
+    for step in range(5):
+        clock.seconds += 0.02
+        outbox.put_chunks([chunk("a", step, 1)], more=True)
+        assert [one.tokens for one in arrived(reader)] == [(step,)]
+
+
+def test_first_tokens_and_ends_take_along_what_waits(paced: tuple[Outbox, FrameReader[ToService], Clock]) -> None:
+    outbox, reader, clock = paced
+    clock.seconds += 0.001
+    outbox.put_chunks([chunk("a", 0, 1)], more=True)
+    assert not arrived(reader)
+    outbox.put_chunks([chunk("a", 1, 1), replace(chunk("b", 0, 1), stats=STATS)], more=True)
+    assert [(one.request_id, one.tokens) for one in arrived(reader)] == [("a", (0, 1)), ("b", (0,))]
+    outbox.put_chunks([chunk("a", 2, 1)], more=True)
+    assert not arrived(reader)
+    outbox.put_chunks([chunk("a", 3, 1, last=True)], more=True)
+    assert [(one.tokens, one.finish) for one in arrived(reader)] == [((2, 3), "stop")]
+    outbox.put_chunks([chunk("b", 1, 1)], more=True)
+    assert not arrived(reader)
+    outbox.put_chunks([], more=False)  # nothing will follow
+    assert [one.tokens for one in arrived(reader)] == [(1,)]
+
+
+def test_tokens_of_an_answer_that_is_read_whole_wake_nobody(
+    paced: tuple[Outbox, FrameReader[ToService], Clock],
+) -> None:
+    outbox, reader, clock = paced
+    outbox.whole.add("a")
+    outbox.put_chunks([replace(chunk("a", 0, 1), stats=STATS)], more=True)
+    assert arrived(reader)  # the time to the first token is told in any case
+    for step in range(1, 100):
+        clock.seconds += 0.009
+        outbox.put_chunks([chunk("a", step, 1)], more=True)
+        assert not arrived(reader)
+    outbox.put_chunks([chunk("b", 0, 1)], more=True)  # somebody reads that one
+    assert [one.tokens for one in arrived(reader)] == [tuple(range(1, 100)), (0,)]
+    clock.seconds += 0.9
+    outbox.put_chunks([chunk("a", 100, 1, last=True)], more=True)
+    assert [one.tokens for one in arrived(reader)] == [(100,)]
+    assert not outbox.whole
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9))), st.integers(1, 40))
+def test_each_token_but_the_first_has_the_time_of_its_step(steps: list[tuple[int, int]], room: int) -> None:
+    merger = ChunkMerger()
+    merger.add(chunk("a", 0, 1))
+    offset, expected = 1, []
+    for size, milliseconds in steps:
+        gaps = (milliseconds / size,) * size
+        merger.add(chunk("a", offset, size), gaps)
+        offset, expected = offset + size, [*expected, *gaps]
+    found: list[float] = []
+    while len(merger):
+        (part,) = merger.take(room)
+        assert len(part.gaps) == len(part.tokens) - (part.offset == 0)
+        found += part.gaps
+    assert found == expected
