@@ -73,11 +73,14 @@ def _measure(settings: Settings, store: Store, manifest: Manifest, samples: Path
     # Here: it brings ONNX Runtime along.
     from edgewise.models.encoders.build import climb
     from edgewise.models.encoders.rung import place_of
-    from edgewise.serving.encoders import ladder_options
+    from edgewise.serving.encoders import encoder_dtype, ladder_options
 
     threads = settings.engine.threads or len(os.sched_getaffinity(0))
     card = manifest.info.role in CARD_ROLES and asyncio.run(look(settings.engine.device)).cuda
-    place = place_of(threads, {**ladder_options(store, manifest, samples), "card": "yes" if card else "no"})
+    options = {**ladder_options(store, manifest, samples), "card": "yes" if card else "no"}
+    if manifest.info.role == "speech-to-text":
+        options["dtype"] = encoder_dtype(settings)
+    place = place_of(threads, options)
     files = store.resolve(manifest.name, manifest.info.role)
     climb(place.order(files, manifest.info.role), lambda stage, share: say(f"{share:4.0%} {stage}"))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Final, Protocol, runtime_checkable
 
 import torch
@@ -18,7 +19,7 @@ from edgewise.engine.request import GenerateRequest
 from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence
 from edgewise.engine.tiers.pressure import PressureWatch
-from edgewise.models.multimodal.media import Media
+from edgewise.models.multimodal.media import RUNG, Media
 from edgewise.models.multimodal.protocol import MediaEncoder, SlicedEncoder, Slices, StepMedia, finished
 
 _RETRY_S: Final = 1.0
@@ -102,6 +103,24 @@ class Senses:
     def close(self) -> None:
         if self._watch is not None:
             self._watch.stop()
+
+    def bound(self, request: GenerateRequest) -> GenerateRequest:
+        """The request with media that name the form of the encoder that serves now, where forms change while the engine lives.
+
+        Their digests cover it, so neither rows nor KV pages of one form are ever taken for those of another.
+        """
+        if not isinstance(self._encoder, _Changes) or not request.media:
+            return request
+        key = self._encoder.serving
+        media = tuple(
+            replace(
+                one,
+                digest=hashlib.sha256(f"{RUNG} {key}\n".encode() + one.digest).digest(),
+                options={**one.options, RUNG: key},
+            )
+            for one in request.media
+        )
+        return replace(request, media=media)
 
     # --- what the scheduler asks (`chunking.MediaRows`) --------------------------------------------------------------------
 
@@ -210,6 +229,12 @@ class Senses:
         self.cache.put(key, rows)
         self._fresh.add(key)
         self._begun = None
+
+
+@runtime_checkable
+class _Changes(Protocol):
+    @property
+    def serving(self) -> str: ...
 
 
 @runtime_checkable

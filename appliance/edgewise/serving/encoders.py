@@ -18,7 +18,7 @@ from edgewise.engine.encoders.request import EncoderEngine
 from edgewise.engine.fit import Needs
 from edgewise.engine.ledger import REFUSE_MARK
 from edgewise.engine.machine import Machine
-from edgewise.engine.numerics import cpu_family
+from edgewise.engine.numerics import cpu_family, resolve
 from edgewise.models.encoders.memory import climb_bytes
 from edgewise.models.encoders.record import CARD_ROLES, LADDER_ROLES, LadderRecord, read_ladders
 from edgewise.models.encoders.text import TextFace, load_face
@@ -81,10 +81,15 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
     manifest = store.manifest(name)
     model = store.resolve(name, manifest.info.role)
     measured = manifest.info.memory_bytes
-    needs = int((_GUESS * manifest.size + _ROOM if measured is None else measured) / REFUSE_MARK) + 1
+    texts, pictures = manifest.info.role in _TEXT_ROLES, manifest.info.role in ("ocr", "vision")
+    try:
+        face = load_face(model, manifest.info.role) if texts else None
+    except BadModelFile as error:
+        raise with_remedy(error, name) from error
+    size = manifest.size if face is None else max(manifest.size, face.shape.weight_bytes)  # halves become float32
+    needs = int((_GUESS * size + _ROOM if measured is None else measured) / REFUSE_MARK) + 1
     engine = settings.engine
     threads = engine.threads or len(os.sched_getaffinity(0))
-    texts, pictures = manifest.info.role in _TEXT_ROLES, manifest.info.role in ("ocr", "vision")
     config = EncoderConfig(
         model=model,
         role=manifest.info.role,
@@ -94,10 +99,6 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
         max_waiting=min(engine.max_waiting, _PICTURES) if pictures else engine.max_waiting,
         threads=threads,
     )
-    try:
-        face = load_face(model, manifest.info.role) if texts else None
-    except BadModelFile as error:
-        raise with_remedy(error, name) from error
     climb = 0
     if manifest.info.role in LADDER_ROLES:
         records = read_ladders(store.root, manifest.digest)
@@ -138,6 +139,12 @@ def _is_here(record: LadderRecord, threads: int, card: bool) -> bool:
 def _runtimes() -> frozenset[str]:
     found = {it.version for it in distributions() if it.name in ("onnxruntime", "onnxruntime-gpu")}
     return frozenset(f"onnxruntime-{it}" for it in found)
+
+
+def encoder_dtype(settings: Settings) -> str:
+    """In which an engine on the CPU computes the encoder of its own model."""
+    numerics = resolve(device="cpu", dtype=settings.dtype, kv_dtype="float32", quantize="none", cuda=False)
+    return numerics.dtype
 
 
 def ladder_options(store: Store, manifest: Manifest, samples: Path | None = None) -> Mapping[str, str]:

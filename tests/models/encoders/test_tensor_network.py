@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -112,6 +113,36 @@ def test_what_loses_too_much_stays_float32_and_the_record_says_why() -> None:
     blocks = next(it for it in records if it.name == "int8-blocks")
     assert blocks.why.startswith("not built: no product is a matrix")
     assert all(it.why for it in records if not it.chosen)
+
+
+def test_what_computes_it_already_is_a_candidate_and_one_that_changes_results_may_not_serve(
+    vit: nn.Module, graph: bytes
+) -> None:
+    class Quick:
+        """A named double of the quickest candidate: results that it was told, at once."""
+
+        def run(self, inputs: Any) -> Any:
+            return kept[: len(inputs)]
+
+    asked: list[object] = []
+
+    def objection(session: object) -> str:
+        asked.append(session)
+        return "it changes words" if isinstance(session, Quick) else ""
+
+    kept = TensorSession(graph, 1).run(PICTURES[3:])
+    samples = Samples(calibration=PICTURES[:3], judged=PICTURES[3:])
+    network = TensorNetwork(graph, samples, gate=0.9, threads=1, many=2, objects=objection)
+    best, records = Ladder(network, {"torch-float32": Quick()}).climb(lambda *_: None)
+    quick = next(it for it in records if it.name == "torch-float32")
+    assert (quick.cosine_min, quick.passed, quick.chosen, quick.why) == (1.0, False, False, "it changes words")
+    assert best.name != "torch-float32"
+    assert isinstance(asked[0], Quick)
+
+    network = TensorNetwork(graph, samples, gate=0.9, threads=1, many=2)
+    best, records = Ladder(network, {"torch-float32": Quick()}).climb(lambda *_: None)
+    assert best.name == "torch-float32"
+    assert next(it for it in records if it.chosen).bytes == 0
 
 
 def test_whispers_encoder_is_that_of_the_engine_and_of_its_graph(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import torch
 from transformers import WhisperForConditionalGeneration
 from transformers.models.whisper import generation_whisper
 
+from edgewise.models.encoders.sound_texts import Texts, TorchSession
 from edgewise.models.files import ModelFiles
 from edgewise.models.store import Store
 from edgewise.models.tokenizer import load_tokenizer
 from edgewise.models.whisper.config import read_tokens
 from edgewise.models.whisper.features import log_mel, mel_filters
+from edgewise.models.whisper.greedy import greedy_text
 from edgewise.models.whisper.loading import load_whisper
 from tests.models.whisper.test_network import Pages, encoded
 from tests.recordings import hearing_home, librivox, words
@@ -96,6 +99,26 @@ def test_words_of_a_clip_are_where_transformers_attends(files: ModelFiles, tmp_p
     later = [round(float(second) / 0.02) for second in told["token_timestamps"][0]][-len(said) - 1 : -1]
     near = [abs(a - b) <= 3 for a, b in zip(found[1:-1], later, strict=False)]
     assert sum(near) >= 0.8 * len(near)
+
+
+def test_a_form_that_changes_words_is_objected_to(files: ModelFiles) -> None:
+    network = load_whisper(files, device=torch.device("cpu"), dtype=torch.float32)
+    clip = librivox()[4]
+    heard = log_mel(torch.from_numpy(clip.samples.copy()), mel_filters(80), 3000)[None].numpy()
+    exact = TorchSession(network.encoder)
+    texts = Texts(files, [heard], exact)
+    network.prove_rows()
+    said = greedy_text(network, read_tokens(files), torch.from_numpy(exact.run([heard])[0]))
+    assert words(load_tokenizer(files).decode(said)) == clip.text
+    assert texts.objection(exact) == ""
+
+    class Deaf:
+        """A named double of a form that lost the sound."""
+
+        def run(self, inputs: Any) -> Any:
+            return np.zeros_like(exact.run(inputs))
+
+    assert re.match(r"it changes words: 'He might even .* himself\.' becomes ", texts.objection(Deaf()))
 
 
 def _recipe(heads: list[np.ndarray[Any, Any]]) -> list[int]:

@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 
 from edgewise.core.errors import EdgewiseError, UnsupportedModel
 from edgewise.models.encoders.ladder import Candidate, Ladder, Told
-from edgewise.models.encoders.network import Network
+from edgewise.models.encoders.network import Network, Session
 from edgewise.models.encoders.record import FLOAT32, GATE, CandidateRecord, LadderRecord, write_winner
 from edgewise.models.files import ModelFiles
 from edgewise.models.manifest import TIME_FORMAT
@@ -36,6 +36,8 @@ NETWORKS: Final[Mapping[str, str]] = {
 CARD_BYTES: Final = 2 << 30
 """Of a card's memory, that a candidate may take."""
 _NICEST: Final = 19
+_EXPORTED: Final = frozenset({"speech-to-text"})
+"""Roles whose float32 graph an engine does not make itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class Order:
     gate: Least cosine to float32.
     card: Whether the rungs of a card are tried too.
     memory_bytes: Address space that may be used beyond what is mapped at the start; None for no bound.
+    dtype: Of the weights with which an engine computes the encoder in torch, which is a candidate too; "" where none does.
     """
 
     files: ModelFiles
@@ -62,6 +65,7 @@ class Order:
     gate: float = GATE
     card: bool = False
     memory_bytes: int | None = None
+    dtype: str = ""
 
     def to_json(self) -> str:
         files = {
@@ -70,7 +74,7 @@ class Order:
             "format": self.files.format,
             "paths": {name: str(path) for name, path in self.files.paths.items()},
         }
-        names = ("role", "device", "threads", "gate", "card", "memory_bytes")
+        names = ("role", "device", "threads", "gate", "card", "memory_bytes", "dtype")
         rest = {name: getattr(self, name) for name in names}
         samples = None if self.samples is None else str(self.samples)
         return json.dumps({"files": files, "samples": samples, "folder": str(self.folder), **rest})
@@ -110,13 +114,14 @@ def climb(order: Order, told: Told) -> LadderRecord:
     """
     began = time.monotonic()
     network = network_of(order)
-    ladder = Ladder(network)
+    ladder = Ladder(network, _others(order))
     if order.card:
         best, candidates, place = _on_card(order, network, *ladder.candidates(told), told)
     else:
         best, candidates = ladder.climb(told)
         place = {"device": order.device}
-    plain = best.name == FLOAT32
+    # Float32 is made of the weights at each load: a moment where it is written as a graph, long where it is exported.
+    kept = bool(best.model) and (best.name != FLOAT32 or order.role in _EXPORTED)
     record = LadderRecord(
         model=order.files.name,
         digest=order.files.digest,
@@ -127,12 +132,23 @@ def climb(order: Order, told: Told) -> LadderRecord:
         gate=network.gate,
         inputs=len(network.judged),
         many=network.many,
-        file="" if plain else f"{best.name}.onnx",
+        file=f"{best.name}.onnx" if kept else "",
         candidates=tuple(candidates),
         **place,
     )
-    write_winner(order.folder, record, None if plain else best.model)
+    write_winner(order.folder, record, best.model if kept else None)
     return record
+
+
+def _others(order: Order) -> dict[str, Session]:
+    """What computes the encoder in an engine of its model."""
+    if not order.dtype or order.role != "speech-to-text":
+        return {}
+    # Here: other encoders need no Whisper.
+    from edgewise.models.encoders.sound_texts import torch_session
+
+    name, session = torch_session(order.files, order.dtype, order.threads)
+    return {name: session}
 
 
 def _on_card(

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from edgewise.models.encoders.network import Network, Session
+from edgewise.models.encoders.network import Network, Objects, Session
 from edgewise.models.encoders.record import FLOAT32, CandidateRecord
 from edgewise.models.encoders.weights import Array
 
@@ -37,6 +37,7 @@ class Candidate:
 
     Attributes:
         cosines: To float32, of each input.
+        objection: Why it may not serve although it passes the gate; "" where nobody objects.
         times: Seconds, by the number of inputs that were computed together.
     """
 
@@ -46,6 +47,7 @@ class Candidate:
     session: Session
     cosines: Array
     times: dict[int, float] = field(default_factory=dict)
+    objection: str = ""
 
     @property
     def error(self) -> float:
@@ -53,7 +55,7 @@ class Candidate:
         return 1.0 - float(self.cosines.min())
 
     def passes(self, gate: float) -> bool:
-        return self.error <= 1.0 - gate
+        return not self.objection and self.error <= 1.0 - gate
 
     @property
     def cost(self) -> float:
@@ -71,17 +73,33 @@ class _Move:
 
 
 class Ladder:
-    """One network's candidates."""
+    """One network's candidates.
 
-    def __init__(self, network: Network) -> None:
+    Args:
+        others: Further ones that are there already, by name: what computes the encoder where no graph does.
+    """
+
+    def __init__(self, network: Network, others: Mapping[str, Session] | None = None) -> None:
         self._network = network
+        self._others = others or {}
         self._truth = np.zeros((0, 0), np.float32)
 
     def climb(self, told: Told) -> tuple[Candidate, list[CandidateRecord]]:
         """The one to use, and the records of all, also of those that could not be built; `told` hears how far it is."""
         built, absent = self.candidates(told)
-        best = choose(built, self._network.gate)
+        best = self._accepted(built)
         return best, [*(record_of(it, best, self._network.gate) for it in built), *absent]
+
+    def _accepted(self, built: Sequence[Candidate]) -> Candidate:
+        """The quickest to which the network has no objection; none is asked for about float32, to which all are held."""
+        network = self._network
+        while True:
+            best = choose(built, network.gate)
+            if best.name == FLOAT32 or not isinstance(network, Objects):
+                return best
+            best.objection = network.objection(best.session)
+            if not best.objection:
+                return best
 
     def candidates(self, told: Told) -> tuple[list[Candidate], list[CandidateRecord]]:
         """All that could be built, judged and timed, float32 first; and the records of the others."""
@@ -100,7 +118,8 @@ class Ladder:
             absent["int8-mixed"] = "no group of products can be rounded within the gate and save time"
         elif twin := next((it.name for it in wholes if it.forms == mixed.forms), None):
             absent["int8-mixed"], mixed = f"it would be {twin}", None
-        built = [plain, *wholes, *([] if mixed is None else [mixed])]
+        others = [self._other(name, session) for name, session in self._others.items()]
+        built = [plain, *others, *wholes, *([] if mixed is None else [mixed])]
         told("times", 0.9)
         self._time(built)
         return built, [record_of_absent(name, why) for name, why in absent.items()]
@@ -119,6 +138,9 @@ class Ladder:
         session = self._network.open(model)
         found = outputs(session, self._network.judged[:judged])
         return Candidate(name, forms, model, session, cosines(found, self._truth[: len(found)]))
+
+    def _other(self, name: str, session: Session) -> Candidate:
+        return Candidate(name, {}, b"", session, cosines(outputs(session, self._network.judged), self._truth))
 
     def _mixture(self, plain: Candidate, whole: Sequence[Candidate]) -> Candidate | None:
         """Each unit alone in each form: what it adds in error, and its share of the whole candidate's gain in time."""
@@ -183,7 +205,9 @@ def choose(candidates: Sequence[Candidate], gate: float) -> Candidate:
 def record_of(it: Candidate, best: Candidate, gate: float) -> CandidateRecord:
     """Of a candidate that was built and timed."""
     why = ""
-    if not it.passes(gate):
+    if it.objection:
+        why = it.objection
+    elif not it.passes(gate):
         why = f"the gate: cosine {1 - it.error:.5f} is below {gate:g}"
     elif it is not best:
         why = f"slower than {best.name}: {it.cost / best.cost:.2f} times its time"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from edgewise.models.encoders.weights import Array
 
@@ -14,6 +14,14 @@ class Session(Protocol):
 
     def run(self, inputs: Sequence[Any]) -> Array:
         """One row for each input, computed together: [inputs, ...] float32."""
+
+
+@runtime_checkable
+class Objects(Protocol):
+    """A network that judges by more than the cosine."""
+
+    def objection(self, session: Session) -> str:
+        """Why a candidate that passes the gate may not serve all the same; "" where it may."""
 
 
 class Network(Protocol):

@@ -101,6 +101,11 @@ class LadderRecord:
         return next(it for it in self.candidates if it.chosen)
 
 
+def form_bytes(record: LadderRecord) -> int:
+    """Memory that a record's winner takes once it is loaded: its file, and as much again where the runtime packs it anew."""
+    return 2 * record.chosen.bytes if record.file else 0
+
+
 def place_name(runtime: str, device: str, threads: int) -> str:
     """The folder's name of a place on the CPU."""
     return f"{runtime}-{device}-t{threads}"

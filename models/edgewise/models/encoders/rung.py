@@ -61,6 +61,7 @@ class Place:
         gate: Least cosine to float32.
         card: Whether there is a card whose rungs are tried too.
         climb_bytes: What a climb may take where no record of this place is kept; 0 for none.
+        dtype: As of `build.Order`.
     """
 
     store: Path
@@ -70,6 +71,7 @@ class Place:
     gate: float = GATE
     card: bool = False
     climb_bytes: int = 0
+    dtype: str = ""
 
     @property
     def numeric_class(self) -> str:
@@ -100,6 +102,7 @@ class Place:
             gate=self.gate,
             card=self.card,
             memory_bytes=memory_bytes,
+            dtype=self.dtype,
         )
 
 
@@ -113,6 +116,7 @@ def place_of(threads: int, options: Mapping[str, str]) -> Place:
         gate=float(options.get("gate", GATE)),
         card=options.get("card") == "yes",
         climb_bytes=int(options.get("climb_bytes", 0)),
+        dtype=options.get("dtype", ""),
     )
 
 

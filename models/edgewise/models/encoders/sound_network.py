@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,9 @@ from torch.nn import functional
 from edgewise.core.errors import BadModelFile
 from edgewise.models.encoders.exported import export
 from edgewise.models.encoders.layers import TransformerLayer
-from edgewise.models.encoders.tensor_network import Samples, TensorNetwork
+from edgewise.models.encoders.network import Session
+from edgewise.models.encoders.sound_texts import Texts
+from edgewise.models.encoders.tensor_network import Samples, TensorNetwork, TensorSession
 from edgewise.models.encoders.weights import Array
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights.open import open_weights
@@ -96,7 +99,16 @@ def whisper_network(files: ModelFiles, samples: Path | None, gate: float, thread
         )
     found = Samples(calibration=spectrograms(recordings[::2], config), judged=spectrograms(recordings[1::2], config))
     graph = export(module, found.judged[0])
-    return TensorNetwork(graph, found, gate=gate, threads=threads, many=MANY, parts=_PARTS)
+
+    @cache
+    def texts() -> Texts:
+        # Recordings as they are, without those that are repeated.
+        return Texts(files, found.judged[::2], TensorSession(graph, threads))
+
+    def objects(session: Session) -> str:
+        return texts().objection(session)
+
+    return TensorNetwork(graph, found, gate=gate, threads=threads, many=MANY, parts=_PARTS, objects=objects)
 
 
 def spectrograms(recordings: Sequence[Path], config: WhisperConfig) -> list[Array]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from edgewise.models.encoders.calibrate import by_block
 from edgewise.models.encoders.graph import BLOCK
+from edgewise.models.encoders.network import Session
 from edgewise.models.encoders.nodes import MICROSOFT
 from edgewise.models.encoders.weights import Array
 from edgewise.models.onnx_session import open_quiet
@@ -80,7 +81,15 @@ class TensorNetwork:
     """
 
     def __init__(
-        self, graph: bytes, samples: Samples, *, gate: float, threads: int, many: int = MANY, parts: int = 25
+        self,
+        graph: bytes,
+        samples: Samples,
+        *,
+        gate: float,
+        threads: int,
+        many: int = MANY,
+        parts: int = 25,
+        objects: Callable[[Session], str] | None = None,
     ) -> None:
         self.judged: Sequence[Array] = samples.judged
         self.gate = gate
@@ -99,6 +108,11 @@ class TensorNetwork:
         else:
             self.absent["int8-blocks"] = f"no product is a matrix whose rows are a multiple of {BLOCK}"
         self._ranges: Any = None
+        self._objects = objects
+
+    def objection(self, session: Session) -> str:
+        """See `network.Objects`."""
+        return "" if self._objects is None else self._objects(session)
 
     def calibrate(self) -> None:
         with tempfile.TemporaryDirectory(prefix="edgewise-calibrate-") as folder:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 MediaKind = Literal["image", "video", "audio"]
+RUNG: Final = "rung"
+"""Option of a medium: the key of the form that encodes it, of an encoder whose forms change while it serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,10 +28,18 @@ class WhisperEncoder(SlicedEncoder):
         self._places = tensors["model.encoder.embed_positions.weight"]
         self._filters = mel_filters(config.mels).to(self._places.device)
 
+    @property
+    def device(self) -> torch.device:
+        return self._places.device
+
+    def spectrogram(self, item: Media) -> torch.Tensor:
+        """[mels, 2 * frames] float32 of a recording, silence after it."""
+        samples = torch.frombuffer(bytearray(item.content), dtype=torch.float32).to(self.device)
+        return log_mel(samples, self._filters, 2 * self.config.frames)
+
     def slices(self, item: Media) -> Slices:
         """See `SlicedEncoder`; a part is a layer."""
-        samples = torch.frombuffer(bytearray(item.content), dtype=torch.float32).to(self._places.device)
-        rows = yield from self._seen(log_mel(samples, self._filters, 2 * self.config.frames))
+        rows = yield from self._seen(self.spectrogram(item))
         return functional.pad(rows, (0, 0, 0, self.config.audio_tokens - self.config.frames))
 
     @torch.inference_mode()
