@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from edgewise.models.catalog import load_catalog
 from edgewise.models.files import ModelFiles
@@ -24,6 +25,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs so; the programs that tests interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+settings.register_profile("suite", derandomize=True)  # one change is not blamed for what another day's examples find
+settings.register_profile("nightly", derandomize=False, print_blob=True)  # other examples each time
+settings.load_profile("suite")  # `--hypothesis-profile=nightly` wins over this
 gc.disable()  # until all tests are collected: a quarter of that time went into looking for garbage among imported modules
 
 TinyModelFactory = Callable[..., ModelFiles]

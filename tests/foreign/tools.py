@@ -36,7 +36,8 @@ def python_environment(name: str, requirements: Sequence[str], *, timeout_s: flo
         return python
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements], timeout_s)
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
+    _run([*install, *requirements], timeout_s)
     done.touch()
     return python
 
