@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 import transformers as untyped_transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from edgewise.core.errors import BadModelFile, UnsupportedModel
+from edgewise.core.settings import Settings
+from edgewise.engine.machine import Machine
 from edgewise.models.encoders import ladder as ladder_module
 from edgewise.models.encoders.attend import LONG, buckets
 from edgewise.models.encoders.build import Order, climb
@@ -27,6 +29,8 @@ from edgewise.models.encoders.shape import Head, read_shape
 from edgewise.models.encoders.text import load_face, load_tokenizer
 from edgewise.models.encoders.weights import read_weights
 from edgewise.models.files import ModelFiles
+from edgewise.models.store import Store
+from edgewise.serving.encoders import read_encoder
 from tests.fakes.tiny_encoders import (
     KINDS,
     MAX_TOKENS,
@@ -336,3 +340,18 @@ def test_a_vocabulary_too_large_for_a_file_is_given_beside_it(
     precision, rounded = computed()
     assert precision == record.chosen.name != "fp32"
     np.testing.assert_allclose(rounded, truth, atol=0.1)
+
+
+def test_memory_is_booked_for_what_halves_become(tmp_path: Path) -> None:
+    folder = make_encoder(tmp_path / "model", "modernbert")
+    tensors = {name: value.half() for name, value in load_file(folder / "model.safetensors").items()}
+    save_file(tensors, folder / "model.safetensors")
+    store = Store(tmp_path / "store")
+    store.import_path(folder, "half", role="embeddings")
+    machine = Machine(cuda=False, capability=None, available=1 << 40)
+    read = read_encoder(Settings(), store, "half", machine)
+    whole = read_shape(encoder_files(folder)).weight_bytes
+    assert store.manifest("half").size < whole
+    assert read.config.needs_bytes >= 3 * whole
+    rows = rows_of([5, 20])
+    np.testing.assert_allclose(session(encoder_files(folder)).run(rows), expected(folder, rows), atol=2e-3)

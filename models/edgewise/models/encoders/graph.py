@@ -58,6 +58,7 @@ def build_graph(
     calibrations: Mapping[str, Calibration] | None = None,
     *,
     taps: bool = False,
+    given: dict[str, Array] | None = None,
 ) -> onnx.ModelProto:
     """The encoder's model: unit vectors, or of a cross-encoder the number before its scale.
 
@@ -65,8 +66,10 @@ def build_graph(
         forms: Of groups; those that are left out stay float32.
         calibrations: Of the groups whose form is "static".
         taps: Also hand out the input of each group, under the group's name with ".in".
+        given: Takes all large constants, which the session is given when the graph is opened. Where it is None, the graph has
+            them, save for the table of words of a `shape.given`.
     """
-    graph = _Graph(shape, weights, forms or {}, calibrations or {})
+    graph = _Graph(shape, weights, forms or {}, calibrations or {}, given)
     graph.encoder()
     names = (IDS, MASK) if shape.head is None else (IDS, MASK, TYPES)
     sizes = [helper.make_tensor_value_info(name, TensorProto.INT64, ["texts", "tokens"]) for name in names]
@@ -85,8 +88,9 @@ class _Graph(Nodes):
         weights: Mapping[str, Array],
         forms: Mapping[str, Form],
         calibrations: Mapping[str, Calibration],
+        given: dict[str, Array] | None,
     ) -> None:
-        super().__init__()
+        super().__init__(given)
         self.taps: list[str] = []
         self._shape = shape
         self._weights = weights
@@ -107,7 +111,8 @@ class _Graph(Nodes):
     def _embeddings(self) -> str:
         at = "embeddings."
         words = self._weights[WORDS]
-        table = self.outside(WORDS, words.shape) if self._shape.given else self._stored(WORDS)
+        apart = self._shape.given and self._given is None
+        table = self.outside(WORDS, words) if apart else self._stored(WORDS)
         x = self.add("Gather", [table, IDS], "words")
         segments = self._weights.get(f"{SEGMENTS}.weight")
         second = segments is not None and self._shape.head is not None

@@ -18,7 +18,7 @@ from edgewise.models.encoders.run import PairSession, TextSession
 from edgewise.models.encoders.rung import Best, Book, Rung, place_of
 from edgewise.models.encoders.shape import EncoderShape
 from edgewise.models.encoders.text import shape_for
-from edgewise.models.encoders.weights import read_given, read_weights
+from edgewise.models.encoders.weights import Array, read_given, read_weights
 from edgewise.models.files import ModelFiles
 
 PARAM: Final = "input"
@@ -138,14 +138,19 @@ def _load(files: ModelFiles, threads: int, role: str, options: Mapping[str, str]
     shape = shape_for(files, role)
     place = place_of(threads, options)
     order = place.order(files, role, climb_space(role, shape.weight_bytes))
-    kind, given = TextSession if shape.head is None else PairSession, read_given(files, shape)
+    kind = TextSession if shape.head is None else PairSession
     best: Best[TextSession] = Best(
         order,
-        lambda: kind(_float32(files, shape), threads, given),
-        lambda _, path: kind(path, threads, given),
+        lambda: _float32(files, shape, kind, threads),
+        lambda _, path: kind(path, threads, read_given(files, shape)),
     )
     return TextEncoder(shape, best, partial(best.climb, place.climb_bytes)), place.numeric_class
 
 
-def _float32(files: ModelFiles, shape: EncoderShape) -> bytes:
-    return bytes(build_graph(shape, read_weights(files, shape)).SerializeToString())
+def _float32(files: ModelFiles, shape: EncoderShape, kind: type[TextSession], threads: int) -> TextSession:
+    """A large encoder's weights are given to the runtime as they are: a graph that holds them would be copied several times."""
+    if not shape.given:
+        return kind(build_graph(shape, read_weights(files, shape)).SerializeToString(), threads)
+    given: dict[str, Array] = {}
+    graph = build_graph(shape, read_weights(files, shape), given=given).SerializeToString()
+    return kind(graph, threads, given)

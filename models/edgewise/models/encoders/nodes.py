@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from edgewise.models.encoders.weights import Array
+
 MICROSOFT: Final = "com.microsoft"
+_LARGE: Final = 1 << 16
+"""Bytes of a constant."""
 
 
 class Nodes:
-    """A graph in the making."""
+    """A graph in the making.
 
-    def __init__(self) -> None:
+    Args:
+        given: Takes large constants, which whoever opens the graph gives; None where the graph holds all.
+    """
+
+    def __init__(self, given: dict[str, Array] | None = None) -> None:
+        self._given = given
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self._named: set[str] = set()
@@ -29,12 +38,15 @@ class Nodes:
         if name not in self._named:
             self._named.add(name)
             array = np.ascontiguousarray(value).reshape(np.shape(value))
+            if self._given is not None and array.nbytes > _LARGE and array.dtype == np.float32:
+                self._given[name] = array
+                return self.outside(name, array)
             self.constants.append(numpy_helper.from_array(array, name))
         return name
 
-    def outside(self, name: str, shape: Sequence[int]) -> str:
-        """A constant of float32 that whoever opens the graph gives: one message of protobuf holds 2 GiB."""
-        made = onnx.TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape)
+    def outside(self, name: str, value: Array) -> str:
+        """A constant that whoever opens the graph gives: one message of protobuf holds 2 GiB, and is copied several times."""
+        made = onnx.TensorProto(name=name, data_type=TensorProto.FLOAT, dims=value.shape)
         made.data_location = TensorProto.EXTERNAL
         made.external_data.add(key="location", value="given")
         self.constants.append(made)
@@ -42,7 +54,7 @@ class Nodes:
 
     def choose(self, condition: str, then: Callable[[str], str], otherwise: Callable[[str], str], out: str) -> str:
         """One of two, each made by a function of its output's name; only what is chosen is computed."""
-        branches = {
+        branches: dict[str, Any] = {
             "then_branch": self._branch(then, f"{out}.then"),
             "else_branch": self._branch(otherwise, f"{out}.else"),
         }
