@@ -14,6 +14,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from edgewise.kernels.back_end import BackEnd
+from edgewise.kernels.native import library
+from edgewise.kernels.native import sample as native
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowControls:
@@ -75,25 +79,32 @@ class Draw:
     stuck: bool = False
 
 
-def sample(logits: torch.Tensor, controls: Sequence[RowControls]) -> list[Draw]:
+def sample(logits: torch.Tensor, controls: Sequence[RowControls], back_end: BackEnd | None = None) -> list[Draw]:
     """Draw a token for each row.
 
     Args:
         logits: [rows, vocab] float32.
         controls: One per row.
+        back_end: None for "native" where logits are on the CPU and the library is there, else "reference". Both draw the same
+            token, but where the uniform number falls between two ids to within the rounding of sums in float64.
 
     Returns:
         One `Draw` per row, in order.
 
     Raises:
-        ValueError: Shapes or dtype are wrong.
+        ValueError: Shapes or dtype are wrong, or controls name an id outside the vocabulary.
+        NativeUnavailable: "native" was asked for and there is no library.
     """
     if logits.dim() != 2 or logits.dtype != torch.float32:
         raise ValueError(f"logits must be [rows, vocab] float32, got {tuple(logits.shape)} {logits.dtype}")
     if logits.shape[0] != len(controls):
         raise ValueError(f"{logits.shape[0]} rows of logits for {len(controls)} rows of controls")
+    if back_end is None:
+        back_end = "native" if logits.device.type == "cpu" and library.why_not() is None else "reference"
+    if back_end == "native":
+        logits = logits.contiguous()
     best = _largest(logits)
-    return [_draw(logits[row], best[row], control) for row, control in enumerate(controls)]
+    return [_draw(logits[row], best[row], control, back_end) for row, control in enumerate(controls)]
 
 
 def greedy(logits: torch.Tensor) -> list[Draw]:
@@ -119,11 +130,16 @@ def _largest(logits: torch.Tensor) -> list[int]:
     return found
 
 
-def _draw(row: torch.Tensor, best: int, control: RowControls) -> Draw:
+def _draw(row: torch.Tensor, best: int, control: RowControls, back_end: BackEnd) -> Draw:
     # argmax puts NaN first, so one look at the winner finds a poisoned row
     if not math.isfinite(float(row[best])):
         return Draw(-1, broken=True)
-    token = best if control.plain_greedy else _choose(_adjust(row, control), control)
+    if control.plain_greedy:
+        token = best
+    elif back_end == "native":
+        token = native.draw(row, control)
+    else:
+        token = _choose(_adjust(row, control), control)
     if token < 0:
         return Draw(-1, stuck=True)
     if control.top_logprobs is None:

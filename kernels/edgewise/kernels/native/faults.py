@@ -47,6 +47,7 @@ def refuse(
         7: f"visible must lie in the block table of {width} pages and in the window, got {_of(meta, 'visible', table)}",
         8: f"positions must lie in the rope table of {rope_positions}, got {_outside(turned, rope_positions)}",
         9: "pages must have the KV heads and head size of the model",
+        10: "adapters must be of the batch",
     }
     raise ValueError(reasons[fault])
 

@@ -12,7 +12,7 @@ import platform
 from functools import cache
 from pathlib import Path
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 NATIVE_NUMERICS = 3
 """Raised when results of the kernels change, with kNumerics in src/abi.h: it is in the numeric class, so pages on disk and
 streams of engines before and after are not mixed."""

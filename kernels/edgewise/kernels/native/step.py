@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from edgewise.kernels.low_rank import LowRank
+from edgewise.kernels.native.adapters import PackedAdapter, Product, check_pair
 from edgewise.kernels.native.faults import refuse
 from edgewise.kernels.native.formats import WeightFormat
 from edgewise.kernels.native.library import library
-from edgewise.kernels.native.packed import PackedMatrix
+from edgewise.kernels.native.packed import PackedMatrix, alternate
 from edgewise.kernels.native.pages import Pages, pages
+from edgewise.kernels.native.structs import Matrix, matrix_of
 from edgewise.kernels.paging import AttentionMeta, KVLayer
 from edgewise.kernels.rope import RopeTable
 
 _Pointer = ctypes.c_void_p
 _Int = ctypes.c_int32
 _Float = ctypes.c_float
-
-
-class _Matrix(ctypes.Structure):
-    _fields_ = (("data", _Pointer), ("bias", _Pointer), ("rows", _Int), ("cols", _Int), ("format", _Int))
 
 
 class _Rope(ctypes.Structure):
@@ -37,8 +37,8 @@ class _Layer(ctypes.Structure):
             (name, _Pointer)
             for name in ("attention_norm", "attention_post_norm", "ffn_norm", "ffn_post_norm", "qk_norm")
         ),
-        ("qkv", _Matrix * 3),
-        *((name, _Matrix) for name in ("output", "gate_up", "down", "router")),
+        ("qkv", Matrix * 3),
+        *((name, Matrix) for name in ("output", "gate_up", "down", "router")),
         ("experts", _Pointer),
         ("rope", _Int),
         ("window", _Int),
@@ -61,9 +61,8 @@ class _Batch(ctypes.Structure):
         ("tokens", _Int),
         ("sequences", _Int),
         *((name, _Pointer) for name in ("ids", "positions", "rope_positions", "visible", "slots")),
-        *((name, _Pointer) for name in ("block_tables", "query_lens", "media", "media_rows")),
-        ("table_width", _Int),
-        ("media_count", _Int),
+        *((name, _Pointer) for name in ("block_tables", "query_lens", "media", "media_rows", "adapters", "adapter_of")),
+        *((name, _Int) for name in ("table_width", "media_count", "adapter_count")),
     )
 
 
@@ -168,8 +167,8 @@ class DecoderStep:
             ctypes.byref(native_shape),
             native_layers,
             native_ropes,
-            ctypes.byref(_matrix(embedding, None)),
-            ctypes.byref(_matrix(head, None)),
+            ctypes.byref(matrix_of(embedding, None)),
+            ctypes.byref(matrix_of(head, None)),
             norm.data_ptr(),
         )
         if not self._decoder:
@@ -185,6 +184,7 @@ class DecoderStep:
         kv: Sequence[KVLayer],
         meta: AttentionMeta,
         media: tuple[torch.Tensor, torch.Tensor] | None = None,
+        adapted: Sequence[tuple[PackedAdapter, torch.Tensor]] = (),
     ) -> torch.Tensor:
         """Compute T tokens and write their keys and values.
 
@@ -193,6 +193,7 @@ class DecoderStep:
             kv: One per layer; changed at `meta.slots`.
             meta: Layout of the batch.
             media: Rows [n] int64 of tokens, and values [n, hidden] float32 in place of their embeddings.
+            adapted: Adapters that `adapt` made, and the tokens [R] int64 that are computed with them, each with one at most.
 
         Returns:
             [T, hidden] float32: states after the final norm.
@@ -209,11 +210,14 @@ class DecoderStep:
         rows, values = media if media is not None else (None, None)
         tables = meta.block_tables
         hidden = torch.empty((tokens.shape[0], self._shape.hidden))
+        owners = _owners(adapted, tokens.shape[0])
+        adapters = (_Pointer * max(1, len(adapted)))(*(adapter.address for adapter, _ in adapted))
         batch = _Batch(
             tokens.shape[0], len(lengths),
             tokens.data_ptr(), meta.positions.data_ptr(), _pointer(meta.rope_positions), _pointer(meta.visible),
             meta.slots.data_ptr(), tables.data_ptr(), lengths.ctypes.data, _pointer(values), _pointer(rows),
-            tables.shape[1], 0 if rows is None else rows.shape[0],
+            ctypes.addressof(adapters), None if owners is None else owners.ctypes.data,
+            tables.shape[1], 0 if rows is None else rows.shape[0], len(adapted),
         )  # fmt: skip
         fault = self._library.edgewise_decoder_forward(
             self._decoder, ctypes.byref(batch), self._pages_of(kv), hidden.data_ptr()
@@ -237,6 +241,30 @@ class DecoderStep:
         if fault:
             refuse(fault, num_pages=0)
         return logits
+
+    def adapt(self, pairs: Mapping[tuple[int, Product], LowRank]) -> PackedAdapter:
+        """Pack an adapter for `forward`.
+
+        Args:
+            pairs: By layer and product; gate above up in `gate_up`.
+
+        Raises:
+            ValueError: A pair does not fit its product, or the layer has experts.
+        """
+        return PackedAdapter({key: self._pair(*key, pair) for key, pair in pairs.items()}, self._num_layers)
+
+    def _pair(self, index: int, product: Product, pair: LowRank) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """Rows of up as the product's matrices have them."""
+        layer, ffn = self.layers[index], self._shape.ffn
+        if product in ("gate_up", "down") and layer.router is not None:
+            raise ValueError(f"layer {index} has experts, which adapters do not change")
+        ((gate_up, down),) = layer.feed if layer.router is None else ((layer.output, layer.output),)
+        matrices = {"qkv": layer.qkv, "output": (layer.output,), "gate_up": (gate_up,), "down": (down,)}[product]
+        rows = 2 * ffn if product == "gate_up" else sum(matrix.rows for matrix in matrices)
+        check_pair(pair, rows, matrices[0].cols)
+        if product == "gate_up":
+            return pair.down, (alternate(pair.up[:ffn], pair.up[ffn:]),)
+        return pair.down, torch.split(pair.up, [matrix.rows for matrix in matrices])
 
     def workspace_bytes(self) -> int:
         """Memory that steps have taken so far, and keep."""
@@ -265,10 +293,6 @@ def _pointer(tensor: torch.Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _matrix(matrix: PackedMatrix, bias: torch.Tensor | None) -> _Matrix:
-    return _Matrix(matrix.data.data_ptr(), _pointer(bias), matrix.rows, matrix.cols, int(matrix.format))
-
-
 def _rope(table: RopeTable) -> _Rope:
     return _Rope(table.cos.data_ptr(), table.sin.data_ptr(), _pointer(table.axes), *table.cos.shape)
 
@@ -277,24 +301,24 @@ def _experts(layer: StepLayer) -> Any:
     """The matrices of a layer's experts, to which the layer points; None in a layer without."""
     if layer.router is None:
         return None
-    matrices = [_matrix(matrix, None) for pair in layer.feed for matrix in pair]
-    return (_Matrix * len(matrices))(*matrices)
+    matrices = [matrix_of(matrix, None) for pair in layer.feed for matrix in pair]
+    return (Matrix * len(matrices))(*matrices)
 
 
 def _layer(layer: StepLayer, experts: Any) -> _Layer:
     biases = layer.qkv_bias or (None,) * len(layer.qkv)
-    parts = [_matrix(matrix, bias) for matrix, bias in zip(layer.qkv, biases, strict=True)]
+    parts = [matrix_of(matrix, bias) for matrix, bias in zip(layer.qkv, biases, strict=True)]
     return _Layer(
         layer.attention_norm.data_ptr(),
         _pointer(layer.attention_post_norm),
         layer.ffn_norm.data_ptr(),
         _pointer(layer.ffn_post_norm),
         _pointer(layer.qk_norm),
-        (_Matrix * 3)(*parts),
-        _matrix(layer.output, layer.output_bias),
-        _Matrix() if layer.router is not None else _matrix(layer.feed[0][0], layer.gate_up_bias),
-        _Matrix() if layer.router is not None else _matrix(layer.feed[0][1], layer.down_bias),
-        _Matrix() if layer.router is None else _matrix(layer.router, None),
+        (Matrix * 3)(*parts),
+        matrix_of(layer.output, layer.output_bias),
+        Matrix() if layer.router is not None else matrix_of(layer.feed[0][0], layer.gate_up_bias),
+        Matrix() if layer.router is not None else matrix_of(layer.feed[0][1], layer.down_bias),
+        Matrix() if layer.router is None else matrix_of(layer.router, None),
         None if experts is None else ctypes.addressof(experts),
         -1 if layer.rope is None else layer.rope,
         layer.window or 0,
@@ -319,6 +343,16 @@ def _check(shape: StepShape, layer: StepLayer) -> None:
     ):
         if matrix.cols != cols:
             raise ValueError(f"{name} must have {cols} columns, got {matrix.cols}")
+
+
+def _owners(adapted: Sequence[tuple[PackedAdapter, torch.Tensor]], tokens: int) -> NDArray[np.int32] | None:
+    """[tokens]: the number of the adapter of each, -1 for none; None where there are no adapters."""
+    if not adapted:
+        return None
+    owners = np.full(tokens, -1, dtype=np.int32)
+    for number, (_, rows) in enumerate(adapted):
+        owners[rows.numpy()] = number
+    return owners
 
 
 def _check_batch(

@@ -76,9 +76,11 @@ def workspace_bytes(
     device: str = "cpu",
     *,
     native: Quantize | None = None,
+    adapters: bool = False,
 ) -> int:
     """Upper bound of what one step allocates: activations, attention scratch, the logits of `max_running` rows,
-    and what math libraries keep for the shapes they meet. `native` as in `weight_bytes`."""
+    and what math libraries keep for the shapes they meet. `native` as in `weight_bytes`; `adapters`: where tokens may be
+    computed with some."""
     if isinstance(config, LongTailConfig):
         return config.workspace_bytes(max_step_tokens, max_running)
     if isinstance(config, MultimodalConfig):
@@ -86,7 +88,7 @@ def workspace_bytes(
             workspace_bytes(config.text, max_step_tokens, max_running, device, native=native) + config.tower_workspace
         )
     if native is not None:
-        return native_workspace_bytes(config, max_step_tokens, max_running)
+        return native_workspace_bytes(config, max_step_tokens, max_running, adapters=adapters)
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     multiple = max_row_multiple(device)
     rows = round_up(max_step_tokens + max_running, multiple)

@@ -8,7 +8,7 @@
 namespace edgewise {
 
 // Changes with every function or struct that Python sees; library.py has the same number.
-constexpr int32_t kAbiVersion = 4;
+constexpr int32_t kAbiVersion = 5;
 
 // Changes with the bits of any result, by the layout of packed weights or an order of additions; library.py has the same number.
 constexpr int32_t kNumerics = 3;

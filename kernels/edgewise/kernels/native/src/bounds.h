@@ -20,6 +20,7 @@ enum class Fault : int32_t {
   kVisible = 7,       // outside the block table, or before the window
   kRopePosition = 8,  // outside the rope table
   kPages = 9,         // not of the model's heads
+  kAdapter = 10,      // a token's adapter is none of the batch's
 };
 
 // Which tokens of a ragged batch see which pages; as kernels/paging.py:AttentionMeta.

@@ -20,7 +20,7 @@ void Decoder::feed_experts(Worker& me, const LayerWeights& weights) {
       kernels_->norm_prepare(x, hidden, 1, hidden, weights.ffn_norm, shape_.eps, weights.experts->format, out, row);
     }
   });
-  multiply(me, weights.router, normed, rows, Epilogue::kStore, routes_, route_width_);
+  multiply(me, weights.router, normed, rows, Epilogue::kStore, routes_, route_width_, {});
   pool().barrier();
   split_rows(me, rows, [&](int32_t row) { route(me, row); });
   pool().barrier();

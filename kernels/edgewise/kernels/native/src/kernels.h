@@ -117,6 +117,9 @@ struct Kernels {
   void (*linear)(const Matrix&, const Activations&, int32_t row, int32_t rows, int32_t panel, int32_t panels, Epilogue, float* out,
                  int64_t stride);
 
+  // panels of gate and up in turn, 2 * `pairs` of them -> activation(gate) * up [16 * pairs], as the gated epilogues
+  void (*gate)(Epilogue, const float* both, int32_t pairs, float* out);
+
   void (*rms_norm)(const float* x, const float* weight, float eps, int32_t cols, float* out);
   // turns the first 2 * half values of a head; cos, sin [half]; kernels/rope.py says how
   void (*rope)(float* head, const float* cos, const float* sin, int32_t half);

@@ -11,7 +11,7 @@ namespace EDGEWISE_ISA_NAMESPACE {
 
 extern const Kernels kKernels;
 const Kernels kKernels = {
-    EDGEWISE_ISA_NAME, prepare, norm_prepare, linear, rms_norm, rope, softcap, kv_write, attend, merge, argmax,
+    EDGEWISE_ISA_NAME, prepare, norm_prepare, linear, gate, rms_norm, rope, softcap, kv_write, attend, merge, argmax,
 };
 
 }  // namespace EDGEWISE_ISA_NAMESPACE

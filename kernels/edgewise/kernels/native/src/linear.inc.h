@@ -296,6 +296,12 @@ EDGEWISE_INLINE Floats gated(Epilogue epilogue, Floats gate, Floats up) {
   return gate * sigmoid(cubic * splat(1.5957691216f)) * up;
 }
 
+void gate(Epilogue epilogue, const float* both, int32_t pairs, float* out) {
+  for (int32_t i = 0; i < pairs; ++i, both += 2 * kPanelRows, out += kPanelRows) {
+    store(out, gated(epilogue, load(both), load(both + kPanelRows)));
+  }
+}
+
 struct Output {
   Epilogue epilogue;
   float* data;

@@ -12,6 +12,13 @@
 
 namespace edgewise {
 
+// An adapter's part of a layer's product: up times down. Floats; no rows in what it does not change. `up` has the rows of the
+// product's matrices: of one, or of queries, keys and values.
+struct LowRank {
+  Matrix down;  // [rank, in]
+  Matrix up[3];  // [rows, rank]
+};
+
 // A ragged batch, sequence after sequence; as kernels/paging.py:AttentionMeta.
 struct Batch {
   int32_t tokens, sequences;
@@ -24,7 +31,9 @@ struct Batch {
   const int32_t* query_lens;      // [sequences]
   const float* media;             // [media_count, hidden]: rows in place of embeddings
   const int64_t* media_rows;      // [media_count]: which tokens they stand for
-  int32_t table_width, media_count;
+  const LowRank* const* adapters;  // [adapter_count], of each [layers, 4]: qkv, output, gate_up, down
+  const int32_t* adapter_of;       // [tokens]: which, or -1; null: none
+  int32_t table_width, media_count, adapter_count;
 };
 
 struct Group {

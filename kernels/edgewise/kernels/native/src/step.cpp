@@ -11,9 +11,10 @@
 namespace edgewise {
 namespace {
 
+constexpr WeightFormat kFloats = WeightFormat::kFloat32;
 constexpr int32_t kSmallRows = 4;        // up to here preparing all rows is cheaper than a barrier
 constexpr int32_t kChunksPerThread = 4;  // of a product's panels: small enough to even out, large enough to stream
-constexpr int32_t kPhasesPerLayer = 9;
+constexpr int32_t kPhasesPerLayer = 13;
 
 int32_t round_up(int32_t count, int32_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
@@ -90,25 +91,27 @@ void Decoder::run(Work work) {
 }
 
 void Decoder::multiply(Worker& me, const Matrix& matrix, const Activations& x, int32_t rows, Epilogue epilogue, float* out,
-                       int64_t stride) {
+                       int64_t stride, const Low& low) {
   const int32_t unit = epilogue == Epilogue::kSiluMul || epilogue == Epilogue::kGeluMul ? 2 : 1;
   const int32_t units = (matrix.rows + panel_rows() * unit - 1) / (panel_rows() * unit);
   const int32_t chunk = std::max(1, units / (threads_ * kChunksPerThread));
   share(me, (units + chunk - 1) / chunk, [&](int32_t item) {
     const int32_t first = item * chunk, count = std::min(chunk, units - first);
+    if (low.values != nullptr) return multiply_adapted(matrix, x, rows, first * unit, count * unit, epilogue, out, stride, low);
     kernels_->linear(matrix, x, 0, rows, first * unit, count * unit, epilogue, out, stride);
   });
 }
 
 // x += the product, or its norm
-void Decoder::add_branch(Worker& me, const Matrix& matrix, const Activations& activations, const float* post_norm) {
+void Decoder::add_branch(Worker& me, const Matrix& matrix, const Activations& activations, const float* post_norm,
+                         const Low& low) {
   const int32_t hidden = shape_.hidden;
   if (post_norm == nullptr) {
-    multiply(me, matrix, activations, batch_.tokens, Epilogue::kAdd, x_, hidden);
+    multiply(me, matrix, activations, batch_.tokens, Epilogue::kAdd, x_, hidden, low);
     pool().barrier();
     return;
   }
-  multiply(me, matrix, activations, batch_.tokens, Epilogue::kStore, branch_, hidden);
+  multiply(me, matrix, activations, batch_.tokens, Epilogue::kStore, branch_, hidden, low);
   pool().barrier();
   split_rows(me, batch_.tokens, [&](int32_t row) {
     float* branch = branch_ + int64_t{row} * hidden;
@@ -121,37 +124,10 @@ void Decoder::add_branch(Worker& me, const Matrix& matrix, const Activations& ac
 
 // --- the step ---
 
-Fault Decoder::check(const Batch& batch, const KVPages* kv) const {
-  int64_t pages = kv[0].pages;
-  for (int32_t i = 0; i < shape_.layers; ++i) {
-    if (kv[i].kv_heads != shape_.kv_heads || kv[i].head_dim != shape_.head_dim) return Fault::kPages;
-    pages = std::min<int64_t>(pages, kv[i].pages);
-  }
-  const Layout layout{batch.tokens,  batch.sequences,    batch.table_width, batch.positions,
-                      batch.visible, batch.block_tables, batch.query_lens};
-  Fault fault = check_layout(layout, narrowest_, pages);
-  if (fault == Fault::kNone) fault = check_slots(batch.slots, batch.tokens, pages);
-  if (fault != Fault::kNone) return fault;
-  for (int32_t i = 0; i < batch.tokens; ++i) {
-    if (batch.ids[i] < 0 || batch.ids[i] >= shape_.vocab) return Fault::kToken;
-    for (const RopeTable& table : ropes_) {
-      for (int32_t axis = 0; axis < (batch.rope_positions == nullptr ? 0 : 3); ++axis) {
-        const int64_t position = batch.rope_positions[int64_t{axis} * batch.tokens + i];
-        if (position < 0 || position >= table.positions) return Fault::kRopePosition;
-      }
-      if (batch.rope_positions == nullptr && batch.positions[i] >= table.positions) return Fault::kRopePosition;
-    }
-  }
-  for (int32_t i = 0; i < batch.media_count; ++i) {
-    if (batch.media_rows[i] < 0 || batch.media_rows[i] >= batch.tokens) return Fault::kMedia;
-  }
-  return Fault::kNone;
-}
-
 Activations Decoder::activations(ActivationBuffers* buffers, int32_t rows) const {
   Activations made{};
   const int64_t size = int64_t{rows} * widest_;
-  if (floats_) made.values = buffers->values.take<float>(size);
+  if (floats_ || batch_.adapter_of != nullptr) made.values = buffers->values.take<float>(size);
   const auto codes = [size, this](RoundedBuffers* of) {
     return RoundedRows{of->codes.take<int8_t>(size), of->scales.take<float>(size / kGroup), of->sums.take<float>(size / kGroup),
                        of->totals.take<int32_t>(size / kGroup), halves_ ? of->halves.take<int32_t>(2 * size / kGroup) : nullptr};
@@ -228,6 +204,7 @@ Fault Decoder::forward(const Batch& batch, const KVPages* kv, float* hidden) {
   for (const RopeTable& table : ropes_) half += table.half;
   angles_ = batch.rope_positions == nullptr ? nullptr : angles_buffer_.take<float>(tokens * 2 * half);
   begin_attention();
+  begin_adapters();
   run([this](Worker& me) { compute(me); });
   return Fault::kNone;
 }
@@ -287,31 +264,41 @@ void Decoder::layer(Worker& me, int32_t index) {
   const int32_t rows = batch_.tokens, hidden = shape_.hidden;
   const WeightFormat input = input_of(weights.qkv);
   const Activations normed = prepared(me, rows, hidden, [&](const Activations& out, int32_t row) {
-    kernels_->norm_prepare(x_ + int64_t{row} * hidden, hidden, 1, hidden, weights.attention_norm, shape_.eps, input, out, row);
+    const float* x = x_ + int64_t{row} * hidden;
+    kernels_->norm_prepare(x, hidden, 1, hidden, weights.attention_norm, shape_.eps, input, out, row);
+    if (is_adapted(row)) kernels_->norm_prepare(x, hidden, 1, hidden, weights.attention_norm, shape_.eps, kFloats, out, row);
   });
   float* out = qkv_;
+  Low low{lower(me, index, Product::kQkv, normed), index, Product::kQkv, 0};
   for (const Matrix& part : weights.qkv) {
     if (part.rows == 0) continue;
-    multiply(me, part, normed, rows, Epilogue::kStore, out, qkv_width_);
+    multiply(me, part, normed, rows, Epilogue::kStore, out, qkv_width_, low);
     out += part.rows;
+    ++low.part;
   }
   pool().barrier();
   attention(me, index);
-  weights.router.rows > 0 ? feed_experts(me, weights) : feed_forward(me, weights);
+  weights.router.rows > 0 ? feed_experts(me, weights) : feed_forward(me, index);
 }
 
-void Decoder::feed_forward(Worker& me, const LayerWeights& weights) {
+void Decoder::feed_forward(Worker& me, int32_t index) {
+  const LayerWeights& weights = layers_[index];
   const int32_t rows = batch_.tokens, hidden = shape_.hidden;
   const Activations normed = prepared(me, rows, hidden, [&](const Activations& out, int32_t row) {
-    kernels_->norm_prepare(x_ + int64_t{row} * hidden, hidden, 1, hidden, weights.ffn_norm, shape_.eps, weights.gate_up.format,
-                           out, row);
+    const float* x = x_ + int64_t{row} * hidden;
+    kernels_->norm_prepare(x, hidden, 1, hidden, weights.ffn_norm, shape_.eps, weights.gate_up.format, out, row);
+    if (is_adapted(row)) kernels_->norm_prepare(x, hidden, 1, hidden, weights.ffn_norm, shape_.eps, kFloats, out, row);
   });
-  multiply(me, weights.gate_up, normed, rows, shape_.gelu ? Epilogue::kGeluMul : Epilogue::kSiluMul, inner_, inner_width_);
+  const Low gate_up{lower(me, index, Product::kGateUp, normed), index, Product::kGateUp, 0};
+  multiply(me, weights.gate_up, normed, rows, shape_.gelu ? Epilogue::kGeluMul : Epilogue::kSiluMul, inner_, inner_width_, gate_up);
   pool().barrier();
   const Activations active = prepared(me, rows, shape_.ffn, [&](const Activations& out, int32_t row) {
-    kernels_->prepare(inner_ + int64_t{row} * inner_width_, inner_width_, 1, shape_.ffn, weights.down.format, out, row);
+    const float* inner = inner_ + int64_t{row} * inner_width_;
+    kernels_->prepare(inner, inner_width_, 1, shape_.ffn, weights.down.format, out, row);
+    if (is_adapted(row)) kernels_->prepare(inner, inner_width_, 1, shape_.ffn, kFloats, out, row);
   });
-  add_branch(me, weights.down, active, weights.ffn_post_norm);
+  const Low down{lower(me, index, Product::kDown, active), index, Product::kDown, 0};
+  add_branch(me, weights.down, active, weights.ffn_post_norm, down);
 }
 
 // --- attention ---
@@ -338,9 +325,12 @@ void Decoder::attention(Worker& me, int32_t index) {
     pool().barrier();
   }
   const Activations activations = prepared(me, rows, mixed_width_, [&](const Activations& out, int32_t row) {
-    kernels_->prepare(mixed + int64_t{row} * mixed_width_, mixed_width_, 1, mixed_width_, weights.output.format, out, row);
+    const float* own = mixed + int64_t{row} * mixed_width_;
+    kernels_->prepare(own, mixed_width_, 1, mixed_width_, weights.output.format, out, row);
+    if (is_adapted(row)) kernels_->prepare(own, mixed_width_, 1, mixed_width_, kFloats, out, row);
   });
-  add_branch(me, weights.output, activations, weights.attention_post_norm);
+  const Low low{lower(me, index, Product::kOutput, activations), index, Product::kOutput, 0};
+  add_branch(me, weights.output, activations, weights.attention_post_norm, low);
 }
 
 // Norm and rotation of a query or key head; `head` counts through both.
@@ -441,7 +431,9 @@ void Decoder::merge_group(const Group& group, const Partial& partial, float* mix
 
 void Decoder::logits(const float* hidden, int32_t rows, float* logits) {
   const auto alone = pool().hold();
+  batch_ = {};
   batch_.tokens = rows;
+  runs_.clear();
   begin(rows, 1);
   run([=](Worker& me) { finish_logits(me, hidden, logits); });
 }
@@ -451,7 +443,7 @@ void Decoder::finish_logits(Worker& me, const float* hidden, float* logits) {
   const Activations activations = prepared(me, rows, width, [&](const Activations& out, int32_t row) {
     kernels_->prepare(hidden + int64_t{row} * width, width, 1, width, head_.format, out, row);
   });
-  multiply(me, head_, activations, rows, Epilogue::kStore, logits, vocab);
+  multiply(me, head_, activations, rows, Epilogue::kStore, logits, vocab, {});
   if (shape_.logit_softcap == 0.0f) return;
   pool().barrier();
   const int32_t pieces = (vocab + kTileTokens - 1) / kTileTokens;
@@ -472,13 +464,14 @@ int64_t Decoder::workspace_bytes() const {
   add(shared_buffers_);
   add(pair_buffers_);
   for (const Buffer* one : {&residual_buffer_, &branch_buffer_, &qkv_buffer_, &mixed_buffer_, &inner_buffer_, &angles_buffer_,
-                            &partial_buffer_, &route_buffer_, &expert_buffer_}) {
+                            &partial_buffer_, &route_buffer_, &expert_buffer_, &low_buffer_, &wide_buffer_}) {
     bytes += one->bytes();
   }
   for (int i = 0; i < kMaxThreads; ++i) {
     const Worker& worker = workers_[i];
     add(worker.buffers);
-    bytes += worker.query.bytes() + worker.scratch.bytes() + worker.partial.bytes() + worker.mixed.bytes();
+    bytes += worker.query.bytes() + worker.scratch.bytes() + worker.partial.bytes() + worker.mixed.bytes() +
+             worker.low.bytes();
   }
   return bytes;
 }

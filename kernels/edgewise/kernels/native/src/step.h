@@ -93,7 +93,7 @@ class Decoder {
     int32_t phase = 0;
     ActivationBuffers buffers;
     Activations own{};  // for small batches, which every thread prepares for itself
-    Buffer query, scratch, partial, mixed;
+    Buffer query, scratch, partial, mixed, low;
     std::vector<int32_t> order;  // of a token's experts [experts]
   };
   struct alignas(64) Counter {
@@ -103,6 +103,7 @@ class Decoder {
   Fault check(const Batch&, const KVPages* kv) const;
   void begin(int32_t rows, int32_t phases);
   void begin_attention();
+  void begin_adapters();
   Activations activations(ActivationBuffers*, int32_t rows) const;
   template <class Work>
   void run(Work work);
@@ -111,7 +112,7 @@ class Decoder {
   void embed(int32_t token);
   void layer(Worker&, int32_t index);
   void attention(Worker&, int32_t index);
-  void feed_forward(Worker&, const LayerWeights&);
+  void feed_forward(Worker&, int32_t index);
   void feed_experts(Worker&, const LayerWeights&);
   void route(Worker&, int32_t row);
   void order_by_expert();
@@ -137,8 +138,28 @@ class Decoder {
   void split_rows(const Worker&, int32_t rows, Work work) const;
   template <class Prepare>
   Activations prepared(const Worker&, int32_t rows, int32_t cols, Prepare one) const;
-  void multiply(Worker&, const Matrix&, const Activations&, int32_t rows, Epilogue, float* out, int64_t stride);
-  void add_branch(Worker&, const Matrix&, const Activations&, const float* post_norm);
+  // Products of a layer that adapters change.
+  enum class Product : int32_t { kQkv = 0, kOutput = 1, kGateUp = 2, kDown = 3 };
+  // Tokens [first, first + tokens) that are computed with one adapter.
+  struct Run {
+    int32_t adapter, first, tokens;
+  };
+  // What adapters have for a product: x A^T by run, null if there is nothing, and which of the product's matrices is computed.
+  struct Low {
+    const float* values = nullptr;
+    int32_t layer = 0;
+    Product product = Product::kQkv;
+    int32_t part = 0;
+  };
+  const float* lower(Worker&, int32_t layer, Product, const Activations&);
+  const LowRank& low_rank(const Run&, int32_t layer, Product) const;
+  void raise(const Low&, int32_t panel, int32_t panels, float* out, int64_t stride) const;
+  void multiply_adapted(const Matrix&, const Activations&, int32_t rows, int32_t panel, int32_t panels, Epilogue, float* out,
+                        int64_t stride, const Low&) const;
+  bool is_adapted(int32_t token) const { return !runs_.empty() && batch_.adapter_of[token] >= 0; }
+
+  void multiply(Worker&, const Matrix&, const Activations&, int32_t rows, Epilogue, float* out, int64_t stride, const Low&);
+  void add_branch(Worker&, const Matrix&, const Activations&, const float* post_norm, const Low&);
 
   ModelShape shape_;
   std::vector<LayerWeights> layers_;
@@ -171,10 +192,12 @@ class Decoder {
   Activations shared_{};
   ActivationBuffers pair_buffers_;
   Activations pairs_{};
-  Buffer route_buffer_, expert_buffer_;
+  Buffer route_buffer_, expert_buffer_, low_buffer_, wide_buffer_;
+  std::vector<Run> runs_;  // empty: no token is computed with an adapter
+  int32_t most_rank_ = 0;
   Buffer residual_buffer_, branch_buffer_, qkv_buffer_, mixed_buffer_, inner_buffer_, angles_buffer_, partial_buffer_;
   float *x_ = nullptr, *branch_ = nullptr, *qkv_ = nullptr, *mixed_ = nullptr, *inner_ = nullptr, *angles_ = nullptr,
-        *partial_ = nullptr, *routes_ = nullptr, *expert_out_ = nullptr;
+        *partial_ = nullptr, *routes_ = nullptr, *expert_out_ = nullptr, *low_ = nullptr, *wide_ = nullptr;
 };
 
 }  // namespace edgewise

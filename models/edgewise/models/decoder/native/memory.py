@@ -7,12 +7,14 @@ import os
 from edgewise.kernels.limits import TILE_TOKENS, round_up
 from edgewise.kernels.native import library
 from edgewise.kernels.native.formats import GROUP, PANEL_ROWS
+from edgewise.models.adapters.layout import MAX_RANK
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.native.formats import Quantize, layer_plans, table_plans
 
 _FLOAT_BYTES = 4
 _GROUP_FLOATS = 1 << 18  # kGroupFloats in src/plan.cpp
 _GROUPS_PER_THREAD = 4  # kGroupsPerThread there
+_FUSED_PARTS = 3  # adapted modules of one product at most
 _SCRATCH_BYTES = 1 << 20  # attend_scratch in src/kernels.h, of heads up to 256 wide, and a thread's other buffers
 
 
@@ -34,9 +36,11 @@ def native_weight_bytes(config: DecoderConfig, dtype: str, quantize: Quantize) -
     return matrices + (config.num_layers * per_layer + hidden + rope) * _FLOAT_BYTES
 
 
-def native_workspace_bytes(config: DecoderConfig, max_step_tokens: int, max_running: int) -> int:
+def native_workspace_bytes(
+    config: DecoderConfig, max_step_tokens: int, max_running: int, *, adapters: bool = False
+) -> int:
     """Upper bound of what a step and the draws after it allocate, on the native pool as it is or, if they are more, on as many
-    threads as this process has processors."""
+    threads as this process has processors. `adapters`: tokens may be computed with some."""
     rows = max_step_tokens + max_running
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     experts, inner = config.experts, round_up(config.ffn_size, PANEL_ROWS)
@@ -51,6 +55,8 @@ def native_workspace_bytes(config: DecoderConfig, max_step_tokens: int, max_runn
             experts.count, PANEL_ROWS
         )
         a_row += config.hidden_size
+    if adapters:  # what the lower matrices give, and gates and ups apart
+        a_row += _FUSED_PARTS * MAX_RANK + 2 * inner
     group = config.num_heads // config.num_kv_heads
     a_token = -(-config.max_position // TILE_TOKENS) * group * (config.head_dim + 2)
     partials = (1 + _GROUPS_PER_THREAD) * max(_GROUP_FLOATS, a_token)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from edgewise.kernels.native.adapters import PackedAdapter
 from edgewise.kernels.native.step import DecoderStep
 from edgewise.kernels.paging import AttentionMeta, KVLayer
 from edgewise.models.adapters.loading import AdaptedRows
@@ -50,14 +51,19 @@ class NativeDecoder:
         """As `Decoder.forward`; [T, hidden] float32.
 
         Raises:
-            ValueError: `tokens`, `kv` and `meta` do not agree, or lie outside the vocabulary or the pages; or rows are `adapted`,
-                which only the reference kernels compute.
+            ValueError: `tokens`, `kv` and `meta` do not agree, or lie outside the vocabulary or the pages; or adapters are none
+                that `adapters.pack_adapter` made for this decoder.
         """
-        if adapted:
-            raise ValueError("the native kernels compute no adapters; engine.kernels = reference does")
         rows = None if media is None else (media.rows.contiguous(), media.values.float().contiguous())
-        return self.step.forward(tokens, kv, meta, rows)
+        return self.step.forward(tokens, kv, meta, rows, [(_packed(one), one.rows) for one in adapted])
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] of `forward` -> [R, vocab] float32."""
         return self.step.logits(hidden.contiguous())
+
+
+def _packed(one: AdaptedRows) -> PackedAdapter:
+    packed = getattr(one.adapter, "packed", None)
+    if not isinstance(packed, PackedAdapter):
+        raise ValueError(f"the adapter '{one.adapter.name}' is not packed for native kernels")
+    return packed
