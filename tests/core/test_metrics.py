@@ -40,3 +40,19 @@ def test_formats() -> None:
     body, content_type = metrics.render("application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
+
+
+def test_a_tally_reads_as_a_histogram() -> None:
+    metrics = Metrics(process=False)
+    tally = metrics.tally("itl_seconds", "Between tokens.", "model", buckets=(0.1, 1.0))
+    tally.of("a").add([0.05, 0.1, 0.5])
+    tally.of("a").add((2.0,))
+    tally.of("b").add(())
+    plain = Metrics(process=False)
+    histogram = plain.histogram("itl_seconds", "Between tokens.", ("model",), buckets=(0.1, 1.0))
+    for value in (0.05, 0.1, 0.5, 2.0):
+        histogram.labels("a").observe(value)
+    histogram.labels("b")
+    theirs = [one for one in plain.samples() if not one[0].endswith("_created")]
+    assert sorted(metrics.samples(), key=str) == sorted(theirs, key=str)
+    assert b'edgewise_itl_seconds_bucket{le="+Inf",model="a"} 4.0' in metrics.render()[0]

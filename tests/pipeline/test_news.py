@@ -49,3 +49,18 @@ def test_what_comes_while_its_reader_is_cancelled_is_there_for_the_next() -> Non
         assert await news.next(60.0) == 7
 
     asyncio.run(read())
+
+
+def test_what_is_at_hand_is_taken_without_waiting_but_no_error() -> None:
+    async def read() -> None:
+        news: News[int] = News()
+        assert news.at_hand() is None
+        for item in (1, QueueFull("full"), 2):
+            news.put(item)
+        assert news.at_hand() == 1
+        assert news.at_hand() is None
+        with pytest.raises(QueueFull):
+            await news.next()
+        assert news.at_hand() == 2
+
+    asyncio.run(read())

@@ -354,3 +354,12 @@ def test_what_a_model_recommends_holds_where_the_caller_says_nothing() -> None:
     drawn = asked.resolve(model, max_tokens=3, seed=1)
     assert (drawn.temperature, drawn.top_k, drawn.top_p, drawn.min_p) == (0.2, 50, 1.0, 0.1)
     assert Sampling(temperature=0.0).resolve(model, max_tokens=3, seed=1).temperature == 0.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "whole"), [({}, False), ({"whole": True}, True), ({"whole": True, "stop": ("x",)}, False)]
+)
+async def test_engines_hear_whether_anybody_reads_before_the_end(fields: dict[str, Any], whole: bool) -> None:
+    engine = FakeEngine(script=says("hello"))
+    assert await texts(await start(engine, **fields)) == ["hello"]
+    assert [request.whole for request in engine.requests] == [whole]

@@ -208,9 +208,13 @@ async def _answer_events(
         if chunk is None:
             yield writer.keep_alive
             continue
-        context.keep_text(chunk.sequence, chunk.text)
-        for event in writer.piece(chunk):
-            yield event
+        events: list[bytes] = []
+        while chunk is not None:  # what has come together is sent together
+            context.keep_text(chunk.sequence, chunk.text)
+            events += writer.piece(chunk)
+            chunk = run.at_hand()
+        if events:
+            yield b"".join(events)
     await writer.settle()
     for event in writer.closing():
         yield event

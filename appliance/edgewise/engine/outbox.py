@@ -100,9 +100,12 @@ class Outbox:
         """Keep a chunk with the times between its tokens; whether it must be sent now."""
         name, count = chunk.request_id, len(chunk.tokens)
         gaps: tuple[float, ...] = ()
+        first = False
         if count:
             before = self._made.get(name)
-            if before is not None:
+            if before is None:
+                first = True
+            else:
                 gaps = ((now - before) / count,) * count
             self._made[name] = now
         self._chunks.add(chunk, gaps)
@@ -111,7 +114,7 @@ class Outbox:
             self.whole.discard(name)
             return True
         self._read |= name not in self.whole
-        return chunk.stats is not None or chunk.sound is not None
+        return first or chunk.sound is not None
 
     @property
     def _patience_s(self) -> float:

@@ -49,6 +49,14 @@ class News(Generic[ItemT]):
             raise item
         return item
 
+    def at_hand(self) -> ItemT | None:
+        """The oldest item where it has come already; None for nothing, and for an error, which `next` raises."""
+        item = self._items[0] if self._items else None
+        if item is None or isinstance(item, EdgewiseError):
+            return None
+        self._items.popleft()
+        return item
+
     async def _arrival(self, timeout_s: float | None) -> None:
         """Not by `asyncio.wait_for`: before Python 3.12 it can lose a cancellation."""
         self._waiter = asyncio.get_running_loop().create_future()

@@ -142,6 +142,13 @@ class RunBase(ABC, Generic[TaskT, PartT, ItemT]):
         except EdgewiseError as error:
             self._fault = error.code
             raise
+        return self._handed_out(item)
+
+    def at_hand(self) -> ItemT | None:
+        """As `receive`, without waiting: None where nothing has come, or what comes next is an error."""
+        return self._handed_out(self._news.at_hand())
+
+    def _handed_out(self, item: ItemT | None) -> ItemT | None:
         if item is not None and item.finish is not None:
             self._unfinished -= 1
             if self.done:

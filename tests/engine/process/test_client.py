@@ -363,3 +363,17 @@ def test_the_service_side_does_not_import_torch() -> None:
     modules: list[Any] = json.loads(done.stdout)
     assert "edgewise.engine.client" in modules
     assert {"torch", "numpy", "fastapi", "transformers"}.isdisjoint(modules)
+
+
+async def test_tokens_of_quick_steps_come_together(start_engine: StartEngine) -> None:
+    engine = await start_engine(stream_interval_s=0.05, settings={"step_s": 0.001})
+    alone = await start_engine(settings={"step_s": 0.001})
+    chunks = await read(engine, ask("a", 200))
+    assert tokens(chunks) == tokens(await read(alone, ask("a", 200)))
+    assert chunks[0].tokens == tokens(chunks)[:1]
+    assert [chunk.finish for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert len(chunks) < 150  # however busy the machine, some steps end within the interval
+    assert sum(len(chunk.gaps) for chunk in chunks) == 199
+    whole = await read(engine, replace(ask("b", 200), whole=True))
+    assert tokens(whole) == tokens(await read(alone, ask("b", 200)))
+    assert len(whole) < len(chunks)

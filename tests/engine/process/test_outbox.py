@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -154,7 +153,7 @@ def test_tokens_of_quick_steps_come_together_and_no_later_than_the_interval(
     paced: tuple[Outbox, FrameReader[ToService], Clock],
 ) -> None:
     outbox, reader, clock = paced
-    outbox.put_chunks([replace(chunk("a", 0, 1), stats=STATS)], more=True)
+    outbox.put_chunks([chunk("a", 0, 1)], more=True)
     assert [one.tokens for one in arrived(reader)] == [(0,)]
     told, waiting_since = [], clock.seconds
     for step in range(1, 200):
@@ -183,13 +182,15 @@ def test_first_tokens_and_ends_take_along_what_waits(paced: tuple[Outbox, FrameR
     outbox, reader, clock = paced
     clock.seconds += 0.001
     outbox.put_chunks([chunk("a", 0, 1)], more=True)
+    assert [one.tokens for one in arrived(reader)] == [(0,)]
+    outbox.put_chunks([chunk("a", 1, 1)], more=True)
     assert not arrived(reader)
-    outbox.put_chunks([chunk("a", 1, 1), replace(chunk("b", 0, 1), stats=STATS)], more=True)
-    assert [(one.request_id, one.tokens) for one in arrived(reader)] == [("a", (0, 1)), ("b", (0,))]
-    outbox.put_chunks([chunk("a", 2, 1)], more=True)
+    outbox.put_chunks([chunk("a", 2, 1), chunk("b", 0, 1)], more=True)
+    assert [(one.request_id, one.tokens) for one in arrived(reader)] == [("a", (1, 2)), ("b", (0,))]
+    outbox.put_chunks([chunk("a", 3, 1)], more=True)
     assert not arrived(reader)
-    outbox.put_chunks([chunk("a", 3, 1, last=True)], more=True)
-    assert [(one.tokens, one.finish) for one in arrived(reader)] == [((2, 3), "stop")]
+    outbox.put_chunks([chunk("a", 4, 1, last=True)], more=True)
+    assert [(one.tokens, one.finish) for one in arrived(reader)] == [((3, 4), "stop")]
     outbox.put_chunks([chunk("b", 1, 1)], more=True)
     assert not arrived(reader)
     outbox.put_chunks([], more=False)  # nothing will follow
@@ -201,7 +202,7 @@ def test_tokens_of_an_answer_that_is_read_whole_wake_nobody(
 ) -> None:
     outbox, reader, clock = paced
     outbox.whole.add("a")
-    outbox.put_chunks([replace(chunk("a", 0, 1), stats=STATS)], more=True)
+    outbox.put_chunks([chunk("a", 0, 1)], more=True)
     assert arrived(reader)  # the time to the first token is told in any case
     for step in range(1, 100):
         clock.seconds += 0.009
@@ -219,7 +220,8 @@ def test_tokens_of_an_answer_that_is_read_whole_wake_nobody(
 def test_each_token_but_the_first_has_the_time_of_its_step(steps: list[tuple[int, int]], room: int) -> None:
     merger = ChunkMerger()
     merger.add(chunk("a", 0, 1))
-    offset, expected = 1, []
+    offset = 1
+    expected: list[float] = []
     for size, milliseconds in steps:
         gaps = (milliseconds / size,) * size
         merger.add(chunk("a", offset, size), gaps)
