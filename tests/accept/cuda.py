@@ -1,7 +1,12 @@
-"""What the engine promises, checked on a CUDA device in each KV format; runs where there is no test framework."""
+"""What the engine promises, checked on a CUDA device in each KV format; runs where there is no test framework.
+
+`EDGEWISE_TUNED_KERNELS` names a folder of the tuner's records: kernels are launched by those, and measured where
+they are missing.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +33,15 @@ Answer = tuple[list[int], RequestStats]
 
 
 def config_of(files: ModelFiles, kv_dtype: str, **changes: Any) -> EngineConfig:
-    base = EngineConfig(model=files, device="cuda", dtype="bfloat16", kv_memory_bytes=2**24, max_step_tokens=64)
+    base = EngineConfig(
+        model=files,
+        device="cuda",
+        dtype="bfloat16",
+        kv_memory_bytes=2**24,
+        max_step_tokens=64,
+        kernel_tuning="load",
+        kernel_cache_dir=os.environ.get("EDGEWISE_TUNED_KERNELS"),
+    )
     return replace(base, **{"kv_dtype": kv_dtype, **changes})
 
 

@@ -1,8 +1,9 @@
-"""Speed on one GPU: `python -m tests.bench.gpu [--lines NAME...] [--json] [--profile] [--repeat N]`.
+"""Speed on one GPU: `python -m tests.bench.gpu [--lines NAME...] [--tuned FOLDER] [--json] [--profile] [--repeat N]`.
 
 Whole engines over random weights of three shapes: scheduler, runner, graphs and draws. Each line is the median of repetitions
 after a warm-up. Its floor is the time that the card needs to read the weights and the cache once, at the bandwidth measured in
-the same run. `peer` are vLLM 0.23.0's figures on one H200, in the faster of its two modes, measured once. Before anything is
+the same run. With `--tuned` kernels are launched as the records in a folder say, and measured first where those are missing.
+`peer` are vLLM 0.23.0's figures on one H200, in the faster of its two modes, measured once. Before anything is
 timed, logits are compared with the reference's in float32.
 """
 
@@ -22,58 +23,13 @@ from typing import Any
 import torch
 
 from edgewise.models.decoder.config import DecoderConfig
-from edgewise.models.decoder.native.formats import Quantize
 from tests.bench.gpu_check import check_shape
 from tests.bench.gpu_engine import engine_of, time_batch
+from tests.bench.gpu_lines import Line, lines_of
 from tests.bench.gpu_shapes import SHAPES, config_of, product_weights, random_decoder
 
 _KV_BYTES = {"bfloat16": 2.0, "int8": 1.0, "fp8": 1.0}
 _WEIGHT_BYTES = {"none": 2.0, "int8": 1.0625, "int4": 0.625, "fp8": 1.0}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A row of the table: `batch` answers after prompts of `context` tokens.
-
-    Attributes:
-        peer: The peer's figure, or None.
-        goal: Ours: at most so many milliseconds, of prefill at least so many tokens a second.
-    """
-
-    shape: str
-    batch: int
-    context: int
-    kv: str = "bfloat16"
-    weights: Quantize = "none"
-    prefill: bool = False
-    peer: float | None = None
-    goal: float | None = None
-
-    @property
-    def name(self) -> str:
-        kind = "prefill" if self.prefill else "decode"
-        forms = "".join(f" {form}" for form in (self.kv, self.weights) if form not in ("bfloat16", "none"))
-        return f"{kind} {self.shape} {self.batch}x{self.context}{forms}"
-
-
-LINES = (
-    Line(shape="llama-1b", batch=1, context=128, peer=1.54, goal=0.80),
-    Line(shape="llama-1b", batch=8, context=128, peer=1.47, goal=0.90),
-    Line(shape="llama-1b", batch=32, context=128, peer=1.71, goal=1.05),
-    Line(shape="llama-1b", batch=64, context=1024, peer=2.18),
-    Line(shape="llama-1b", batch=1, context=32000, prefill=True, peer=129_000, goal=130_000),
-    Line(shape="llama-3b", batch=1, context=128, peer=2.71, goal=1.90),
-    Line(shape="llama-8b", batch=1, context=128, peer=4.85, goal=4.1),
-    Line(shape="llama-8b", batch=8, context=128, peer=4.92),
-    Line(shape="llama-8b", batch=32, context=128, peer=5.43),
-    Line(shape="llama-8b", batch=64, context=1024, peer=7.5, goal=7.0),
-    Line(shape="llama-8b", batch=1, context=32000, prefill=True, peer=28_000, goal=28_000),
-    Line(shape="llama-8b", batch=16, context=8000, kv="int8", peer=8.0, goal=6.6),
-    Line(shape="llama-8b", batch=1, context=32000, kv="int8", peer=5.83, goal=4.9),
-    Line(shape="llama-8b", batch=16, context=8000, kv="fp8", peer=8.0, goal=6.6),
-    Line(shape="llama-8b", batch=1, context=128, weights="int8", goal=2.3),
-    Line(shape="llama-8b", batch=1, context=128, weights="int4", goal=1.5),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +73,8 @@ def floor_ms(line: Line, config: DecoderConfig, rate: float) -> float:
     return (weights + line.batch * line.context * cache) / rate * 1e3
 
 
-def run(lines: Sequence[Line], *, repeat: int, profile: bool) -> Iterator[Result]:
-    """Lines of one shape, KV format and weight format share an engine."""
+def run(lines: Sequence[Line], *, repeat: int, profile: bool, tuned_in: Path | None = None) -> Iterator[Result]:
+    """Lines of one shape, KV format and weight format share an engine; with `repeat` 0 it is only built, and so tuned."""
     rate = bandwidth()
     print(f"bandwidth {rate / 1e12:.2f} TB/s", flush=True)
     for shape, of_shape in groupby(lines, key=lambda line: line.shape):
@@ -128,11 +84,12 @@ def run(lines: Sequence[Line], *, repeat: int, profile: bool) -> Iterator[Result
             own = list(group)
             began = time.perf_counter()
             most = max(line.batch for line in own)
-            with engine_of(shape, loaded, kv_dtype=kv, max_running=most, quantize=weights) as core:
+            with engine_of(shape, loaded, kv_dtype=kv, max_running=most, quantize=weights, tuned_in=tuned_in) as core:
                 exact = "a row's bits are its own" if core.info.batch_invariant else "bits depend on the batch"
                 took = time.perf_counter() - began
                 print(f"{shape} {kv} {weights}: engine built in {took:.1f} s, {exact}", flush=True)
-                for line in own:
+                print(f"  {core.info.numeric_class}", flush=True)
+                for line in own if repeat else ():
                     yield measure(core, line, config, rate, repeat)
                     if profile and not line.prefill:
                         profile_steps(core, line)
@@ -203,19 +160,20 @@ def show(result: Result) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tests.bench.gpu", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--lines", nargs="*", default=[], help="parts of names; all lines without")
+    parser.add_argument("--lines", nargs="*", default=[], help="names, or parts of names; all lines without")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--json", metavar="FILE", help="write the results there as well")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--no-check", action="store_true")
+    parser.add_argument("--tuned", metavar="FOLDER", type=Path, help="records of the tuner; made there where missing")
     args = parser.parse_args()
-    chosen = [line for line in LINES if not args.lines or any(part in line.name for part in args.lines)]
+    chosen = lines_of(args.lines)
     if not args.no_check:
         for shape in SHAPES:
             if any(line.shape == shape for line in chosen):
                 check_shape(shape)
     results = []
-    for result in run(chosen, repeat=args.repeat, profile=args.profile):
+    for result in run(chosen, repeat=args.repeat, profile=args.profile, tuned_in=args.tuned):
         print(show(result), flush=True)
         results.append(result)
         if args.json:
@@ -223,6 +181,7 @@ def main() -> None:
                 "time": time.strftime("%FT%TZ", time.gmtime()),
                 "card": torch.cuda.get_device_name(),
                 "torch": torch.__version__,
+                "tuned": args.tuned is not None,
                 "lines": [asdict(each) for each in results],
             }
             with Path(args.json).open("w", encoding="utf-8") as file:

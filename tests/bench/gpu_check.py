@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import fields, replace
 from typing import Any
 
@@ -103,3 +104,14 @@ def _meta(pages: list[list[int]], counts: tuple[int, ...], starts: tuple[int, ..
 
 def _relative(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tests.bench.gpu_check", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("shapes", nargs="+")
+    for shape in parser.parse_args().shapes:
+        check_shape(shape)
+
+
+if __name__ == "__main__":
+    main()

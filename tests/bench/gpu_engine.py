@@ -47,8 +47,8 @@ def engine_of(
     quantize: Quantize = "none",
     tuned_in: Path | None = None,
 ) -> Iterator[Engine]:
-    """An engine built as always, but for the reading of weights: they are `loaded`. It is tuned as the records in `tuned_in` say;
-    None launches by defaults."""
+    """An engine built as always, but for the reading of weights: they are `loaded`. It is tuned as the records in `tuned_in` say,
+    which are made where they are missing; None launches by defaults."""
 
     def load_network(files: Any, network: Any, **options: Any) -> Any:
         del files, network
@@ -71,14 +71,21 @@ def engine_of(
             prefix_cache=False,
             spill_bytes=0,
             prefill_step_s=10.0,
+            kernel_tuning="load",
             kernel_cache_dir=None if tuned_in is None else str(tuned_in),
         )
-        core = building.build(config, lambda phase, done: None)
+        core = building.build(config, _tell)
         core._pacer.stretch = 1e6  # prompts first: streams are timed when all prompts are done
         try:
             yield core
         finally:
             core.close()
+
+
+def _tell(phase: str, done: float) -> None:
+    """Say what is being tuned; all else is quick."""
+    if phase.startswith("tune"):
+        print(f"  {done:4.0%} {phase}", flush=True)
 
 
 def _cache_bytes(loaded: Decoder, kv_dtype: str) -> int:

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 _SETTLED = 1.15  # the peak of memory while loading, as a share of the weights, that is promised
 _BEGAN = "GPU_LOAD_BEGAN"
@@ -116,26 +117,42 @@ def child(folder: Path) -> None:
     os._exit(0)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="tests.bench.gpu_load", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shape", default="llama-8b")
-    parser.add_argument("--repeat", type=int, default=2)
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child is not None:
-        child(args.child)
+def measure(shape: str, repeat: int) -> dict[str, Any]:
+    """Figures of one cold run and `repeat` warm ones.
+
+    Raises:
+        AssertionError: More memory was taken at the peak than is promised.
+    """
+    runs = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "model"
         began = time.time()
-        write_checkpoint(args.shape, folder)
-        print(f"{args.shape}: written in {time.time() - began:.1f} s", flush=True)
-        for number in range(args.repeat + 1):
+        write_checkpoint(shape, folder)
+        print(f"{shape}: written in {time.time() - began:.1f} s", file=sys.stderr, flush=True)
+        for number in range(repeat + 1):
             command = [sys.executable, "-m", "tests.bench.gpu_load", "--child", str(folder)]
             env = {**os.environ, _BEGAN: str(time.time())}
             done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
             told = done.stdout.strip().splitlines()[-1]
-            print(f"load {args.shape} {'cold' if number == 0 else 'warm'}: {told}", flush=True)
-            assert json.loads(told)["peak_of_weights"] <= _SETTLED, told
+            print(f"load {shape} {'cold' if number == 0 else 'warm'}: {told}", file=sys.stderr, flush=True)
+            runs.append({"cold": number == 0, **json.loads(told)})
+            assert runs[-1]["peak_of_weights"] <= _SETTLED, told
+    return {"shape": shape, "runs": runs}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tests.bench.gpu_load", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--shape", default="llama-8b")
+    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there as well")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child is not None:
+        child(args.child)
+    found = measure(args.shape, args.repeat)
+    print(json.dumps(found))
+    if args.json is not None:
+        args.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,23 +1,16 @@
-"""vLLM beside ours on one GPU: `python -m tests.bench.gpu_peer_vllm --python /path/to/python [--shape llama-1b] [--kv bfloat16]`.
+"""vLLM on one GPU, in a process of an interpreter that has vllm 0.23: what `tests.bench.gpu_side_by_side` sets beside ours.
 
-Ours and vLLM run alternately, each in a process of its own, on random weights of the same shape and the same batches. `--python`
-is an interpreter with vllm 0.23; figures of both and their ratio are printed line by line. With `--one-process` vLLM's engine
-runs in the caller's process, which is faster for small models.
+Random weights of the same shapes and the same batches. In `one_process` vLLM's engine runs in the caller's process, which is
+quicker for small models.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import statistics
 import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 BATCHES = ((1, 128, 256), (8, 128, 256), (32, 128, 256), (64, 1024, 128), (1, 32000, 64), (16, 8000, 64))
-_OURS = "tests.bench.gpu"
 
 _PEER = """
 import json, sys, tempfile, time
@@ -59,40 +52,3 @@ def peer(python: str, shape: str, kv: str, one_process: bool) -> dict[str, tuple
     done = subprocess.run([python, "-c", _PEER, asked], env=env, check=True, stdout=subprocess.PIPE, text=True)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     return {name: (step_ms, rate) for name, step_ms, rate in lines}
-
-
-def ours(shape: str, kv: str, out: Path) -> dict[str, float]:
-    """Milliseconds a step of each batch that `tests.bench.gpu` has for the shape and KV format."""
-    form = "" if kv == "bfloat16" else f" {kv}"
-    names = [f"decode {shape} {batch}x{prompt}{form}" for batch, prompt, _ in BATCHES]
-    command = [sys.executable, "-m", _OURS, "--no-check", "--repeat", "1", "--json", str(out), "--lines", *names]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    report: dict[str, Any] = json.loads(out.read_text())
-    return {line["line"].split()[2]: line["value"] for line in report["lines"] if line["line"] in names}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="tests.bench.gpu_peer_vllm", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--python", required=True, help="interpreter with vllm")
-    parser.add_argument("--shape", default="llama-1b")
-    parser.add_argument("--kv", default="bfloat16")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--one-process", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path("build/gpu-ours.json"))
-    args = parser.parse_args()
-    args.out.parent.mkdir(exist_ok=True)
-    own: dict[str, list[float]] = {}
-    other: dict[str, list[float]] = {}
-    for _ in range(args.rounds):
-        for name, value in ours(args.shape, args.kv, args.out).items():
-            own.setdefault(name, []).append(value)
-        for name, (step_ms, _) in peer(args.python, args.shape, args.kv, args.one_process).items():
-            other.setdefault(name, []).append(step_ms)
-    for name, values in own.items():
-        if name in other:
-            mine, theirs = statistics.median(values), statistics.median(other[name])
-            print(f"{args.shape} {args.kv} {name}: ours {mine:.3f} ms, vllm {theirs:.3f} ms, ratio {theirs / mine:.2f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -22,58 +22,57 @@ def forms_of(codes: torch.dtype) -> tuple[Form, ...]:
 def product_candidates(
     codes: torch.dtype, shape: tuple[int, int], rows: int, gated: bool, device: torch.device, form: Form
 ) -> list[Blocks]:
-    """Ways to cut a product with a weight [out, in]; `rows` is a class of rows."""
+    """Ways to cut a product with a weight [out, in]; `rows` is a class of rows.
+
+    Compiling takes most of a tuner's time, so what lost everywhere on an H200 is left out: overlapping with more than 16 rows,
+    and all but one such launch of rounded weights (docs/benchmarks.md).
+    """
+    over = can_overlap(device)
     if is_float(codes):
-        tried = _of_floats(codes, rows)
-    elif form == "integers":
-        tried = [Blocks(columns, STEP_4BIT, stages, form=form) for columns in (16, 32) for stages in (2, 3, 4)]
+        tried = _of_floats(codes, rows, shape[1], over)
     else:
-        steps = (STEP_4BIT,) if codes == torch.uint8 else (256, 512)
-        tried = [Blocks(columns, step, 4, form=form) for columns in (16, 32) for step in steps]
-        tried += [Blocks(columns, STEP_4BIT, stages, form=form) for columns in (16, 32) for stages in (3, 5)]
-    if can_overlap(device):
-        alone = [blocks for blocks in tried if not blocks.wide]
-        tried += [blocks._replace(overlapped=True) for blocks in alone[:6]]
-        if is_float(codes) and rows <= 16:
-            tried += _holding(shape[1])
+        stages = (3, 2) if form == "integers" else (4, 3)
+        tried = [Blocks(columns, STEP_4BIT, deep, form=form) for deep in stages for columns in (16, 32)]
+        tried += [tried[0]._replace(overlapped=True)] if over else []
     default = choose_blocks(codes, shape, rows, gated, device, form)
     return list(dict.fromkeys([default, *(fitting(blocks, rows, gated, device) for blocks in tried)]))
 
 
-def _of_floats(codes: torch.dtype, rows: int) -> list[Blocks]:
+def _of_floats(codes: torch.dtype, rows: int, inner: int, over: bool) -> list[Blocks]:
     if rows <= 8:
-        return [Blocks(16, 512, 4), Blocks(16, 256, 5), Blocks(32, 256, 3), Blocks(32, 512, 3), Blocks(16, 1024, 3)]
-    found = [Blocks(32, 256, 4), Blocks(16, 512, 3), Blocks(16, 256, 4), Blocks(32, 256, 3)]
-    if codes != torch.float32:
-        found += [Blocks(columns, 256, stages, wide=True) for columns, stages in ((16, 4), (32, 4), (64, 3), (64, 2))]
-    return found
+        found = [Blocks(16, 512, 4), Blocks(32, 256, 3), Blocks(32, 512, 3)]
+        return found + [blocks._replace(overlapped=True) for blocks in found] + _holding(inner) if over else found
+    wide = [] if codes == torch.float32 else [Blocks(64, 256, 3, wide=True), Blocks(64, 256, 2, wide=True)]
+    if rows <= 16:
+        found = [Blocks(32, 256, 4), Blocks(16, 512, 3)]
+        return found + wide + ([blocks._replace(overlapped=True) for blocks in found] if over else [])
+    narrow = [] if codes == torch.float32 else [Blocks(32, 256, 4, wide=True), Blocks(16, 256, 4, wide=True)]
+    return [Blocks(32, 256, 3), Blocks(16, 256, 4), *wide, *narrow]
 
 
 def _holding(inner: int) -> list[Blocks]:
     """Weights loaded before the wait."""
     found = []
-    for columns, step, stages in ((16, 512, 4), (32, 256, 3)):
-        for held in (256, 512, 1024):
-            if inner > held and (inner - held) % step == 0:
-                blocks = Blocks(columns, step, stages, held=held, overlapped=True)
-                found += [blocks, blocks._replace(fetched=_FETCHED)]
+    for columns, step, stages, held in ((16, 512, 4, 1024), (32, 256, 3, 256)):
+        if inner > held and (inner - held) % step == 0:
+            blocks = Blocks(columns, step, stages, held=held, overlapped=True)
+            found += [blocks, blocks._replace(fetched=_FETCHED)]
     return found
 
 
 def attention_forms(stored: torch.dtype) -> list[AttentionForm]:
     """Forms of attention over pages of a type, the default first."""
-    found = [AttentionForm(), AttentionForm(512), AttentionForm(1024), AttentionForm(512, 8)]
     if stored in SCALED_FORMATS:
-        found += [AttentionForm(256, 4, True), AttentionForm(512, 4, True), AttentionForm(512, 8, True)]
-    return found
+        halves = [AttentionForm(256, 4, True), AttentionForm(512, 8, True), AttentionForm(512, 4, True)]
+        return [AttentionForm(), AttentionForm(512), *halves]
+    return [AttentionForm(), AttentionForm(512), AttentionForm(512, 8)]
 
 
 def attention_candidates(device: torch.device, head_dim: int) -> list[AttentionBlocks]:
     """Ways to launch a form of attention, the default first."""
-    found = [AttentionBlocks(), AttentionBlocks(2), AttentionBlocks(4)]
-    if head_dim <= 128:
-        found += [AttentionBlocks(2, 128), AttentionBlocks(3, 128)]
+    registers = 128 if head_dim <= 128 else 0
+    found = [AttentionBlocks(), AttentionBlocks(2), AttentionBlocks(2, registers), AttentionBlocks(3, registers)]
     if can_overlap(device):
-        found += [blocks._replace(overlapped=True) for blocks in found]
-        found.append(AttentionBlocks(2, 128 if head_dim <= 128 else 0, fetched=True, overlapped=True))
-    return found
+        over = AttentionBlocks(2, registers, overlapped=True)
+        found += [AttentionBlocks(overlapped=True), over, over._replace(fetched=True)]
+    return list(dict.fromkeys(found))

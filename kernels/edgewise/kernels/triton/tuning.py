@@ -167,7 +167,7 @@ def graph_timer(calls: Sequence[Call]) -> float:
         call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         kept = [call() for call in calls * max(1, min(8, _MOST_CALLS // len(calls)))]
     graph.replay()
     once = _elapsed(graph, 1)

@@ -8,6 +8,7 @@ import torch
 
 from edgewise.kernels.paging import AttentionMeta, KVLayer
 from edgewise.kernels.rows import default_rows
+from edgewise.kernels.triton.decode_product import MAX_ROWS
 from edgewise.kernels.triton.plan import DEFAULT_PLAN, Plan
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.cuda.fused import FusedStep
@@ -39,9 +40,9 @@ class CudaDecoder:
         return self._prompts.rows.proven
 
     def loop(self, kv: Sequence[KVLayer], *, max_rows: int, max_pages: int) -> DecodeLoop:
-        """What decodes on the pages `kv`; see `DecodeLoop`."""
+        """What decodes on the pages `kv`; see `DecodeLoop`. More rows than a product takes are computed part by part."""
         step = FusedStep(self._weights, kv, self._plan)
-        return DecodeLoop(step, self._weights.device, max_rows=max_rows, max_pages=max_pages)
+        return DecodeLoop(step, self._weights.device, max_rows=min(max_rows, MAX_ROWS), max_pages=max_pages)
 
     @torch.inference_mode()
     def forward(self, tokens: torch.Tensor, kv: Sequence[KVLayer], meta: AttentionMeta) -> torch.Tensor:

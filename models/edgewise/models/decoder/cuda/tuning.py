@@ -14,10 +14,10 @@ from edgewise.kernels.rope import rope_tables
 from edgewise.kernels.triton.attention_trials import AttentionShape, AttentionTrial
 from edgewise.kernels.triton.blocks import ROW_CLASSES, Form
 from edgewise.kernels.triton.candidates import attention_candidates, attention_forms, forms_of, product_candidates
-from edgewise.kernels.triton.decode_attention import AttentionForm
+from edgewise.kernels.triton.decode_attention import AttentionBlocks, AttentionForm
 from edgewise.kernels.triton.plan import DEFAULT_PLAN, Plan, row_class, site
 from edgewise.kernels.triton.product_trials import ProductTrial
-from edgewise.kernels.triton.tuning import Choice, Journal, Timer, Tuner, marked
+from edgewise.kernels.triton.tuning import FAILURES, Choice, Journal, Timer, Tuner, marked
 from edgewise.kernels.tuned import Place, Tuned
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.cuda.whole_step import WholeStep
@@ -265,6 +265,13 @@ def _attention(aim: Aim, device: torch.device, tuner: Tuner, steps: _Steps) -> t
         AttentionTrial(shape, device, most_tokens=most if index == 0 else 0, max_context=aim.max_context)
         for index, shape in enumerate(shapes)
     ]
+    known: dict[tuple[AttentionForm, AttentionBlocks], str] = {}
+
+    def problem(form: AttentionForm, blocks: AttentionBlocks) -> str:
+        if (form, blocks) not in known:
+            known[form, blocks] = next((reason for trial in trials if (reason := trial.problem(form, blocks))), "")
+        return known[form, blocks]
+
     times: dict[AttentionForm, dict[tuple[int, int], Choice]] = {}
     for form in attention_forms(_stored(aim)):
         steps.next(f"attention {form}")
@@ -273,9 +280,7 @@ def _attention(aim: Aim, device: torch.device, tuner: Tuner, steps: _Steps) -> t
             found[rows, tokens] = tuner.choose(
                 _attention_site(form, f"{rows}x{tokens} r{row_class(rows)}"),
                 attention_candidates(device, aim.config.head_dim),
-                lambda blocks, form=form: next(  # type: ignore[misc]
-                    (reason for trial in trials if (reason := trial.problem(form, blocks))), ""
-                ),
+                lambda blocks, form=form: problem(form, blocks),  # type: ignore[misc]
                 lambda blocks, form=form, rows=rows, tokens=tokens: trials[0].calls(form, blocks, rows, tokens),  # type: ignore[misc]
             )
         times[form] = found
@@ -312,8 +317,24 @@ def _whole(
         products={**apart.products, **{n: c.overlapped for n, c in chosen.items() if c.overlapped is not None}},
         attention={**apart.attention, **{r: c.overlapped for r, c in attention.items() if c.overlapped is not None}},
     )
-    whole = WholeStep(aim.config, aim.dtype, aim.kv_dtype, aim.quantize, device, aim.max_context)
     figures: dict[str, object] = {}
+    try:
+        return _best_whole(aim, device, tuner, timer, apart, over, figures), figures
+    except FAILURES as error:
+        tuner.refuse("whole step", {"label": apart.label}, f"{type(error).__name__}: {str(error)[:200]}")
+        return DEFAULT_PLAN, figures
+
+
+def _best_whole(
+    aim: Aim,
+    device: torch.device,
+    tuner: Tuner,
+    timer: Timer,
+    apart: Plan,
+    over: Plan,
+    figures: dict[str, object],
+) -> Plan:
+    whole = WholeStep(aim.config, aim.dtype, aim.kv_dtype, aim.quantize, device, aim.max_context)
     products, launches = dict(apart.products), dict(apart.attention)
     for rows in aim.classes:
         times = {"default": timer(whole.calls(DEFAULT_PLAN, rows)), "apart": timer(whole.calls(apart, rows))}
@@ -326,6 +347,6 @@ def _whole(
     for plan in (replace(apart, products=products, attention=launches), apart):
         reason = whole.problem(plan, aim.classes)
         if not reason:
-            return plan, figures
+            return plan
         tuner.refuse("whole step", {"label": plan.label, "overlapped": plan is not apart}, reason)
-    return DEFAULT_PLAN, figures
+    return DEFAULT_PLAN
