@@ -74,8 +74,12 @@ class Pulse:
 
 
 @contextmanager
-def pulse() -> Iterator[Pulse]:
-    """Start a server in a folder of its own; ended by its process id."""
+def pulse(*, echo: bool = False) -> Iterator[Pulse]:
+    """Start a server in a folder of its own; ended by its process id.
+
+    Args:
+        echo: Whether the microphone hears the speaker too, as in a room without a headset.
+    """
     with tempfile.TemporaryDirectory(prefix="edgewise-pulse-") as made:
         folder = Path(made)
         server = Pulse(folder)
@@ -91,7 +95,7 @@ def pulse() -> Iterator[Pulse]:
             "--load=module-null-sink sink_name=speaker",
             "--load=module-null-sink sink_name=mouth",
             "--load=module-null-sink sink_name=room",
-            "--load=module-remap-source master=mouth.monitor source_name=microphone",
+            f"--load=module-remap-source master={'room' if echo else 'mouth'}.monitor source_name=microphone",
             *(f"--load=module-loopback source={one}.monitor sink=room latency_msec=20" for one in ("mouth", "speaker")),
         ]
         process = subprocess.Popen(command, env={**os.environ, **server.environment}, stderr=subprocess.DEVNULL)

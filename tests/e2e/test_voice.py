@@ -9,7 +9,7 @@ import signal
 import sys
 import wave
 from array import array
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ import pytest
 from edgewise.cli.voice_files import read_wav, write_wav
 from edgewise.cli.voice_talk import begins_with
 from edgewise.core.errors import InvalidRequest
+from edgewise.pipeline.voice.protocols import Sound, Speech
 from tests.api.harness import until
 from tests.api.realtime.world import World, world
 from tests.e2e.pulse import missing, pulse
-from tests.fakes.voice import DoubleModels, silence, speech
+from tests.fakes.syllables import packed, syllables
+from tests.fakes.voice import VOICE_RATE, DoubleModels, silence, speech
 
 _TIMEOUT_S = 90
 needs_pulse = pytest.mark.skipif(missing() is not None, reason=f"the package {missing()} is not installed")
@@ -183,16 +185,31 @@ async def test_a_question_into_the_microphone_is_answered_at_the_speaker(tmp_pat
     assert summary["input_overflows"] >= 0
 
 
+class Talker(DoubleModels):
+    """A named double that speaks with a made-up voice; everything is as loud as in a room without a headset."""
+
+    async def speak(self, id: str, text: str, how: Speech) -> AsyncGenerator[Sound, None]:
+        self.spoken.append(text)
+        voice = syllables(self.spoken_s * len(text), 110, VOICE_RATE, seed=len(text))
+        yield Sound(samples=packed(voice), rate=VOICE_RATE, compute_s=0.01)
+
+
+def _other_voice(folder: Path) -> Path:
+    path = folder / "other.wav"
+    write_wav(path, silence(0.3, 24_000) + packed(syllables(1.5, 210, 24_000, seed=5, loud=0.9)))
+    return path
+
+
 @needs_pulse
 async def test_speech_into_the_microphone_silences_the_speaker(tmp_path: Path) -> None:
-    models = DoubleModels(spoken_s=0.5, answers=[["A long story. ", "It goes on and on."], ["Yes."]])
+    models = Talker(spoken_s=0.5, answers=[["A long story. ", "It goes on and on."], ["Yes."]])
     with pulse() as sound:
         async with world(models) as service:
             command = await Command.start(service, "--json", environment=sound.environment)
             await command.follow("session.created")
-            sound.say(_question(tmp_path)).wait(_TIMEOUT_S)
+            sound.say(_other_voice(tmp_path)).wait(_TIMEOUT_S)
             await until(lambda: "speaking" if service.value("voice_sessions") and models.spoken else None)
-            sound.say(_question(tmp_path)).wait(_TIMEOUT_S)
+            sound.say(_other_voice(tmp_path)).wait(_TIMEOUT_S)
             await command.follow("conversation.item.truncated")
             assert (await command.follow("response.done"))["response"]["status"] == "cancelled"
             command.process.send_signal(signal.SIGINT)
@@ -200,6 +217,47 @@ async def test_speech_into_the_microphone_silences_the_speaker(tmp_path: Path) -
             assert (await command.ended())[0] == 0
     assert summary["interruptions"] <= 1
     assert service.value("voice_barge_ins_total") == 1
+
+
+@needs_pulse
+async def test_an_answer_in_a_room_is_not_interrupted_by_itself_but_by_another_voice(tmp_path: Path) -> None:
+    models = Talker(spoken_s=0.25, answers=[["It is a long story indeed."], ["It goes on and on and on, and on."]])
+    other = _other_voice(tmp_path)
+    with pulse(echo=True) as sound:
+        async with world(models) as service:
+            command = await Command.start(service, "--json", environment=sound.environment)
+            await command.follow("session.created")
+            sound.say(other).wait(_TIMEOUT_S)
+            assert (await command.follow("response.done"))["response"]["status"] == "completed"
+            await asyncio.sleep(0.25 * 26)  # it is played
+            assert service.value("voice_barge_ins_total") == 0
+            assert len(models.transcribed) == 1
+            sound.say(other).wait(_TIMEOUT_S)
+            await until(lambda: len(models.spoken) > 1)
+            await asyncio.sleep(1.0)
+            sound.say(other).wait(_TIMEOUT_S)
+            await command.follow("conversation.item.truncated")
+            command.process.send_signal(signal.SIGINT)
+            summary = await command.follow("edgewise.voice.summary")
+            assert (await command.ended())[0] == 0
+    assert summary["interruptions"] == 1
+    assert service.value("voice_barge_ins_total") == 1
+
+
+@needs_pulse
+@pytest.mark.parametrize(("option", "interrupted"), [("--no-cancel-echo", True), ("--no-interrupt", False)])
+async def test_what_else_can_be_done_about_an_echo(tmp_path: Path, option: str, interrupted: bool) -> None:
+    models = Talker(spoken_s=0.25, answers=[["It is a long story."], ["Yes."]])
+    with pulse(echo=True) as sound:
+        async with world(models) as service:
+            command = await Command.start(service, "--json", option, environment=sound.environment)
+            await command.follow("session.created")
+            sound.say(_other_voice(tmp_path)).wait(_TIMEOUT_S)
+            done = await command.follow("response.done")
+            await asyncio.sleep(0 if interrupted else 0.25 * 20)
+            command.process.send_signal(signal.SIGINT)
+            assert (await command.ended())[0] == 0
+    assert (service.value("voice_barge_ins_total") > 0) is interrupted, done
 
 
 @needs_pulse

@@ -7,7 +7,7 @@ import contextlib
 import json
 import signal
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +20,7 @@ from edgewise.core.errors import NotFound
 from edgewise.core.settings import load_settings
 
 if TYPE_CHECKING:
-    from edgewise.cli.voice_sound import Sink, Source
+    from edgewise.cli.voice_sound import Loudspeaker, Sink, Source
     from edgewise.cli.voice_talk import TalkOptions, Watcher
 
 _WAKE = "Answer only what begins with this word, as it is transcribed: everything that is said is heard and transcribed for that."
@@ -38,8 +38,9 @@ def voice(
     out: Annotated[Path | None, typer.Option(help="WAV file for the answers instead of a speaker.")] = None,
     wake: Annotated[str | None, typer.Option(metavar="WORD", help=_WAKE)] = None,
     once: Annotated[bool, typer.Option("--once", help="End after the first answer.")] = False,
-    interrupt: Annotated[
-        bool, typer.Option(help="Whether speech ends an answer; without a headset the speaker may interrupt itself.")
+    interrupt: Annotated[bool, typer.Option(help="Whether speech ends an answer.")] = True,
+    cancel_echo: Annotated[
+        bool, typer.Option(help="Whether the speaker's sound is taken out of what the microphone hears.")
     ] = True,
     model: Annotated[str | None, typer.Option(help="Language model; default: the first that converses.")] = None,
     transcription_model: Annotated[str | None, typer.Option(help="Model that hears.")] = None,
@@ -68,7 +69,7 @@ def voice(
         parameters={"model": model, "transcription_model": transcription_model, "speech_model": speech_model},
     )
     options = TalkOptions(session=_session(system, voice_name, language), wake=wake, once=once, interrupt=interrupt)
-    asyncio.run(_run(where, options, _Ends(file, out, input_device, output_device), as_json))
+    asyncio.run(_run(where, options, _Ends(file, out, input_device, output_device, cancel_echo), as_json))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,7 @@ class _Ends:
     out: Path | None
     input: str | None
     output: str | None
+    cancel_echo: bool
 
 
 def _session(system: str | None, voice_name: str | None, language: str | None) -> dict[str, Any]:
@@ -102,11 +104,14 @@ def _session(system: str | None, voice_name: str | None, language: str | None) -
 async def _run(where: _Where, options: TalkOptions, ends: _Ends, as_json: bool) -> None:
     from edgewise.cli.voice_client import open_session
     from edgewise.cli.voice_files import FileSink, write_wav
+    from edgewise.cli.voice_sound import Loudspeaker, Microphone
     from edgewise.cli.voice_talk import Talk
     from edgewise.cli.voice_view import summary_data, summary_text
 
     with contextlib.ExitStack() as stack:
         source, sink = _open_ends(ends, stack)
+        if ends.cancel_echo and isinstance(source, Microphone) and isinstance(sink, Loudspeaker):
+            source, options = _without_echo(source, sink, options)
         async with open_session(where.url, key=where.key, trust=where.trust, parameters=where.parameters) as client:
             names = client.created["session"]
             if not as_json:
@@ -149,6 +154,21 @@ def _open_ends(ends: _Ends, stack: contextlib.ExitStack) -> tuple[Source, Sink]:
     else:
         sink = stack.enter_context(contextlib.closing(Loudspeaker(find_device(ends.output, "output"))))
     return source, sink
+
+
+def _without_echo(source: Source, sink: Loudspeaker, options: TalkOptions) -> tuple[Source, TalkOptions]:
+    """The microphone without the speaker's sound; where that cannot be had, it is not heard while an answer is played."""
+    from edgewise.cli.voice_echo import EchoFree, make_canceller
+
+    canceller = make_canceller(sink.rate)
+    if canceller is None:
+        say(
+            "The package livekit is not installed (`pip install 'edgewise[voice]'`), so the speaker's sound cannot be taken out "
+            "of the microphone's: nobody is heard while an answer is played. With a headset use --no-cancel-echo."
+        )
+        return source, replace(options, interrupt=False)
+    sink.given = canceller.played
+    return EchoFree(source, canceller), options
 
 
 def _view(as_json: bool, stack: contextlib.ExitStack) -> Watcher:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -218,22 +218,28 @@ class Microphone:
 
 
 class Loudspeaker:
-    """An output device. Its callback runs in a thread of PortAudio."""
+    """An output device. Its callback runs in a thread of PortAudio.
+
+    Attributes:
+        rate: Samples a second of the device.
+        given: Told in that thread of all samples that the device gets, silence too.
+    """
 
     def __init__(self, index: int) -> None:
         sd = load_sounddevice()
         self.underflows = 0
+        self.given: Callable[[bytes], None] | None = None
         self._lock = threading.Lock()
         self._waiting = bytearray()
         self._item: str | None = None
-        self._rate = _rate_of(sd, index, "output")
-        self._resampler = Resampler(RATE, self._rate)
+        self.rate = _rate_of(sd, index, "output")
+        self._resampler = Resampler(RATE, self.rate)
         self._played = 0
         self._stream = _opened(
             sd,
             lambda: sd.RawOutputStream(
-                samplerate=self._rate,
-                blocksize=int(self._rate * BLOCK_S),
+                samplerate=self.rate,
+                blocksize=int(self.rate * BLOCK_S),
                 device=index,
                 channels=1,
                 dtype="int16",
@@ -252,7 +258,10 @@ class Loudspeaker:
             del self._waiting[: len(piece)]
             self._played += len(piece)
             self.underflows += bool(status.output_underflow) and bool(piece)
-        samples[:] = piece.ljust(size, b"\0")
+        piece = piece.ljust(size, b"\0")
+        if self.given is not None:
+            self.given(piece)
+        samples[:] = piece
 
     @property
     def playing(self) -> bool:
@@ -260,7 +269,7 @@ class Loudspeaker:
 
     def play(self, item_id: str, samples: bytes) -> None:
         if item_id != self._item:
-            self._resampler = Resampler(RATE, self._rate)
+            self._resampler = Resampler(RATE, self.rate)
         ready = self._resampler.feed(samples)
         with self._lock:
             if item_id != self._item:
@@ -273,7 +282,7 @@ class Loudspeaker:
                 return None
             self._waiting.clear()
             item, self._item = self._item, None
-            return item, max(0, self._played) * 1000 // (self._rate * WIDTH)
+            return item, max(0, self._played) * 1000 // (self.rate * WIDTH)
 
     def close(self) -> None:
         self._stream.close()

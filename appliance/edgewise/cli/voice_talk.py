@@ -16,6 +16,8 @@ from edgewise.cli.voice_sound import Sink, Source, level
 from edgewise.core.patience import end_task
 
 State = Literal["listening", "hearing", "thinking", "speaking"]
+_RINGING_S: Final = 0.3
+"""After an answer, in which devices and the room may still sound of it."""
 _QUIET_S: Final = 2.0
 """Silence after the end of a source in which the service would notice that a turn is over."""
 
@@ -76,6 +78,7 @@ class Talk:
         self._watcher = watcher
         self._ended = asyncio.Event()
         self._busy = False
+        self._sounded = float("-inf")
 
     def stop(self) -> None:
         """End it soon."""
@@ -118,8 +121,15 @@ class Talk:
             self._watcher.level(level(block), self.summary)
             if self._exhausted():
                 self.stop()
-            deaf = not self._options.interrupt and self._sink.playing
-            await self._client.append(bytes(len(block)) if deaf else block)
+            await self._client.append(bytes(len(block)) if self._deaf() else block)
+
+    def _deaf(self) -> bool:
+        """Whether the microphone is not heard, since it would hear the answer."""
+        if self._options.interrupt:
+            return False
+        if self._sink.playing:
+            self._sounded = time.monotonic()
+        return time.monotonic() - self._sounded < _RINGING_S
 
     def _exhausted(self) -> bool:
         """Whether the source has ended, and all that it said was answered."""
