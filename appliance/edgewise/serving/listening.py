@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,6 +12,8 @@ from edgewise.engine.api import Engine
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.fit import Needs
 from edgewise.engine.machine import Machine
+from edgewise.engine.numerics import cpu_family
+from edgewise.models.encoders.record import form_bytes, ladder_folder, read_ladders
 from edgewise.models.store import Store
 from edgewise.models.tokenizer import Tokenizer, load_tokenizer
 from edgewise.models.whisper.config import WhisperConfig, WhisperTokens, read_tokens, read_whisper
@@ -22,6 +25,16 @@ _TOGETHER: Final = 4
 
 _ROWS: Final = 32 << 20
 """Bytes of encoded sound that are kept: once they are KV pages, nobody asks for them again."""
+
+
+def _form_bytes(store: Store, digest: str, threads: int) -> int:
+    """Memory for the winner of a ladder that was climbed here, as far as can be told without loading its libraries."""
+    here = (
+        form_bytes(one)
+        for one in read_ladders(store.root, digest)
+        if one.device == cpu_family() and one.threads == threads
+    )
+    return max(here, default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +79,11 @@ def read_listener(settings: Settings, store: Store, name: str, machine: Machine)
     except BadModelFile as error:
         raise with_remedy(error, name) from error
     plain = engine_config(settings, files)
+    threads = plain.threads or len(os.sched_getaffinity(0))
     config = replace(
         plain,
+        encoder_ladders=str(ladder_folder(store.root, files.digest)),
+        encoder_form_bytes=_form_bytes(store, files.digest, threads),
         # 8 bits are for contexts that are long: here they would save a few MiB, and sound is what all text is read off.
         kv_dtype="bfloat16" if plain.kv_dtype == "auto" else plain.kv_dtype,
         # What is set for the models that write holds for no Whisper: only the reference kernels compute it.
