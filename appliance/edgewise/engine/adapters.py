@@ -20,6 +20,8 @@ from edgewise.models.adapters.files import AdapterFiles
 from edgewise.models.adapters.layout import read_layout
 from edgewise.models.adapters.loading import AdaptedRows, Adapter, adapter_bytes, load_adapter
 from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.native.adapters import native_adapter_bytes, pack_adapter
+from edgewise.models.decoder.native.model import NativeDecoder
 from edgewise.models.decoder.parallel import ALONE, Place, ProcessGroup
 
 log = get_logger(__name__)
@@ -43,6 +45,7 @@ class Adapters:
         config: Of the whole decoder.
         dtype, device: Of its weights.
         limit_bytes: What all together may take; booked by the caller.
+        native: The decoder, where it computes on the native kernels.
         group: The devices that compute the decoder together, told of every adapter that comes or goes.
         together: Devices whose memory `limit_bytes` are of.
     """
@@ -54,10 +57,12 @@ class Adapters:
         device: torch.device,
         limit_bytes: int,
         *,
+        native: NativeDecoder | None = None,
         group: AdapterGroup | None = None,
         together: int = 1,
     ) -> None:
         self._config = config
+        self._native = native
         self._group = group
         self._share: Place = ALONE if group is None else ProcessGroup(0, group.size)
         self._together = together
@@ -86,15 +91,22 @@ class Adapters:
         """
         held = self._held.get(files.digest)
         if held is None:
-            layout, own = read_layout(files, self._config), self._config.shard(self._share.size)
-            self._make_room(files, adapter_bytes(layout, self._dtype, own) * self._together, used)
+            self._make_room(files, self._size(files) * self._together, used)
             held = load_adapter(files, self._config, dtype=self._dtype, device=self._device, share=self._share)
+            if self._native is not None:
+                held = pack_adapter(held, self._native)
             if self._group is not None:
                 self._group.open_adapter(files)
             self._held[files.digest] = held
             log.info("adapter_loaded", adapter=files.name, bytes=held.nbytes * self._together)
         self._held.move_to_end(files.digest)
         return held
+
+    def _size(self, files: AdapterFiles) -> int:
+        layout = read_layout(files, self._config)
+        if self._native is not None:
+            return native_adapter_bytes(layout, self._config)
+        return adapter_bytes(layout, self._dtype, self._config.shard(self._share.size))
 
     def _make_room(self, files: AdapterFiles, size: int, used: Collection[str]) -> None:
         if size > self._limit:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from edgewise.core.log import get_logger
 from edgewise.engine.vocabulary import Vocabulary
 from edgewise.models.files import ModelFiles
+
+log = get_logger(__name__)
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 KVDtypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
@@ -97,3 +100,13 @@ class EngineConfig:
     kernel_cache_dir: str | None = None
     turns: str | None = None
     stream_interval_s: float = 0.0
+
+
+def for_adapters(config: EngineConfig, *, cuda: bool) -> EngineConfig:
+    """The configuration with kernels that compute adapters, where it leaves the choice: on a card only the reference's do, over
+    weights that are not rounded. `cuda`: a device is usable."""
+    on_card = config.device == "cuda" or (config.device == "auto" and cuda)
+    if not config.adapters or not on_card or config.kernels != "auto":
+        return config
+    log.info("kernels_of_adapters", model=config.model.name, kernels="reference", reason="Triton's compute no adapters")
+    return replace(config, kernels="reference", quantize="none")

@@ -133,7 +133,9 @@ def fit(
     context = min(max_context or config.max_position, config.max_position)
     if numerics.kernels == "triton" and isinstance(config, DecoderConfig):
         weights, graphs = card_weight_bytes(config, numerics.quantize), loop_bytes(config, max_running, context)
-    workspace = workspace_bytes(config, max_step_tokens, max_running, numerics.device, native=native) * together
+    workspace = together * workspace_bytes(
+        config, max_step_tokens, max_running, numerics.device, native=native, adapters=adapter_bytes > 0
+    )
     per_token = kv_bytes_per_token(config, numerics.kv_dtype, numerics.dtype) * together
     media = encoder_cache_bytes if isinstance(config, MultimodalConfig | WhisperSizes) else 0
     fixed = weights + workspace + media + adapter_bytes + draft_bytes + graphs
