@@ -90,7 +90,9 @@ def _document(manifest: Manifest, records: list[LadderRecord]) -> dict[str, Any]
 
 
 def _print(manifest: Manifest, records: list[LadderRecord]) -> None:
-    if not records:
+    if not records and manifest.info.role == "speech-to-text":
+        say(f"{manifest.name}: not measured yet; torch serves. --measure --samples FOLDER measures it with recordings.")
+    elif not records:
         say(
             f"{manifest.name}: not measured yet; float32 serves. It is measured when it is first asked, or with --measure."
         )
