@@ -16,7 +16,7 @@ from edgewise.core.log import get_logger
 from edgewise.engine.adapters import Adapters
 from edgewise.engine.ahead import AheadRunner, Looping
 from edgewise.engine.api import EngineInfo
-from edgewise.engine.config import EngineConfig
+from edgewise.engine.config import EngineConfig, for_adapters
 from edgewise.engine.constraint import Constraints
 from edgewise.engine.core import ProgressSink
 from edgewise.engine.devices import place
@@ -30,6 +30,7 @@ from edgewise.engine.drafting import DraftPlan, plan_draft, why_no_guesses
 from edgewise.engine.encoder_cache import EncoderCache
 from edgewise.engine.engine import Engine
 from edgewise.engine.fit import FitReport, fit
+from edgewise.engine.found import available_on, device_family, device_name, shares_host_memory
 from edgewise.engine.handover import HandOver
 from edgewise.engine.kernel_plan import launches_for
 from edgewise.engine.kv_cache import allocate
@@ -44,9 +45,10 @@ from edgewise.engine.networks import (
     recording_tokens,
 )
 from edgewise.engine.notices import Notices
-from edgewise.engine.numerics import Numerics, cpu_family, numeric_class, resolve
+from edgewise.engine.numerics import Numerics, numeric_class, resolve
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.pages import PagePool
+from edgewise.engine.rungs import with_ladder
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Scheduler
 from edgewise.engine.senses import Senses
@@ -57,7 +59,6 @@ from edgewise.engine.tiers.folder import key_of
 from edgewise.engine.tiers.int4 import Int4Pages
 from edgewise.engine.tiers.make import make_tiers, wanted_bytes
 from edgewise.engine.tiers.pressure import PressureWatch
-from edgewise.kernels.compiled import origin
 from edgewise.kernels.limits import PRODUCT_ROW_MULTIPLE, round_up
 from edgewise.kernels.linear import tiles_invariant
 from edgewise.kernels.native import library
@@ -66,6 +67,7 @@ from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.native.formats import Quantize
+from edgewise.models.decoder.native.model import NativeDecoder
 from edgewise.models.multimodal.protocol import MultimodalNetwork
 
 log = get_logger(__name__)
@@ -113,24 +115,10 @@ def build_parts(config: EngineConfig, progress: ProgressSink) -> Built:
 def _build_parts(config: EngineConfig, progress: ProgressSink, group: DeviceGroup | None) -> Built:
     """`build_parts` of the devices of `group`, or of one."""
     began = time.monotonic()
-    threads = config.threads or len(os.sched_getaffinity(0))
+    config = for_adapters(config, cuda=torch.cuda.is_available())
     network = describe(config.model, max_context=config.max_context)
-    numerics = resolve(
-        device=config.device,
-        dtype=config.dtype,
-        kv_dtype=config.kv_dtype,
-        quantize=config.quantize,
-        cuda=torch.cuda.is_available(),
-        capability=torch.cuda.get_device_capability() if torch.cuda.is_available() else None,
-        measured_kv=config.measured_kv,
-        failed_weights=config.failed_weights,
-        kernels=config.kernels,
-        network=network,
-        devices=config.tensor_parallel,
-    )
-    place.require_devices(numerics.device, config.tensor_parallel)
-    if numerics.device == "cpu":
-        threads = max(1, threads // config.tensor_parallel)
+    numerics = _numerics(config, network)
+    threads = _threads(config, numerics)
     native = _set_threads(threads, numerics, network)
     device = torch.device(numerics.device) if group is None else place.device_of(numerics.device, 0)
     progress("fit", 0.0)
@@ -152,14 +140,9 @@ def _build_parts(config: EngineConfig, progress: ProgressSink, group: DeviceGrou
             launches=launches.document,
         )
     else:
+        sizes = {"num_pages": report.num_pages, "threads": threads}
         decoder = load_shares(
-            config,
-            cast("DecoderConfig", network),
-            numerics,
-            group,
-            num_pages=report.num_pages,
-            threads=threads,
-            progress=lambda done: progress("weights", done),
+            config, network, numerics, group, progress=lambda done: progress("weights", done), **sizes
         )
     share = share_of(network, config.tensor_parallel)
     kv = allocate(share, num_pages=report.num_pages, kv_dtype=numerics.kv_dtype, dtype=numerics.dtype, device=device)
@@ -188,7 +171,7 @@ def _build_parts(config: EngineConfig, progress: ProgressSink, group: DeviceGrou
         page_tokens=PAGE_TOKENS,
         notify=notices.put,
     )
-    senses = _senses(config, network, decoder, ledger, device, dtype)
+    senses = _senses(config, network, decoder, ledger, device, dtype, threads)
     speculator = _speculator(config, network, info, plan, ledger)
     spill = _spill(config, report, host_ledger, mover)
     looping = isinstance(decoder, Looping)
@@ -210,6 +193,32 @@ def _build_parts(config: EngineConfig, progress: ProgressSink, group: DeviceGrou
         devices=group,
     )
     return Built(engine, runner, network, decoder, numerics, device, ledger)
+
+
+def _numerics(config: EngineConfig, network: NetworkConfig) -> Numerics:
+    """What "auto" means here. Raises `ConfigError` where there are fewer devices than asked for, too."""
+    cuda = torch.cuda.is_available()
+    numerics = resolve(
+        device=config.device,
+        dtype=config.dtype,
+        kv_dtype=config.kv_dtype,
+        quantize=config.quantize,
+        cuda=cuda,
+        capability=torch.cuda.get_device_capability() if cuda else None,
+        measured_kv=config.measured_kv,
+        failed_weights=config.failed_weights,
+        kernels=config.kernels,
+        network=network,
+        devices=config.tensor_parallel,
+    )
+    place.require_devices(numerics.device, config.tensor_parallel)
+    return numerics
+
+
+def _threads(config: EngineConfig, numerics: Numerics) -> int:
+    """Of this process; those of a CPU's devices share its cores."""
+    threads = config.threads or len(os.sched_getaffinity(0))
+    return max(1, threads // config.tensor_parallel) if numerics.device == "cpu" else threads
 
 
 def _proven(decoder: LoadedNetwork, group: DeviceGroup | None) -> bool:
@@ -283,8 +292,8 @@ def _fit(
         max_step_tokens=config.max_step_tokens,
         page_tokens=PAGE_TOKENS,
         memory_budget_bytes=config.memory_budget_bytes,
-        tier_bytes=wanted_bytes(config) if _shares_host_memory(device) else 0,
-        encoder_cache_bytes=config.encoder_cache_bytes,
+        tier_bytes=wanted_bytes(config) if shares_host_memory(device) else 0,
+        encoder_cache_bytes=config.encoder_cache_bytes + config.encoder_form_bytes,
         adapter_bytes=config.adapter_bytes if config.adapters else 0,
         draft_bytes=0 if draft is None else draft.nbytes,
         devices=config.tensor_parallel,
@@ -311,7 +320,7 @@ def _book(report: FitReport, device: torch.device) -> Ledger:
 
 def _host_ledger(config: EngineConfig, device: torch.device, ledger: Ledger) -> Ledger:
     """Of host memory: the same ledger where the device has no memory of its own."""
-    if _shares_host_memory(device):
+    if shares_host_memory(device):
         return ledger
     return Ledger(int(available_memory() * config.memory_fraction), available_memory)
 
@@ -323,6 +332,7 @@ def _senses(
     ledger: Ledger,
     device: torch.device,
     dtype: torch.dtype,
+    threads: int,
 ) -> Senses | None:
     """The encoder of a model that takes media, and the cache of its rows, which shrinks when memory is scarce."""
     width = media_width(network)
@@ -332,7 +342,8 @@ def _senses(
     keep_free = int((1 - SHRINK_MARK) * ledger.budget)
     watch = PressureWatch(cache, lambda: keep_free - available_on(device))
     watch.start()
-    encoder = cast("MultimodalNetwork", loaded).encoder
+    plain = cast("MultimodalNetwork", loaded).encoder
+    encoder = with_ladder(plain, config, ledger, device=device, dtype=dtype, threads=threads)
     return Senses(encoder, cache, device, max_content=config.media_bytes, watch=watch)
 
 
@@ -381,8 +392,12 @@ def _scheduler(
 def _adapters(
     report: FitReport, network: NetworkConfig, decoder: LoadedNetwork, group: DeviceGroup | None
 ) -> Adapters | None:
-    """None where none are asked for, or other kernels than the decoder's reference compute."""
-    if not report.adapters or not isinstance(decoder, Decoder) or not isinstance(network, DecoderConfig):
+    """None where none are asked for, or the kernels compute none."""
+    if not report.adapters or not isinstance(network, DecoderConfig):
+        return None
+    if isinstance(decoder, NativeDecoder):
+        return Adapters(network, decoder.dtype, decoder.device, report.adapters, native=decoder)
+    if not isinstance(decoder, Decoder):
         return None
     together = 1 if group is None or decoder.device.type != "cpu" else group.size
     return Adapters(network, decoder.dtype, decoder.device, report.adapters, group=group, together=together)
@@ -430,7 +445,7 @@ def _info(
         numeric_class=numeric_class(
             numerics,
             torch_version=torch.__version__,
-            device_family=_device_family(device),
+            device_family=device_family(device),
             threads=threads,
             kv_format="-".join(filter(None, (report.kv_format, cache_variant(network)))),
             media=bool(media_kinds(network)),
@@ -470,29 +485,3 @@ def _kv_fingerprint(config: EngineConfig, info: EngineInfo, mover: AnyPageMover)
     """See `EngineInfo`. Rotary positions are part of the weights' configuration, which the model's digest covers."""
     key = key_of(config.model.digest, info.numeric_class, PAGE_TOKENS, config.disk_cache_key)
     return hashlib.sha256("\n".join((key, sys.byteorder, mover.layout)).encode()).hexdigest()
-
-
-def available_on(device: torch.device, devices: int = 1) -> int:
-    """Bytes to be had; on the fullest of several GPUs. An integrated GPU shares the system's memory, so MemAvailable bounds it as
-    well."""
-    if device.type != "cuda":
-        return available_memory()
-    if devices > 1:
-        return min(available_on(place.device_of(device.type, rank)) for rank in range(devices))
-    free, _ = torch.cuda.mem_get_info(device)
-    return available_memory() if _shares_host_memory(device) else free
-
-
-def _shares_host_memory(device: torch.device) -> bool:
-    return device.type != "cuda" or bool(getattr(torch.cuda.get_device_properties(device), "is_integrated", False))
-
-
-def device_name(device: torch.device) -> str:
-    return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else f"cpu ({cpu_family()})"
-
-
-def _device_family(device: torch.device) -> str:
-    if device.type != "cuda":
-        return cpu_family()
-    major, minor = torch.cuda.get_device_capability(device)
-    return f"sm_{major}{minor}-{origin(device)}"

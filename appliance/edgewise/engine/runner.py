@@ -129,7 +129,7 @@ class Runner:
             rows: Of the T, those of which logits will be computed; None for all.
         """
 
-    def _forward(self, work: Seq[Work], media: StepMedia | None, rows: Seq[int] | None) -> torch.Tensor:
+    def _forward(self, work: Seq[Work], media: StepMedia | None, rows: Seq[int] | None = None) -> torch.Tensor:
         tokens, meta = self._tokens(work), self._meta(work)
         adapted = adapted_rows(work, self._device)
         self._announce(tokens, meta, rows, adapted)

@@ -12,6 +12,7 @@ from edgewise.engine.devices.group import DeviceGroup
 from edgewise.engine.devices.messages import Share
 from edgewise.engine.numerics import Numerics
 from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.loading import load_decoder
 from edgewise.models.decoder.model import Decoder
 from edgewise.models.decoder.parallel import ProcessGroup
@@ -19,7 +20,7 @@ from edgewise.models.decoder.parallel import ProcessGroup
 
 def load_shares(
     config: EngineConfig,
-    network: DecoderConfig,
+    network: NetworkConfig,
     numerics: Numerics,
     group: DeviceGroup,
     *,
@@ -30,7 +31,7 @@ def load_shares(
     """The leader's decoder; whether the others' are loaded is known when the group has been joined.
 
     Args:
-        network: The whole model.
+        network: The whole model, which `share_of` can divide.
         num_pages: Of the KV cache on each device.
         threads: Of each process.
 
@@ -38,6 +39,7 @@ def load_shares(
         UnsupportedModel, BadModelFile, StorageError: As `load_decoder`.
         EngineFault: A process could not be started.
     """
+    assert isinstance(network, DecoderConfig)
     device = place.device_of(numerics.device, 0)
     place.use(device)
     group.start(

@@ -12,8 +12,8 @@ import torch
 from edgewise.core.errors import OutOfMemory
 from edgewise.core.log import get_logger
 from edgewise.core.sizes import mib
-from edgewise.engine.build import available_on, device_name
 from edgewise.engine.core import ProgressSink
+from edgewise.engine.found import available_on, device_name
 from edgewise.engine.ledger import REFUSE_MARK, Ledger
 from edgewise.engine.notices import Notices
 from edgewise.engine.numerics import Numerics, cpu_family, picture_numerics
