@@ -1,9 +1,9 @@
 """Load a decoder onto a card: streamed from the store, and rounded layer by layer where that is asked for, so that no more than
-one layer is there in floats beside what stays."""
+one layer is there in floats beside what stays. Blocks of GGUF files that the card multiplies as they are stay as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import closing
 from dataclasses import fields, replace
 from typing import Any
@@ -12,7 +12,9 @@ import torch
 
 from edgewise.kernels.rope import RopeTable
 from edgewise.kernels.rope_parameters import RopeParameters
+from edgewise.kernels.triton.decode_product import Weight
 from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.cuda.stored import stored_matrix
 from edgewise.models.decoder.cuda.weights import CardWeights, card_layer, card_matrix, card_weights, layer_tables
 from edgewise.models.decoder.layout import targets
 from edgewise.models.decoder.loading import check_tensors, check_tied, load_rope_tables
@@ -25,6 +27,7 @@ from edgewise.models.files import ModelFiles
 from edgewise.models.weights.open import open_weights
 
 DTYPE = torch.bfloat16
+_MATRICES = ("qkv", "output", "gate_up", "down")
 
 
 def load_on_card(
@@ -60,7 +63,18 @@ def load_on_card(
             fill(whole)
             weights = card_weights(config, whole, load_rope_tables(config, reader, device))
         else:
-            weights = _rounded(config, shadow, quantize, device, fill, load_rope_tables(config, reader, device))
+            wanted = list(targets(config, shadow, names, ALONE))
+
+            def take(matrix: torch.Tensor) -> Weight | None:
+                """As the file has it; None where that must be rounded."""
+                nonlocal done
+                found = stored_matrix(matrix, wanted, reader, quantize, device)
+                if found is not None:
+                    done += matrix.nbytes
+                    progress(done / total)
+                return found
+
+            weights = _rounded(config, shadow, quantize, device, fill, take, load_rope_tables(config, reader, device))
         check_tied(config, reader, files, names, DTYPE)
     return weights
 
@@ -71,6 +85,7 @@ def _rounded(
     quantize: Quantize,
     device: torch.device,
     fill: Callable[[DecoderParameters], None],
+    take: Callable[[torch.Tensor], Weight | None],
     ropes: Mapping[RopeParameters, RopeTable],
 ) -> CardWeights:
     """Read a part, round it, forget its floats; the largest parts first, while there is most room."""
@@ -79,16 +94,20 @@ def _rounded(
         fill(replace(shadow, embedding=embedding, head=embedding, norm=norm))
         head = card_matrix(embedding, quantize)
     else:
-        own = torch.empty_like(shadow.head, device=device)
-        fill(replace(shadow, head=own))
-        head = card_matrix(own, quantize)
-        del own
+        found = take(shadow.head)
+        if found is None:
+            own = torch.empty_like(shadow.head, device=device)
+            fill(replace(shadow, head=own))
+            found = card_matrix(own, quantize)
+            del own
+        head = found
         fill(replace(shadow, embedding=embedding, norm=norm))
     layers = []
     for index, layer in enumerate(shadow.layers):
-        real = _on(layer, device)
+        taken = {name: found for name in _MATRICES if (found := take(getattr(layer, name))) is not None}
+        real = _on(layer, device, taken)
         fill(replace(shadow, layers=(*shadow.layers[:index], real, *shadow.layers[index + 1 :])))
-        layers.append(card_layer(real, quantize))
+        layers.append(card_layer(real, quantize, taken))
         del real
     return CardWeights(
         config=config,
@@ -100,11 +119,11 @@ def _rounded(
     )
 
 
-def _on(layer: LayerParameters, device: torch.device) -> LayerParameters:
-    """Tensors of the same shapes on `device`, with undefined contents."""
+def _on(layer: LayerParameters, device: torch.device, but: Container[str]) -> LayerParameters:
+    """Tensors of the same shapes on `device`, with undefined contents; those named `but` stay as they are."""
     values: dict[str, Any] = {field.name: getattr(layer, field.name) for field in fields(layer)}
     real = {
-        name: torch.empty_like(value, device=device) if isinstance(value, torch.Tensor) else value
+        name: torch.empty_like(value, device=device) if isinstance(value, torch.Tensor) and name not in but else value
         for name, value in values.items()
     }
     return LayerParameters(**real)

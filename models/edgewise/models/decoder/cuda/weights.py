@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -70,17 +70,27 @@ class CardWeights:
         return list(found.values())
 
 
-def card_layer(layer: LayerParameters, quantize: Quantize) -> CardLayer:
-    """A layer without experts; its tensors themselves where nothing is rounded."""
+def card_layer(layer: LayerParameters, quantize: Quantize, taken: Mapping[str, Weight] = {}) -> CardLayer:
+    """A layer without experts; its tensors themselves where nothing is rounded.
+
+    Args:
+        taken: Matrices that are rounded already, by their names in `LayerParameters`; `layer` need not hold those.
+    """
+
+    def matrix(name: str) -> Weight:
+        bias: torch.Tensor | None = getattr(layer, f"{name}_bias")
+        own = taken.get(name)
+        return card_matrix(getattr(layer, name), quantize, bias) if own is None else replace(own, bias=bias)
+
     return CardLayer(
         attention_norm=layer.attention_norm,
-        qkv=card_matrix(layer.qkv, quantize, layer.qkv_bias),
+        qkv=matrix("qkv"),
         qk_norm=layer.qk_norm,
-        output=card_matrix(layer.output, quantize, layer.output_bias),
+        output=matrix("output"),
         attention_post_norm=layer.attention_post_norm,
         ffn_norm=layer.ffn_norm,
-        gate_up=card_matrix(layer.gate_up, quantize, layer.gate_up_bias),
-        down=card_matrix(layer.down, quantize, layer.down_bias),
+        gate_up=matrix("gate_up"),
+        down=matrix("down"),
         ffn_post_norm=layer.ffn_post_norm,
     )
 
