@@ -14,7 +14,7 @@ from edgewise.core.errors import EngineFault, InvalidRequest
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
 from edgewise.models.encoders.rows import unpack_rows
 from edgewise.models.encoders.text import EncoderTokenizer, TextFace
-from edgewise.pipeline.embeddings import ROWS, EmbedTask, Text, embed
+from edgewise.pipeline.embeddings import ROWS, EmbedTask, Text, embed, shortened
 from edgewise.pipeline.hooks.hooks import Hooks
 from edgewise.pipeline.model import ServedEncoder
 from tests.fakes.tiny_encoders import make_tokenizer
@@ -65,6 +65,11 @@ async def test_what_stands_before_every_text_is_read_with_it() -> None:
     assert led.tokens > plain.tokens
     ids = await embed(task(engine, ((7, 8, 9),), "of disk and "), Hooks())
     assert ids.tokens == 3
+
+
+def test_a_vector_that_is_cut_has_the_length_one() -> None:
+    assert list(shortened(array("f", [0.6, 0.0, 0.8]), 2)) == pytest.approx([1.0, 0.0])
+    assert list(shortened(array("f", [0.0, 0.0, 1.0]), 2)) == [0.0, 0.0]
 
 
 async def test_the_fault_of_one_request_is_that_of_all() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -115,6 +116,13 @@ async def compute(
         compute_s=max((chunk.stats.compute_s for chunk in chunks if chunk.stats is not None), default=0.0),
         device_s=device_s(chunk.stats for chunk in chunks),
     )
+
+
+def shortened(vector: array[float], count: int) -> array[float]:
+    """The first `count` numbers of a vector, again of length one. For models that were trained for it."""
+    cut = vector[:count]
+    length = math.sqrt(sum(value * value for value in cut))
+    return cut if length == 0.0 else array("f", [value / length for value in cut])
 
 
 def face_of(model: ServedEncoder) -> TextFace:

@@ -47,7 +47,7 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
-    folder = make_encoder(tmp_path_factory.mktemp("encoder"), pooling="cls")
+    folder = make_encoder(tmp_path_factory.mktemp("encoder"), pooling="cls", matryoshka_dimensions=[32])
     with new_home(starter=False) as home:
         import_tiny(home)
         import_model(home, folder, "small", "embeddings")
@@ -126,7 +126,7 @@ def test_what_is_too_long_is_refused_or_cut_when_asked(service: Asked) -> None:
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [
-        ({"input": "x", "dimensions": 16}, "dimensions", f"vectors of {WIDTH} numbers"),
+        ({"input": "x", "dimensions": 16}, "dimensions", f"vectors of {WIDTH} numbers, which may be cut to 32."),
         ({"input": []}, "input", "none empty"),
         ({"input": [[1, 10**6]]}, "input", "token id"),
         ({"input": "x", "encoding_format": "hex"}, "encoding_format", "base64"),
@@ -145,8 +145,14 @@ def test_what_cannot_be_done_is_refused_by_name(service: Asked, body: dict[str, 
     assert says in error["message"]
 
 
-def test_the_full_length_may_be_named(service: Asked) -> None:
+def test_vectors_are_cut_to_a_length_that_the_model_was_trained_for(service: Asked) -> None:
     assert service.post("/v1/embeddings", input="x", dimensions=WIDTH).status_code == 200
+    answer = service.post("/v1/embeddings", input=TEXTS, dimensions=32).json()
+    got = np.asarray([it["embedding"] for it in answer["data"]])
+    exact = truth(service, TEXTS)[:, :32]
+    assert got.shape == (len(TEXTS), 32)
+    assert alike(got, exact / np.linalg.norm(exact, axis=1, keepdims=True))
+    np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1.0, atol=1e-5)
 
 
 def test_documents_are_ranked_by_likeness(service: Asked) -> None:

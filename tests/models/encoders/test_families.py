@@ -277,6 +277,17 @@ def test_what_else_sentence_transformers_would_do_is_done_or_refused(tmp_path: P
         read_shape(encoder_files(folder))
 
 
+def test_lengths_that_a_model_was_trained_to_be_cut_to(tmp_path: Path) -> None:
+    folder = make_encoder(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    for more, cuts in (({}, ()), ({"is_matryoshka": True}, None), ({"matryoshka_dimensions": [32, 16]}, (32, 16))):
+        (folder / "config.json").write_text(json.dumps({**config, **more}))
+        assert read_shape(encoder_files(folder)).cuts == cuts
+    (folder / "config.json").write_text(json.dumps({**config, "matryoshka_dimensions": "256"}))
+    with pytest.raises(BadModelFile, match="matryoshka_dimensions"):
+        read_shape(encoder_files(folder))
+
+
 def test_damaged_folders_are_told(tmp_path: Path) -> None:
     files = encoder_files(make_encoder(tmp_path, "modernbert"))
     shape = read_shape(files)

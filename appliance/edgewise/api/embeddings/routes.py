@@ -21,7 +21,7 @@ from edgewise.api.schemas import validate
 from edgewise.api.sse import attended
 from edgewise.core.errors import UnsupportedField
 from edgewise.models.manifest import Role
-from edgewise.pipeline.embeddings import Embedded, EmbedTask, Text, embed
+from edgewise.pipeline.embeddings import Embedded, EmbedTask, Text, embed, shortened
 from edgewise.pipeline.encoder_receipts import of_encoder
 from edgewise.pipeline.model import ServedEncoder
 from edgewise.pipeline.rerank import rerank
@@ -44,7 +44,7 @@ def embeddings_router(deps: ApiDependencies) -> APIRouter:
         task = _task(deps, context, body, model, body.input, "input")
         _check_dimensions(task.model, body.dimensions)
         found = await _computed(request, deps, context, task, embed(task, deps.hooks, clock=deps.clock.monotonic))
-        data = await asyncio.to_thread(_data, found, body.encoding_format == "base64")
+        data = await asyncio.to_thread(_data, found, body.encoding_format == "base64", body.dimensions)
         usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
         answer = {"object": "list", "data": data, "model": task.model.name, "usage": usage}
         return json_response(answer | {"edgewise": _facts(task, found)})
@@ -112,17 +112,23 @@ async def _computed(
 
 def _check_dimensions(model: ServedEncoder, asked: int | None) -> None:
     """A vector may be cut only where the model was trained for that."""
-    width = None if model.face is None else model.face.shape.width
-    if asked is not None and asked != width:
-        raise UnsupportedField(
-            f"'dimensions' is {asked}: '{model.name}' gives vectors of {width} numbers, and was not trained to be cut.",
-            param="dimensions",
-        )
+    if asked is None or model.face is None or asked == model.face.shape.width:
+        return
+    width, cuts = model.face.shape.width, model.face.shape.cuts
+    if (asked < width) if cuts is None else (asked in cuts):
+        return
+    allowed = "and was not trained to be cut" if cuts == () else "which may be cut to "
+    if cuts != ():
+        allowed += "any length below" if cuts is None else " or ".join(map(str, cuts))
+    raise UnsupportedField(
+        f"'dimensions' is {asked}: '{model.name}' gives vectors of {width} numbers, {allowed}.", param="dimensions"
+    )
 
 
-def _data(found: Embedded, packed: bool) -> list[dict[str, Any]]:
+def _data(found: Embedded, packed: bool, dimensions: int | None) -> list[dict[str, Any]]:
     form = _packed if packed else _numbers
-    return [{"object": "embedding", "index": at, "embedding": form(it)} for at, it in enumerate(found.vectors)]
+    vectors = found.vectors if dimensions is None else [shortened(it, dimensions) for it in found.vectors]
+    return [{"object": "embedding", "index": at, "embedding": form(it)} for at, it in enumerate(vectors)]
 
 
 def _numbers(vector: array[float]) -> list[float]:

@@ -54,11 +54,8 @@ class Nodes:
 
     def choose(self, condition: str, then: Callable[[str], str], otherwise: Callable[[str], str], out: str) -> str:
         """One of two, each made by a function of its output's name; only what is chosen is computed."""
-        branches: dict[str, Any] = {
-            "then_branch": self._branch(then, f"{out}.then"),
-            "else_branch": self._branch(otherwise, f"{out}.else"),
-        }
-        return self.add("If", [condition], out, **branches)
+        yes, no = self._branch(then, f"{out}.then"), self._branch(otherwise, f"{out}.else")
+        return self.add("If", [condition], out, then_branch=yes, else_branch=no)
 
     def _branch(self, made: Callable[[str], str], name: str) -> onnx.GraphProto:
         outside, self.nodes = self.nodes, []

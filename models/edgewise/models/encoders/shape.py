@@ -75,6 +75,7 @@ class EncoderShape:
         activation: Between a layer's products.
         unbiased: Parts of a layer without a bias, as BERT's files call them.
         prompt: Stands before every text, as sentence-transformers puts it.
+        cuts: Lengths to which its vectors may be cut since it was trained for that (Kusupati et al. 2022); None for any.
     """
 
     family: str
@@ -97,6 +98,7 @@ class EncoderShape:
     activation: Activation = "gelu"
     unbiased: tuple[str, ...] = ()
     prompt: str = ""
+    cuts: tuple[int, ...] | None = ()
 
     @property
     def weight_bytes(self) -> int:
@@ -148,6 +150,7 @@ def read_shape(files: ModelFiles) -> EncoderShape:
         pooling=_pooling(files) if head is None else _head_pooling(raw),
         head=head,
         prompt="" if head is not None else _prompt(files),
+        cuts=() if head is not None else _cuts(raw),
         **sizes,
     )
     if shape.file_bytes > _MOST_BYTES:
@@ -237,6 +240,16 @@ def _refuse_modules(files: ModelFiles) -> None:
         kind = str(one.get("type", "")).rpartition(".")[2] if isinstance(one, Mapping) else ""
         if kind not in _MODULES:
             raise UnsupportedModel(f"{files.name}, {MODULES_FILE}: a module {kind!r} is not supported.")
+
+
+def _cuts(raw: Config) -> tuple[int, ...] | None:
+    """In the words that vLLM and some published models use; nothing else says it."""
+    named = raw.get("matryoshka_dimensions")
+    if named is None:
+        return None if raw.get("is_matryoshka") is True else ()
+    if not isinstance(named, list):
+        raise BadModelFile(f"config.json: matryoshka_dimensions is {named!r}, which is no list of counts.")
+    return tuple(count({"matryoshka_dimensions": it}, "matryoshka_dimensions") for it in named)
 
 
 def _prompt(files: ModelFiles) -> str:
