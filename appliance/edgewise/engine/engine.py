@@ -120,6 +120,7 @@ class Engine:
                 param="modalities",
             )
         self._check_media(request)
+        request = request if self._senses is None else self._senses.bound(request)
         adapter = None if request.adapter is None else self._adapter(request.adapter)
         sequence = self._scheduler.add(request)
         sequence.adapter = adapter
@@ -135,7 +136,7 @@ class Engine:
         if self._adapters is None:
             raise UnsupportedField(
                 f"The engine of '{self.info.model}' takes no adapters: its kernels are '{self.info.kernels}', and those of "
-                "a decoder on 'reference' take them. Set engine.kernels to auto or reference.",
+                "a decoder on 'native' or 'reference' take them. Set engine.kernels to auto.",
                 param="model",
             )
         used = {one.request.adapter.digest for one in self._live.values() if one.request.adapter is not None}
