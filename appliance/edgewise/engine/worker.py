@@ -24,6 +24,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn, get_args
 
+from edgewise.core.collector import lasting
 from edgewise.core.errors import EdgewiseError, EngineFault
 from edgewise.core.log import LogFormat, configure_logging, get_logger
 from edgewise.engine.api import EngineInfo
@@ -169,7 +170,9 @@ class Worker:
     def _build(self, config: AnyConfig) -> EngineCore:
         limit_threads(config.threads or len(os.sched_getaffinity(0)))  # read by the libraries when first imported
         limit_caches()
-        return load_factory(self._factory)(config, self._progress)
+        with lasting():
+            factory = load_factory(self._factory)
+        return factory(config, self._progress)
 
     def _progress(self, stage: str, fraction: float) -> None:
         self._send(Progress(stage=stage, fraction=fraction))
