@@ -43,3 +43,13 @@ def test_the_sum_needs_no_torch() -> None:
     code = "import sys, edgewise.cli.models_fit; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
     assert paging.PAGE_TOKENS is limits.PAGE_TOKENS
+
+
+def test_the_sum_of_several_devices(run: Run, tiny: str) -> None:
+    one, two = (json.loads(run("models", "fit", tiny, "--devices", count, "--json").stdout) for count in ("1", "2"))
+    assert (one["devices"], two["devices"]) == (1, 2)
+    assert one["workspace"] < two["workspace"]
+    assert "of all together" in run("models", "fit", tiny, "--devices", "2", "--explain").stdout
+    refused = run("models", "fit", tiny, "--devices", "3")
+    assert refused.returncode != 0
+    assert "1, 2 or 4 can compute" in refused.stderr

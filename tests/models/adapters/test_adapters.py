@@ -16,9 +16,10 @@ from transformers import AutoModelForCausalLM
 
 from edgewise.core.errors import BadModelFile, UnsupportedModel
 from edgewise.kernels.low_rank import LowRank, add_low_rank
-from edgewise.models.adapters.layout import CONFIG, WEIGHTS, read_layout
-from edgewise.models.adapters.loading import AdaptedRows, Adapter, adapter_bytes, load_adapter
+from edgewise.models.adapters.layout import CONFIG, WEIGHTS, product_sizes, read_layout
+from edgewise.models.adapters.loading import AdaptedRows, Adapter, adapter_bytes, load_adapter, own_part
 from edgewise.models.decoder.config import read_config
+from edgewise.models.decoder.parallel import ProcessGroup
 from edgewise.models.tiny import local_files, make_tiny_model
 from tests.fakes.adapters import ALL, adapter_files, make_adapter, merge
 from tests.models.decoder.driver import Driver, load
@@ -224,3 +225,30 @@ def test_shapes_and_dtypes_are_checked() -> None:
         add_low_rank(out, x, [(rows.int(), pair)])
     with pytest.raises(ValueError, match="one dtype"):
         add_low_rank(out.half(), x, [])
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_device_of_several_holds_what_belongs_to_its_heads_and_columns(size: int, tmp_path: Path) -> None:
+    """Of two KV heads; of four devices two hold each."""
+    config = read_config(local_files(make_tiny_model(tmp_path / "model", heads=8)))
+    head, inner = config.head_dim, config.ffn_size
+    generator = torch.Generator().manual_seed(1)
+
+    def heads(of: list[int], first: int = 0) -> list[int]:
+        return [first + one * head + row for one in of for row in range(head)]
+
+    for product, (rows, columns) in product_sizes(config).items():
+        pair = LowRank(torch.randn(8, columns, generator=generator), torch.randn(rows, 8, generator=generator))
+        whole = pair.up @ pair.down
+        for rank in range(size):
+            own = own_part(pair, product, config, ProcessGroup(rank, size))
+            queries = heads(list(range(rank * 8 // size, (rank + 1) * 8 // size)))
+            held = list(range(rank * 2 // size, max(rank * 2 // size + 1, (rank + 1) * 2 // size)))
+            part = list(range(rank * inner // size, (rank + 1) * inner // size))
+            if product == "qkv":
+                wanted = whole[[*queries, *heads(held, 8 * head), *heads(held, 10 * head)]]
+            elif product == "gate_up":
+                wanted = whole[[*part, *(inner + one for one in part)]]
+            else:
+                wanted = whole[:, queries if product == "output" else part]
+            assert torch.allclose(own.up @ own.down, wanted, atol=1e-5), (product, rank)

@@ -72,12 +72,12 @@ def load_adapter(
         pairs = {}
         for key, parts in layout.parts.items():
             pair = _pair(parts, reader, sizes[key[1]], layout.scale)
-            own = pair if share.size == 1 else _own(pair, key[1], config, share)
+            own = pair if share.size == 1 else own_part(pair, key[1], config, share)
             pairs[key] = LowRank(own.down.to(device, dtype), own.up.to(device, dtype))
     return Adapter(files.name, files.digest, pairs)
 
 
-def _own(pair: LowRank, product: Product, config: DecoderConfig, share: Place) -> LowRank:
+def own_part(pair: LowRank, product: Product, config: DecoderConfig, share: Place) -> LowRank:
     """A device's part: of products that are cut by rows some of B's, of those cut by columns some of A's. The parts of the latter
     are summed with those of the product itself."""
     own = config.shard(share.size)
