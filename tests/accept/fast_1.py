@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.accept.line import Line, Verdict, main, progress
 from tests.bench.cpu import parse_arguments, run
+from tests.bench.cpu_shown import plain
 
 # Ours to the faster of llama.cpp's two KV formats and, at 4 bits, of its two kinds of blocks; figure -> least ratio.
 GOALS: Mapping[int, Mapping[str, float]] = {
@@ -75,17 +76,29 @@ def measure(count: int) -> Verdict:
     """`count`: rounds."""
     if count == 0:
         report = run(options("--quick", "--only", "edgewise"))
+        tell(report)
         answered = [row for row in report["figures"] if all(one["low"] > 0 for one in row["values"].values())]
         right = len(answered) == len(report["figures"]) and len(report["sides"]) == 2
         return Verdict(figure=f"{len(answered)} figures", passed=False, correct=right, details=report)
     report = run(options("--rounds", str(count)))
+    tell(report)
     progress("now a model of a billion weights")
     large = run(options("--rounds", str(count), "--model", "1b", "--figure", "decode"))
-    goals = [*judged(report, GOALS), *judged(large, {4: BILLION, 8: BILLION}), *rest_shares(report)]
+    tell(large)
+    shares = rest_shares(report)
+    for one in shares:
+        progress(f"{one['bits']} bits, {one['figure']}: {1 - one['ratio']:.1%} of the tokens a second are lost")
+    goals = [*judged(report, GOALS), *judged(large, {4: BILLION, 8: BILLION}), *shares]
     missed = [one for one in goals if one["ratio"] is None or one["ratio"] < one["bar"]]
     figure = f"{len(goals) - len(missed)} of {len(goals)} goals are met" + "".join(map(_told, missed))
     details = {"goals": goals, "starter": report, "1b": large}
     return Verdict(figure=figure, passed=not missed, details=details)
+
+
+def tell(report: Mapping[str, Any]) -> None:
+    """All that was measured, a side a line; in brackets ours to it."""
+    for line in plain(report):
+        progress(line)
 
 
 def _told(goal: Mapping[str, Any]) -> str:

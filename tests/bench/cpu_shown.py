@@ -20,6 +20,15 @@ def rows_of(report: Mapping[str, Any]) -> Rows:
     return ("side", *(row["figure"] for row in report["figures"]), "load s", "peak MiB"), rows
 
 
+def plain(report: Mapping[str, Any]) -> list[str]:
+    """Lines of text: a side each, its figures by name, the time to load and the greatest memory."""
+    heading, rows = rows_of(report)
+    return [
+        f"{row[0]}: {', '.join(f'{name} {cell}' for name, cell in zip(heading[1:], row[1:], strict=True))}"
+        for row in rows
+    ]
+
+
 def markdown(reports: Sequence[Mapping[str, Any]]) -> str:
     """Each report's table below what it was measured on; a sentence where there is none."""
     if not reports:

@@ -1,16 +1,18 @@
 """What a token costs beside the network: microseconds of CPU a token, by part, of the engine process and of the service process.
 
-    python -m tests.bench.overhead [--tokens 400] [--json]
+    python -m tests.bench.overhead [--tokens 400] [--interval 0.025] [--json]
 
 The network is a double with constant logits (`tests.bench.overhead_double`), everything else is real: the engine's parts are
 measured in this process, the service in its own, asked over HTTP for greedy streams. CPU times, so other work on the machine
-matters less than to a clock on the wall, though it too empties the caches; the medians of several rounds.
+matters less than to a clock on the wall, though it too empties the caches; the medians of several rounds. How many tokens come
+in one event depends on how quick a step is, so on a busy machine `OVERHEAD_WEIGHTS_MIB=8` comes nearer to a step of an idle one.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import socket
 import statistics
@@ -43,6 +45,7 @@ from tests.e2e.service import import_tiny, new_home, running
 STREAMS = (1, 8)
 PROMPT = 128
 CONTEXT = 4096
+EVENTS = "events a token"
 Costs = dict[str, float]
 
 
@@ -50,23 +53,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.overhead")
     parser.add_argument("--tokens", type=int, default=400, help="of each answer")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--interval", type=float, default=0.025, help="engine.stream_interval_s")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    report = {f"{streams} streams": costs(streams, args.tokens, args.rounds) for streams in STREAMS}
+    report = {f"{streams} streams": costs(streams, args.tokens, args.rounds, args.interval) for streams in STREAMS}
     if args.json:
         print(json.dumps(report, indent=2))
         return
     for place in ("engine", "service"):
         parts = list(dict.fromkeys(part for found in report.values() for part in found[place]))
-        rows = [(part, *(f"{found[place].get(part, 0.0):.1f}" for found in report.values())) for part in parts]
+        rows = [
+            (part, *(f"{found[place].get(part, 0.0):.{2 if part == EVENTS else 1}f}" for found in report.values()))
+            for part in parts
+        ]
         print_table((f"{place} process, us of CPU a token", *report), rows)
 
 
-def costs(streams: int, tokens: int, rounds: int) -> dict[str, Costs]:
+def costs(streams: int, tokens: int, rounds: int, interval_s: float) -> dict[str, Costs]:
     """Microseconds a token, by process and part."""
     return {
-        "engine": medians([engine_costs(streams, tokens) for _ in range(rounds)]),
-        "service": service_costs(streams, tokens, rounds),
+        "engine": medians([engine_costs(streams, tokens, interval_s) for _ in range(rounds)]),
+        "service": service_costs(streams, tokens, rounds, interval_s),
     }
 
 
@@ -81,12 +88,12 @@ def medians(found: list[Costs]) -> Costs:
 # --- the engine process, in this one ---
 
 
-def engine_costs(streams: int, tokens: int) -> Costs:
+def engine_costs(streams: int, tokens: int, interval_s: float) -> Costs:
     with tempfile.TemporaryDirectory(prefix="edgewise-") as folder, socket_pair() as (ours, theirs):
         model = local_files(make_tiny_model(Path(folder) / "model", context=CONTEXT))
         core = build(EngineConfig(model=model, threads=1, kv_memory_bytes=64 << 20), lambda *_: None)
         parts = Parts()
-        outbox = Outbox(FrameWriter(ours))
+        outbox = Outbox(FrameWriter(ours), interval_s=interval_s)
         wrap_engine(core, outbox, parts)
         for index in range(streams):
             core.add(request(index, tokens))
@@ -96,8 +103,9 @@ def engine_costs(streams: int, tokens: int) -> Costs:
         made, began = 0, time.thread_time_ns()
         while core.has_work:
             chunks = core.step()
-            outbox.put_chunks(chunks)
-            theirs.recv(1 << 20)
+            outbox.put_chunks(chunks, more=core.has_work)
+            with contextlib.suppress(BlockingIOError):  # nothing was sent after this step
+                theirs.recv(1 << 20)
             made += sum(len(chunk.tokens) for chunk in chunks)
         total = time.thread_time_ns() - began
         parts.unwrap()
@@ -133,42 +141,48 @@ def socket_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
+        theirs.setblocking(False)
         yield ours, theirs
 
 
 # --- the service process ---
 
 
-def service_costs(streams: int, tokens: int, rounds: int) -> Costs:
+def service_costs(streams: int, tokens: int, rounds: int, interval_s: float) -> Costs:
     """Of the whole process unwrapped, and of its parts, wrapped, in another one; the rest is the event loop and the server."""
     with new_home(starter=False) as home:
         model = import_tiny(home, context=CONTEXT)
-        total = served(home, model, streams, tokens, rounds, {})
+        setting = {"EDGEWISE_ENGINE__STREAM_INTERVAL_S": str(interval_s)}
+        total, client, events = served(home, model, streams, tokens, rounds, setting)
         report = home / "parts.json"
-        served(home, model, streams, tokens, rounds, {REPORT: str(report)})
+        served(home, model, streams, tokens, rounds, setting | {REPORT: str(report)})
         made = streams * tokens * (rounds + 1)  # with the warm-up
         parts = {part: spent / made / 1e3 for part, spent in json.loads(report.read_text()).items()}
     rest = total - sum(parts.values())
-    return {**parts, "rest: tasks, server, socket": rest, "all": total}
+    return {**parts, "rest: tasks, server, socket": rest, "all": total, "the client that reads": client, EVENTS: events}
 
 
-def served(home: Path, model: str, streams: int, tokens: int, rounds: int, environment: dict[str, str]) -> float:
-    """Microseconds of the service's CPU a token."""
+def served(
+    home: Path, model: str, streams: int, tokens: int, rounds: int, environment: dict[str, str]
+) -> tuple[float, float, float]:
+    """Microseconds of the service's CPU a token, of its client's, and events a token."""
     environment = environment | {"EDGEWISE_ENGINE__THREADS": "1"}
     prefix = [sys.executable, "-m", "tests.bench.overhead_service"]
     with running(model=model, home=home, environment=environment, prefix=prefix) as service:
         target = Target(base_url=f"{service.url}/v1", model=model, fields={"temperature": 0, "ignore_eos": True})
         asyncio.run(stream(target, streams, tokens))
-        spent = []
+        spent, client, events = [], [], []
+        made = streams * tokens
         for _ in range(rounds):
-            before = process_cpu_s(service.pid)
-            asyncio.run(stream(target, streams, tokens))
-            spent.append((process_cpu_s(service.pid) - before) / streams / tokens * 1e6)
-    return statistics.median(spent)
+            before, ours = process_cpu_s(service.pid), time.process_time()
+            events.append(asyncio.run(stream(target, streams, tokens)) / made)
+            spent.append((process_cpu_s(service.pid) - before) / made * 1e6)
+            client.append((time.process_time() - ours) / made * 1e6)
+    return statistics.median(spent), statistics.median(client), statistics.median(events)
 
 
-async def stream(target: Target, streams: int, tokens: int) -> None:
-    """So many answers at once, read to their ends."""
+async def stream(target: Target, streams: int, tokens: int) -> int:
+    """So many answers at once, read to their ends; the number of events with text."""
     async with httpx.AsyncClient(timeout=600, trust_env=False) as client:
         samples = [Sample(scheduled=time.perf_counter()) for _ in range(streams)]
         works = [Work(prompt=f"{index} tell me about the sea", answer_tokens=tokens) for index in range(streams)]
@@ -176,6 +190,7 @@ async def stream(target: Target, streams: int, tokens: int) -> None:
     for sample in samples:
         if (sample.error, sample.answer_tokens) != (None, tokens):
             raise RuntimeError(f"{sample.error}, {sample.answer_tokens} tokens instead of none and {tokens}")
+    return sum(len(sample.arrivals) for sample in samples)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from gguf.quants import dequantize
 from edgewise.models.tiny import GGUF_NAME, make_tiny_model
 from tests.bench.cpu import FIGURES, Figure, measure, summarize
 from tests.bench.cpu_files import _random
-from tests.bench.cpu_shown import markdown, rows_of
+from tests.bench.cpu_shown import markdown, plain, rows_of
 from tests.bench.cpu_sides import Spans, missing, peak_mib
 from tests.bench.peer_sides import ROOT
 
@@ -96,6 +96,7 @@ def test_rounds_are_interleaved_and_ours_is_compared_at_its_own_bits() -> None:
     assert "2026-11-30, starter model, X, 2 threads, load before 0.1, 2 rounds:" in page
     assert "| llama.cpp Q4_0 | 0.5 (2.00) | 0.5 | 100 |" in page
     assert "Not measured" in markdown([])
+    assert "llama.cpp Q4_0: decode at 8 0.5 (2.00), load s 0.5, peak MiB 100" in plain(report)
 
 
 def test_the_figures_are_those_that_are_promised() -> None:

@@ -90,7 +90,8 @@ class EngineSettings(Section):
         ge=0,
         le=1,
         description="Longest time in seconds that a token waits to be sent together with the next ones, where steps are quicker "
-        "than that; an answer's first token and its end never wait. 0 sends each token by itself, which costs processor time.",
+        "than that, up to four times as long with many answers at once; an answer's first token and its end never wait. 0 sends "
+        "each token by itself, which costs processor time.",
     )
     ageing_s: float = Field(
         default=60.0,

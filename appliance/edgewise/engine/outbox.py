@@ -29,6 +29,11 @@ from edgewise.engine.transport import FrameWriter
 WHOLE_S = 1.0
 """How long tokens of an answer that nobody reads before its end may wait: what a crash of the engine makes it compute again."""
 
+SHARERS = 4
+LONGEST = 4.0
+"""Each answer costs the service and a client an event, so of several at once tokens wait longer: for another `interval_s` with
+every `SHARERS` further answers, for `LONGEST` times as long at most."""
+
 _REPORTS = (Heartbeat, Progress, StatsReply, MemoryReply)
 
 
@@ -38,8 +43,8 @@ class Outbox:
     Order: answers (ready, accepted, refused, fault), then reports, of which only the newest of each kind is kept, then chunks.
 
     Chunks of tokens wait for those of the next steps while no step of the length of the last one would make the oldest wait
-    longer than `interval_s`: a message costs the service a wake-up, which a quick engine on the same cores pays for. First tokens
-    and ends never wait, and what waits goes with them.
+    longer than `interval_s`, or somewhat longer where many answers share the steps: a message costs the service a wake-up, which
+    a quick engine on the same cores pays for. First tokens and ends never wait, and what waits goes with them.
 
     Attributes:
         epoch: Of this life.
@@ -118,7 +123,9 @@ class Outbox:
 
     @property
     def _patience_s(self) -> float:
-        return self.interval_s if self._read else WHOLE_S
+        if not self._read:
+            return WHOLE_S
+        return self.interval_s * min(LONGEST, 1.0 + (len(self._chunks) - 1) / SHARERS)
 
     def flush(self) -> bool:
         """Send what the socket takes, also what may wait; True if nothing is left unsent."""

@@ -130,6 +130,9 @@ class Table:
 
     def others(self, *states: State) -> list[int]:
         """Rows of other living processes in one of these states."""
+        held = self._cells[_STATE::_CELLS].tolist()
+        if not any(held.count(int(state)) for state in states):  # nearly always, and asked after every step
+            return []
         found = []
         for row in range(ROWS):
             start = row * _CELLS

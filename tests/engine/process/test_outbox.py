@@ -232,3 +232,18 @@ def test_each_token_but_the_first_has_the_time_of_its_step(steps: list[tuple[int
         assert len(part.gaps) == len(part.tokens) - (part.offset == 0)
         found += part.gaps
     assert found == expected
+
+
+@pytest.mark.parametrize(("answers", "steps"), [(1, 6), (5, 12), (13, 24), (40, 24)])
+def test_tokens_of_many_answers_wait_longer(
+    paced: tuple[Outbox, FrameReader[ToService], Clock], answers: int, steps: int
+) -> None:
+    outbox, reader, clock = paced
+    names = [f"r{number}" for number in range(answers)]
+    outbox.put_chunks([chunk(name, 0, 1) for name in names], more=True)
+    assert len(arrived(reader)) == answers
+    for step in range(1, steps + 1):
+        assert not arrived(reader)
+        clock.seconds += 0.004
+        outbox.put_chunks([chunk(name, step, 1) for name in names], more=True)
+    assert [one.tokens for one in arrived(reader)] == [tuple(range(1, steps + 1))] * answers
