@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgewise.core.errors import EdgewiseError, InvalidRequest
-from edgewise.models.vad.spans import FRAME, RATE
+from edgewise.models.media.rates import RATE
+from edgewise.models.vad.spans import FRAME
 from edgewise.pipeline.receipts import Usage
 from edgewise.pipeline.voice.protocols import Heard, Hints, Response, Sound, Speech, Told, Writing
 

@@ -14,7 +14,8 @@ import numpy as np
 from edgewise.cli.voice_sound import BLOCK_S, RATE
 from edgewise.core.errors import InvalidRequest, NotFound
 from edgewise.core.files import translate_os_errors
-from edgewise.pipeline.voice.sound import WIDTH, Pace, Resampler
+from edgewise.models.media.resample import Resampler
+from edgewise.pipeline.voice.sound import WIDTH, Pace
 
 
 class FileSource:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from edgewise.core.errors import EdgewiseError, InvalidRequest, NotFound
-from edgewise.pipeline.voice.sound import WIDTH, Resampler
+from edgewise.models.media.resample import Resampler
+from edgewise.pipeline.voice.sound import WIDTH
 
 if TYPE_CHECKING:
     import sounddevice

@@ -32,6 +32,7 @@ from edgewise.models.media.fitting import (
     picture_needs,
 )
 from edgewise.models.media.process import MediaProcess
+from edgewise.models.media.rates import RATE
 from edgewise.models.media.sound_limits import MAX_SECONDS
 from edgewise.models.media.source import read_source
 from edgewise.models.multimodal.layout import Fitted, Layout, ScanLayout, SoundLayout
@@ -45,7 +46,6 @@ from edgewise.pipeline.model import Models, ServedEncoder
 from edgewise.pipeline.pressure import Pressure
 from edgewise.pipeline.receipts import MediumReceipt
 from edgewise.pipeline.task import ChatInput, Task
-from edgewise.pipeline.transcribe.task import RATE
 from edgewise.security.fetch import FetchPolicy
 
 Fit = TypeVar("Fit")

@@ -10,9 +10,10 @@ import pytest
 
 from edgewise.core.errors import BadModelFile, InvalidRequest
 from edgewise.models.files import ModelFiles
+from edgewise.models.media.rates import RATE
 from edgewise.models.store import Store
 from edgewise.models.vad.silero import Silero, VadEncoder, VadState, load_vad
-from edgewise.models.vad.spans import FRAME, RATE, speech_spans
+from edgewise.models.vad.spans import FRAME, speech_spans
 from tests.models.media.sounds import tone
 from tests.recordings import hearing_home, librivox
 

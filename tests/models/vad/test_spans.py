@@ -9,7 +9,8 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgewise.models.vad.spans import FRAME, LONG_PAUSE, RATE, Span, speech_spans, windows
+from edgewise.models.media.rates import RATE
+from edgewise.models.vad.spans import FRAME, LONG_PAUSE, Span, speech_spans, windows
 
 PER_SECOND = RATE / FRAME
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgewise.models.media.resample import Resampler
 from edgewise.models.vad.spans import Span
-from edgewise.pipeline.voice.sound import Pace, Resampler, SoundBuffer
+from edgewise.pipeline.voice.sound import Pace, SoundBuffer
 
 
 def _tone(rate: int, seconds: float, hertz: float = 440.0) -> array[int]:

@@ -23,7 +23,7 @@ from edgewise.api.requests import RETRY_AFTER_FULL_S, shutting_down
 from edgewise.core.errors import EdgewiseError, QueueFull, UnknownField
 from edgewise.core.log import get_logger
 from edgewise.core.priority import Priority, priority_of
-from edgewise.models.vad.spans import RATE
+from edgewise.models.media.rates import RATE
 from edgewise.pipeline.transcribe.task import SAMPLE_BYTES
 from edgewise.pipeline.voice.protocols import VoiceModels
 from edgewise.pipeline.voice.sound import WIDTH

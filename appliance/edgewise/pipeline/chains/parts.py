@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
-_MARKS = r"(?<![.!?\u2026])[.!?\u2026]+[\"')\]\u2019\u201d]*"
-"""From the first mark of several only, else the time for many of them would grow with the square of their number."""
-_WIDE = r"[\u3002\uff01\uff1f]+\s*|\n\s*"
-_END = re.compile(rf"{_MARKS}\s+|{_WIDE}")
-"""Where a sentence ends: a mark and a blank, a mark of Chinese or Japanese, a line's end."""
-_MAY_END = re.compile(rf"(?:{_MARKS}\s*|{_WIDE})\Z")
-"""What may be such an end once more text is there."""
+from edgewise.pipeline.sentence_ends import open_end, sentence_ends
 
 
 class Sentences:
@@ -26,13 +19,13 @@ class Sentences:
         it does not matter how the text arrives."""
         self._rest += text
         found, start = [], 0
-        for end in _END.finditer(self._rest, self._seen):
-            if end.end() == len(self._rest):
+        for end in sentence_ends(self._rest, self._seen):
+            if end == len(self._rest):
                 break
-            found.append(self._rest[start : end.end()].strip())
-            start = end.end()
-        open_end = _MAY_END.search(self._rest, max(start, self._seen))
-        self._seen = (len(self._rest) if open_end is None else open_end.start()) - start
+            found.append(self._rest[start:end].strip())
+            start = end
+        may_end = open_end(self._rest, max(start, self._seen))
+        self._seen = (len(self._rest) if may_end is None else may_end) - start
         self._rest = self._rest[start:]
         return [sentence for sentence in found if sentence]
 
@@ -63,7 +56,7 @@ def pack(text: str, limit: int, count: Callable[[str], int]) -> list[str]:
 def _units(text: str, limit: int, count: Callable[[str], int]) -> Iterator[str]:
     """Sentences with the blanks after them, so that they join to the text again."""
     start = 0
-    for end in [*(match.end() for match in _END.finditer(text)), len(text)]:
+    for end in [*sentence_ends(text), len(text)]:
         if end > start:
             yield from _cut(text[start:end], limit, count)
         start = end

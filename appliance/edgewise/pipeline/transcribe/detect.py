@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest, EncodeStats
+from edgewise.models.media.rates import RATE
 from edgewise.models.vad.spans import FRAME, Span, speech_spans
 from edgewise.pipeline.encode import encode
 from edgewise.pipeline.encoder_receipts import device_s
 from edgewise.pipeline.model import ServedEncoder
-from edgewise.pipeline.transcribe.task import RATE, SAMPLE_BYTES, TranscribeTask
+from edgewise.pipeline.transcribe.task import SAMPLE_BYTES, TranscribeTask
 
 _PIECE: Final = 300 * RATE // FRAME * FRAME
 _LEAD: Final = 2 * RATE // FRAME * FRAME

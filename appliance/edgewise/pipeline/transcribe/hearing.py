@@ -7,10 +7,11 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from edgewise.models.media.rates import RATE
 from edgewise.models.vad.spans import Span, windows
 from edgewise.models.whisper.config import SECONDS
 from edgewise.pipeline.transcribe.detect import Speech, find_speech
-from edgewise.pipeline.transcribe.task import RATE, SAMPLE_BYTES, Segment, TranscribeTask
+from edgewise.pipeline.transcribe.task import SAMPLE_BYTES, Segment, TranscribeTask
 from edgewise.pipeline.transcribe.text import Parsed, Piece, parse_window
 from edgewise.pipeline.transcribe.window import Account, WindowWriter, Written
 from edgewise.pipeline.transcribe.words import UNSPACED, Word, place_words

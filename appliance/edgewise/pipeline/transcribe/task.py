@@ -7,6 +7,7 @@ from typing import Literal
 
 from edgewise.core.priority import Priority
 from edgewise.core.privacy import Privacy
+from edgewise.models.media.rates import RATE
 from edgewise.pipeline.listener import ServedListener
 from edgewise.pipeline.model import ServedEncoder
 from edgewise.pipeline.plan import PolicyName
@@ -14,7 +15,6 @@ from edgewise.pipeline.receipts import Receipt, StageReceipt
 from edgewise.pipeline.transcribe.words import Word
 
 Aim = Literal["transcribe", "translate"]
-RATE = 16_000
 SAMPLE_BYTES = 4
 
 

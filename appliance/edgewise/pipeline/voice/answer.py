@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from edgewise.core.patience import end_task
+from edgewise.models.media.resample import Resampler
 from edgewise.pipeline.voice.conversation import SpokenPhrase
 from edgewise.pipeline.voice.phrases import Phrases
 from edgewise.pipeline.voice.protocols import (
@@ -24,7 +25,7 @@ from edgewise.pipeline.voice.protocols import (
     VoiceModels,
     Writing,
 )
-from edgewise.pipeline.voice.sound import WIDTH, Pace, Resampler
+from edgewise.pipeline.voice.sound import WIDTH, Pace
 
 LEAD_S: Final = 4.0
 """Sound leaves so far ahead of what is heard: enough for a network that stalls, little enough to drop at an interruption."""

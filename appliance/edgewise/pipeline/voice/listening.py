@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from edgewise.core.errors import InvalidRequest
-from edgewise.models.vad.spans import FRAME, RATE, Span
+from edgewise.models.media.rates import RATE
+from edgewise.models.media.resample import Resampler
+from edgewise.models.vad.spans import FRAME, Span
 from edgewise.pipeline.voice.protocols import VoiceModels
-from edgewise.pipeline.voice.sound import WIDTH, Resampler, SoundBuffer
+from edgewise.pipeline.voice.sound import WIDTH, SoundBuffer
 from edgewise.pipeline.voice.turns import TurnDetector, TurnEvent, TurnOptions
 
 _UNHEARD_S: Final = 2.0

@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_SENTENCE: Final = re.compile(r"[.!?\u2026]+[\"')\]]*\s+|\n+\s*")
-_CLAUSE: Final = re.compile(r"[,;:]\s+|\s[-\u2013\u2014]+\s+")
-_NOT_AN_END: Final = re.compile(
-    r"(?:^|[\s(\"'])(?:[A-Za-z]|\d{1,3}|Mrs?|Ms|Dr|St|Prof|Jr|Sr|vs|etc|No|Nr|e\.g|i\.e|a\.m|p\.m|approx|ca)\.\s+$"
-)
-"""A full stop after an initial, the number of a list or an abbreviation ends no sentence."""
+from edgewise.pipeline.sentence_ends import is_abbreviation, sentence_ends
 
+_CLAUSE: Final = re.compile(r"[,;:]\s+|\s[-\u2013\u2014]+\s+")
 _WORD_END: Final = re.compile(r"[a-z]{3}[.!?]$")
 """Where the first sentence is taken to end though nothing follows yet: a token sooner is heard."""
 
@@ -47,10 +43,10 @@ class Phrases:
 
     def _end(self) -> int | None:
         text = self._text
-        for found in _SENTENCE.finditer(text):
-            if text[: found.end()].strip() and not _NOT_AN_END.search(text[: found.end()]):
-                return found.end()
-        if self._first and _WORD_END.search(text) and not _NOT_AN_END.search(f"{text} "):
+        for end in sentence_ends(text):
+            if text[:end].strip():
+                return end
+        if self._first and _WORD_END.search(text) and not is_abbreviation(f"{text} ", len(text) + 1):
             return len(text)
         least = FIRST_CLAUSE if self._first else CLAUSE
         for found in _CLAUSE.finditer(text):

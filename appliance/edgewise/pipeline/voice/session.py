@@ -16,7 +16,7 @@ from typing import Any, Final
 from edgewise.core.errors import Conflict, EdgewiseError, EngineFault, InvalidRequest
 from edgewise.core.log import get_logger
 from edgewise.core.patience import end_task
-from edgewise.models.vad.spans import RATE
+from edgewise.models.media.rates import RATE
 from edgewise.pipeline.prompt import THREAD_CHARS
 from edgewise.pipeline.voice.answer import Answer, AnswerOptions
 from edgewise.pipeline.voice.conversation import MESSAGE_TOKENS, Conversation, Item

@@ -1,40 +1,14 @@
-"""Sound as it arrives and as it leaves: a bounded buffer with positions, samples at another rate, and the pace of playing."""
+"""Sound as it arrives and as it leaves: a bounded buffer with positions, and the pace of playing."""
 
 from __future__ import annotations
 
 from typing import Final
 
-import av
-import numpy as np
-
-from edgewise.models.vad.spans import RATE, Span
+from edgewise.models.media.rates import RATE
+from edgewise.models.vad.spans import Span
 
 WIDTH: Final = 2
 """Bytes of a sample: signed 16 bits, little-endian, one channel."""
-
-
-class Resampler:
-    """Samples of one rate to another, piece by piece (FFmpeg's swresample)."""
-
-    def __init__(self, source: int, target: int) -> None:
-        self._source = source
-        self._resampler = None if source == target else av.AudioResampler("s16", "mono", target)
-
-    def feed(self, samples: bytes) -> bytes:
-        """What is ready once these are added; whole samples only."""
-        if self._resampler is None or not samples:
-            return samples
-        frame = av.AudioFrame.from_ndarray(np.frombuffer(samples, np.int16)[None, :], format="s16", layout="mono")
-        frame.sample_rate = self._source
-        return self._joined(frame)
-
-    def flush(self) -> bytes:
-        """The rest; nothing may be fed after it."""
-        return b"" if self._resampler is None else self._joined(None)
-
-    def _joined(self, frame: av.AudioFrame | None) -> bytes:
-        assert self._resampler is not None
-        return b"".join(one.to_ndarray().tobytes() for one in self._resampler.resample(frame))
 
 
 class SoundBuffer:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from edgewise.models.vad.spans import FRAME, RATE, Span
+from edgewise.models.media.rates import RATE
+from edgewise.models.vad.spans import FRAME, Span
 
 FRAME_MS: Final = FRAME * 1000 // RATE
 

@@ -20,9 +20,9 @@ from av.error import FFmpegError
 
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.sizes import mib
+from edgewise.models.media.rates import RATE
 from edgewise.models.media.sound_limits import MAX_BYTES, MAX_SECONDS
 
-RATE: Final = 16_000
 FORMATS: Final = "WAV, FLAC, MP3, Ogg (Opus, Vorbis, FLAC), M4A or MP4 (AAC, ALAC), WebM, AAC or AIFF"
 _CODECS: Final = frozenset({"flac", "mp3", "mp3float", "mp2", "mp2float", "vorbis", "opus", "aac", "alac", "libopus"})
 _DAMAGED: Final = (FFmpegError, ValueError, ArithmeticError, LookupError)

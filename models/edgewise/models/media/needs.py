@@ -10,8 +10,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
-from edgewise.models.media.audio import RATE, claimed_seconds
+from edgewise.models.media.audio import claimed_seconds
 from edgewise.models.media.pictures import picture_size
+from edgewise.models.media.rates import RATE
 from edgewise.models.media.sound_limits import MAX_BYTES, MAX_SECONDS
 from edgewise.models.media.video import open_film
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 
+from edgewise.models.media.resample import Resampler, frame_of
+
 SoundFormat = Literal["wav", "flac", "mp3", "opus", "aac", "pcm"]
 SOUND_FORMATS: Final[tuple[str, ...]] = get_args(SoundFormat)
 MEDIA_TYPES: Final[Mapping[SoundFormat, str]] = {
@@ -90,16 +92,13 @@ class _Wav:
 
 class _Pcm:
     def __init__(self, rate: int) -> None:
-        self._resampler = None if rate == PCM_RATE else _ffmpeg().AudioResampler("s16", "mono", PCM_RATE)
-        self._rate = rate
+        self._resampler = Resampler(rate, PCM_RATE)
 
     def write(self, samples: bytes) -> bytes:
-        if self._resampler is None or not samples:
-            return samples
-        return _joined(self._resampler.resample(_frame(samples, self._rate)))
+        return self._resampler.feed(samples)
 
     def close(self) -> bytes:
-        return b"" if self._resampler is None else _joined(self._resampler.resample(None))
+        return self._resampler.flush()
 
 
 class _Sink:
@@ -131,7 +130,7 @@ class _Encoded:
 
     def write(self, samples: bytes) -> bytes:
         if samples:
-            self._container.mux(self._stream.encode(_frame(samples, self._rate)))
+            self._container.mux(self._stream.encode(frame_of(samples, self._rate)))
         return self._sink.take()
 
     def close(self) -> bytes:
@@ -145,14 +144,3 @@ def _ffmpeg() -> Any:
     import av
 
     return av
-
-
-def _frame(samples: bytes, rate: int) -> Any:
-    frame = _ffmpeg().AudioFrame("s16", "mono", len(samples) // _WIDTH, 1)
-    frame.planes[0].update(samples)
-    frame.sample_rate = rate
-    return frame
-
-
-def _joined(frames: list[Any]) -> bytes:
-    return b"".join(frame.to_ndarray().tobytes() for frame in frames)

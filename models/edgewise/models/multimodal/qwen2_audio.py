@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from edgewise.core.errors import InvalidRequest
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
+from edgewise.models.media.rates import RATE
 from edgewise.models.multimodal.layout import Fitted, Pixels, medium
 from edgewise.models.multimodal.media import MediaKind
 from edgewise.models.multimodal.qwen_audio import AudioTowerConfig, feature_frames, read_audio_tower, rows_of
-from edgewise.models.whisper.config import HOP, RATE
+from edgewise.models.whisper.config import HOP
 
 _MARKERS: Final[Mapping[MediaKind, str]] = {"audio": "<|AUDIO|>"}
 _FLOATS: Final = 4

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from edgewise.core.errors import InvalidRequest
 from edgewise.models.decoder.fields import Fields
 from edgewise.models.files import ModelFiles
+from edgewise.models.media.rates import RATE
 from edgewise.models.multimodal import qwen
 from edgewise.models.multimodal.layout import Fitted, medium
 from edgewise.models.multimodal.media import MediaKind
 from edgewise.models.multimodal.qwen_audio import feature_frames, rows_of
 from edgewise.models.omni.config import placeholders, section
-from edgewise.models.whisper.config import RATE
 
 _MARKERS: Final[Mapping[MediaKind, str]] = {"image": "<|IMAGE|>", "video": "<|VIDEO|>", "audio": "<|AUDIO|>"}
 _MOST_SECONDS: Final = 600

@@ -100,7 +100,7 @@ class VadEncoder:
 
     def weigh(self, one: tuple[Floats, VadState | None]) -> float:
         """See `engine.encoders.engine.Weighs`: frames, one at least."""
-        return max(1.0, one[0].shape[0] / FRAME)
+        return max(1.0, float(one[0].shape[0]) / FRAME)
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[tuple[Mapping[str, Any], bytes]]:
         return [({}, self._one(samples, state)) for samples, state in inputs]

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-RATE: Final = 16_000
+from edgewise.models.media.rates import RATE
+
 FRAME: Final = 512
 """Samples of one probability."""
 _BEGINS: Final = 0.5

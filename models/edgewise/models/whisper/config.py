@@ -17,7 +17,6 @@ from edgewise.models.small_files import read_object
 
 ARCHITECTURE: Final = "WhisperForConditionalGeneration"
 GENERATION_NAME: Final = "generation_config.json"
-RATE: Final = 16_000
 SECONDS: Final = 30.0
 """That the encoder sees at once."""
 HOP: Final = 160

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from edgewise.models.whisper.config import HOP, RATE
+from edgewise.models.media.rates import RATE
+from edgewise.models.whisper.config import HOP
 
 WINDOW = 400
 """Samples that one frame is made of: 25 ms."""
