@@ -6,26 +6,29 @@ vLLM beside ours if an interpreter with it is named. Each is a process with a ti
 long does not keep the others. The report is written after every part; started again, parts that are in it are left out, those
 that failed included unless `--failed` is given. It holds for the code that it was made with: of other code nothing is kept.
 
-Needs torch, triton and a card; nothing of the services:
+Needs torch, triton and a card; nothing of the services, and for grammars, which nothing here asks for, something stands in:
 `PYTHONPATH=.:appliance:edge:cloud:kernels:models python -m tests.bench.gpu_all`.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tests.accept.gpu_record import code_digest
 from tests.bench.gpu_lines import LINES
 
+_STAND_INS = Path(__file__).parent / "stand_ins"
 _TAIL = 6000  # characters of a part's output that are kept
 
 
@@ -91,7 +94,7 @@ def run_part(part: Part, folder: Path) -> dict[str, Any]:
     began = time.monotonic()
     log = folder / f"{part.name.replace(' ', '-')}.log"
     with log.open("w", encoding="utf-8") as words:
-        environment = {**os.environ, **dict(part.environment)}
+        environment = {**os.environ, **_paths(), **dict(part.environment)}
         process = subprocess.Popen(
             command, stdout=words, stderr=subprocess.STDOUT, start_new_session=True, env=environment
         )
@@ -115,6 +118,13 @@ def run_part(part: Part, folder: Path) -> dict[str, Any]:
     }
 
 
+def _paths() -> dict[str, str]:
+    """Where a package that the engine imports is missing, the path of what stands in for it."""
+    if importlib.util.find_spec("llguidance") is not None:
+        return {}
+    return {"PYTHONPATH": os.pathsep.join((str(_STAND_INS), os.environ.get("PYTHONPATH", "")))}
+
+
 def _json_of(out: Path, text: str) -> Any:
     """The JSON that a part wrote, or printed as its last line; None if it did neither."""
     last = text.strip().rpartition("\n")[2]
@@ -135,8 +145,17 @@ def begin(out: Path, digest: str) -> dict[str, Any]:
     return {"code": digest, "parts": {}}
 
 
-def go(todo: Sequence[Part], out: Path, *, failed_again: bool, machine: Mapping[str, Any]) -> dict[str, Any]:
-    """Run what is missing, and write the report after each part."""
+def go(
+    todo: Sequence[Part],
+    out: Path,
+    *,
+    failed_again: bool,
+    machine: Mapping[str, Any],
+    budget_s: float = math.inf,
+) -> dict[str, Any]:
+    """Run what is missing, and write the report after each part. After `budget_s` seconds it ends; what it cut then is not in the
+    report, so it is begun again the next time."""
+    deadline = time.monotonic() + budget_s
     report = begin(out, code_digest())
     report["machine"] = dict(machine)
     folder = out.parent / f"{out.stem}-parts"
@@ -146,8 +165,16 @@ def go(todo: Sequence[Part], out: Path, *, failed_again: bool, machine: Mapping[
         if known is not None and (known["ok"] or not failed_again):
             print(f"[{number}/{len(todo)}] {part.name}: in the report already, {known['ended']}", flush=True)
             continue
+        left = deadline - time.monotonic()
+        if left <= 0:
+            print(f"[{number}/{len(todo)}] {part.name}: no time is left; start again to go on", flush=True)
+            break
         print(f"[{number}/{len(todo)}] {part.name} ...", flush=True)
-        told = report["parts"][part.name] = run_part(part, folder)
+        told = run_part(replace(part, limit_s=min(part.limit_s, left)), folder)
+        if not told["ok"] and told["seconds"] >= left:
+            print(f"    cut after {told['seconds']} s", flush=True)
+            break
+        report["parts"][part.name] = told
         report["time"] = time.strftime("%FT%TZ", time.gmtime())
         fresh = out.with_suffix(".part")
         fresh.write_text(json.dumps(report, indent=1), encoding="utf-8")
@@ -170,6 +197,7 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "triton": triton.__version__,
         "python": sys.version.split()[0],
+        "stands_in": ["llguidance"] if _paths() else [],
     }
 
 
@@ -181,6 +209,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="of ours and vLLM")
     parser.add_argument("--only", nargs="*", default=[], help="parts whose names contain one of these")
     parser.add_argument("--failed", action="store_true", help="run parts again that failed")
+    parser.add_argument(
+        "--budget", type=float, default=math.inf, metavar="SECONDS", help="end after so long; go on later"
+    )
     args = parser.parse_args()
     args.out.parent.mkdir(parents=True, exist_ok=True)
     tuned = args.tuned or args.out.parent / f"{args.out.stem}-tuned"
@@ -189,7 +220,7 @@ def main() -> None:
         for part in parts(tuned.resolve(), args.vllm_python, args.rounds)
         if not args.only or any(word in part.name for word in args.only)
     ]
-    report = go(todo, args.out, failed_again=args.failed, machine=machine())
+    report = go(todo, args.out, failed_again=args.failed, machine=machine(), budget_s=args.budget)
     bad = [name for name, told in report["parts"].items() if not told["ok"]]
     print(f"{args.out}: {len(report['parts'])} parts, failed: {', '.join(bad) or 'none'}")
     raise SystemExit(bool(bad))

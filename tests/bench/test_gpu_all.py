@@ -61,6 +61,28 @@ def test_parts_end_by_themselves_and_a_report_is_gone_on_with(tmp_path: Path, mo
     assert marks.read_text() == "xxx"
 
 
+def test_what_a_budget_cuts_is_begun_again(tmp_path: Path) -> None:
+    out = tmp_path / "all.json"
+    todo = [part("first", "pass"), part("long", "import time; time.sleep(60)"), part("last", "pass")]
+    report = go(todo, out, failed_again=False, machine={}, budget_s=6)
+    assert list(report["parts"]) == ["first"]
+    todo[1] = part("long", "pass")
+    assert list(go(todo, out, failed_again=False, machine={})["parts"]) == ["first", "long", "last"]
+
+
+def test_the_engine_is_there_without_packages_of_the_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that has torch and Triton alone."""
+    find = gpu_all.importlib.util.find_spec
+    monkeypatch.setattr(gpu_all.importlib.util, "find_spec", lambda name: None if name == "llguidance" else find(name))
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('fastapi', 'uvicorn', 'pydantic', 'typer', 'aiomqtt', 'onnxruntime')))\n"
+        "import edgewise.engine.build, llguidance; print('{\"from\": \"' + llguidance.__file__ + '\"}')"
+    )
+    found = again([part("imports", code)], tmp_path / "all.json")["imports"]
+    assert found["ok"], found["output"]
+    assert "stand_ins" in found["result"]["from"]
+
+
 def test_every_line_of_the_table_is_in_a_part(tmp_path: Path) -> None:
     todo = list(parts(tmp_path, "python", 2))
     assert todo[0].name == "promises"

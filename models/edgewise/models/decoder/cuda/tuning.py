@@ -217,6 +217,7 @@ def _widest(config: DecoderConfig) -> int:
 def attention_shapes(aim: Aim, device: torch.device) -> list[AttentionShape]:
     """One of every kind of layer; the first is what is timed."""
     config = aim.config
+    longest = min(aim.max_context, max(tokens for _, tokens in _WORK))
     formats = kv_formats(config, aim.kv_dtype, str(aim.dtype).removeprefix("torch."))
     layers = dict.fromkeys([_widest(config), *range(config.num_layers)])
     found: dict[tuple[object, ...], AttentionShape] = {}
@@ -226,9 +227,7 @@ def attention_shapes(aim: Aim, device: torch.device) -> list[AttentionShape]:
         if key not in found:
             # Angles as such change nothing: longrope's divisors, which lie in the weights' file, are left out.
             plain = None if rope is None else replace(rope, kind="default", sections=())
-            table = (
-                None if plain is None else rope_tables(plain, config.rotary_dim, aim.max_context + 64, device=device)
-            )
+            table = None if plain is None else rope_tables(plain, config.rotary_dim, longest + 64, device=device)
             found[key] = AttentionShape(
                 heads=config.num_heads,
                 kv_heads=config.num_kv_heads,
