@@ -1,6 +1,6 @@
 """What a token costs beside the network: microseconds of CPU a token, by part, of the engine process and of the service process.
 
-    python -m tests.bench.overhead [--tokens 400] [--interval 0.025] [--json]
+    python -m tests.bench.overhead [--tokens 400] [--interval 0.04] [--json]
 
 The network is a double with constant logits (`tests.bench.overhead_double`), everything else is real: the engine's parts are
 measured in this process, the service in its own, asked over HTTP for greedy streams. CPU times, so other work on the machine
@@ -53,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.overhead")
     parser.add_argument("--tokens", type=int, default=400, help="of each answer")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--interval", type=float, default=0.025, help="engine.stream_interval_s")
+    parser.add_argument("--interval", type=float, default=0.04, help="engine.stream_interval_s")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     report = {f"{streams} streams": costs(streams, args.tokens, args.rounds, args.interval) for streams in STREAMS}

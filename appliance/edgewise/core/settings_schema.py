@@ -86,11 +86,11 @@ class EngineSettings(Section):
         "is efficient; a more urgent request waits for no more than the step under way.",
     )
     stream_interval_s: float = Field(
-        default=0.025,
+        default=0.04,
         ge=0,
         le=1,
         description="Longest time in seconds that a token waits to be sent together with the next ones, where steps are quicker "
-        "than that, up to four times as long with many answers at once; an answer's first token and its end never wait. 0 sends "
+        "than that, up to three times as long with many answers at once; an answer's first token and its end never wait. 0 sends "
         "each token by itself, which costs processor time.",
     )
     ageing_s: float = Field(

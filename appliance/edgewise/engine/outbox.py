@@ -29,8 +29,8 @@ from edgewise.engine.transport import FrameWriter
 WHOLE_S = 1.0
 """How long tokens of an answer that nobody reads before its end may wait: what a crash of the engine makes it compute again."""
 
-SHARERS = 4
-LONGEST = 4.0
+SHARERS = 8
+LONGEST = 3.0
 """Each answer costs the service and a client an event, so of several at once tokens wait longer: for another `interval_s` with
 every `SHARERS` further answers, for `LONGEST` times as long at most."""
 

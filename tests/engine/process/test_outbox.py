@@ -234,7 +234,7 @@ def test_each_token_but_the_first_has_the_time_of_its_step(steps: list[tuple[int
     assert found == expected
 
 
-@pytest.mark.parametrize(("answers", "steps"), [(1, 6), (5, 12), (13, 24), (40, 24)])
+@pytest.mark.parametrize(("answers", "steps"), [(1, 6), (9, 12), (17, 18), (40, 18)])
 def test_tokens_of_many_answers_wait_longer(
     paced: tuple[Outbox, FrameReader[ToService], Clock], answers: int, steps: int
 ) -> None:
