@@ -1,6 +1,6 @@
 """The whole test suite: `python -m scripts.test`; with arguments, plain pytest on what they name.
 
-There is one process more than cores, since tests of services wait a third of their time. Files go to the processes in their
+There are two processes more than cores, since tests of services wait a third of their time. Files go to the processes in their
 order, so tests/accept, whose few tests take longest, begins first, and no process is left alone with it at the end. Numeric
 libraries get one thread in each process, so that the processes do not fight over the cores.
 
@@ -114,7 +114,7 @@ def main() -> None:
     os.environ.update(ENVIRONMENT)
     if sys.argv[1:]:
         raise SystemExit(subprocess.run([*PYTEST, *sys.argv[1:]], check=False).returncode)
-    processes = len(os.sched_getaffinity(0)) + 1
+    processes = len(os.sched_getaffinity(0)) + 2
     raise SystemExit(suite(f"-n{processes}", "--dist=loadfile", "--no-loadscope-reorder"))
 
 

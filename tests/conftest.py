@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,25 @@ settings.load_profile("suite")  # `--hypothesis-profile=nightly` wins over this
 gc.disable()  # until all tests are collected: a quarter of that time went into looking for garbage among imported modules
 
 TinyModelFactory = Callable[..., ModelFiles]
+
+
+_httpx: Any = importlib.import_module("httpx._transports.default")
+_new_ssl_context = _httpx.create_ssl_context
+
+
+@cache
+def _ssl_context(trust_env: bool, *_environment: str | None) -> Any:
+    return _new_ssl_context(True, None, trust_env)
+
+
+def _kept_ssl_context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> Any:
+    """httpx reads the system's certificates for every client, those for plain HTTP too; a run has thousands, at 30 ms each."""
+    if verify is not True or cert is not None:
+        return _new_ssl_context(verify, cert, trust_env)
+    return _ssl_context(trust_env, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+_httpx.create_ssl_context = _kept_ssl_context
 
 
 def pytest_collection_finish() -> None:
