@@ -8,6 +8,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from scripts.check_style import OTHER_ROOTS, SOURCE_ROOTS
@@ -29,16 +31,23 @@ def checks() -> dict[str, list[str]]:
     }
 
 
+def run(command: Sequence[str]) -> tuple[int, str, float]:
+    """Exit code, output and seconds of a check."""
+    began = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    return done.returncode, (done.stdout + done.stderr).rstrip(), time.monotonic() - began
+
+
 def main() -> None:
     failed = []
-    for name, command in checks().items():
-        began = time.monotonic()
-        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-        verdict = "ok" if done.returncode == 0 else "FAILED"
-        print(f"lint: {name}: {verdict} ({time.monotonic() - began:.0f} s)", flush=True)
-        if done.returncode != 0:
-            failed.append(name)
-            print((done.stdout + done.stderr).rstrip(), flush=True)
+    with ThreadPoolExecutor() as pool:  # the types take longest and one core: the others run beside them
+        running = {name: pool.submit(run, command) for name, command in checks().items()}
+        for name, check in running.items():
+            code, output, seconds = check.result()
+            print(f"lint: {name}: {'FAILED' if code else 'ok'} ({seconds:.0f} s)", flush=True)
+            if code != 0:
+                failed.append(name)
+                print(output, flush=True)
     if failed:
         raise SystemExit(f"lint: failed: {', '.join(failed)}")
 

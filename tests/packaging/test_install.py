@@ -98,6 +98,20 @@ def test_a_long_silence_of_pip_is_broken(capsys: pytest.CaptureFixture[str]) -> 
     assert "install:   still at it after" in capsys.readouterr().out
 
 
+def test_bytecode_is_made_meanwhile_and_what_does_not_compile_is_left(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    packages = tmp_path / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    (packages / "one" / "tests").mkdir(parents=True)
+    (packages / "one" / "right.py").write_text("x = 1\n")
+    (packages / "one" / "template.py").write_text("x = {{ x }\n")
+    (packages / "one" / "tests" / "test_right.py").write_text("x = 1\n")
+    with install.compiling(python):
+        pass
+    assert [file.name.partition(".")[0] for file in packages.rglob("*.pyc")] == ["right"]
+
+
 def test_nothing_is_done_when_the_stamp_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(path: Path) -> Path:
         raise AssertionError("the environment was touched")
