@@ -88,6 +88,7 @@ def until_serves(core: Engine, name: str) -> None:
 def test_a_recording_in_another_form_is_another_prefix(
     files: ModelFiles, graph: bytes, core: Engine, tmp_path: Path
 ) -> None:
+    assert core.info.numeric_class.endswith("/encoder-within-gate")
     by_torch, end = run(core, asking("a"))["a"]
     assert told(end) == (0, ["torch-float32"])
     _, end = run(core, asking("b"))["b"]

@@ -48,7 +48,7 @@ from edgewise.engine.notices import Notices
 from edgewise.engine.numerics import Numerics, numeric_class, resolve
 from edgewise.engine.pacing import Pacer
 from edgewise.engine.pages import PagePool
-from edgewise.engine.rungs import with_ladder
+from edgewise.engine.rungs import encoder_class, with_ladder
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Scheduler
 from edgewise.engine.senses import Senses
@@ -451,7 +451,8 @@ def _info(
             media=bool(media_kinds(network)),
             devices=config.tensor_parallel,
             launches=launches,
-        ),
+        )
+        + encoder_class(config, device),
         kernels=numerics.kernels,
         kernels_lacking=numerics.lacking,
         devices=config.tensor_parallel,

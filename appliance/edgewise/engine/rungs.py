@@ -17,6 +17,11 @@ from edgewise.models.whisper.rungs import Kept, RungEncoder
 PURPOSE: Final = "encoder"
 
 
+def encoder_class(config: EngineConfig, device: torch.device) -> str:
+    """What the numeric class says of an encoder whose form may change: its results are those of float32 within the gate."""
+    return "/encoder-within-gate" if config.encoder_ladders is not None and device.type == "cpu" else ""
+
+
 def with_ladder(
     encoder: MediaEncoder,
     config: EngineConfig,

@@ -103,6 +103,8 @@ class Senses:
     def close(self) -> None:
         if self._watch is not None:
             self._watch.stop()
+        if isinstance(self._encoder, _Changes):
+            self._encoder.close()
 
     def bound(self, request: GenerateRequest) -> GenerateRequest:
         """The request with media that name the form of the encoder that serves now, where forms change while the engine lives.
@@ -235,6 +237,8 @@ class Senses:
 class _Changes(Protocol):
     @property
     def serving(self) -> str: ...
+
+    def close(self) -> None: ...
 
 
 @runtime_checkable

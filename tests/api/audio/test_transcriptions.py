@@ -79,6 +79,7 @@ def test_subtitles_and_the_receipt_in_a_header(url: str, clip: Clip) -> None:
     assert (detect["stage"], detect["model"], detect["audio_s"]) == ("detect", "silero-vad", 3.29)
     assert 2.0 < detect["speech_s"] <= 3.29
     assert (listen["stage"], listen["windows"], listen["language"], receipt["model"]) == ("transcribe", 1, "en", MODEL)
+    assert re.fullmatch(r"torch-(float32|bfloat16)", listen["encoders"][0]["rung"])
     vtt = ask(url, clip.path.read_bytes(), response_format="vtt").text
     assert vtt.startswith("WEBVTT\n\n00:00:0")
 

@@ -120,8 +120,7 @@ def climb(order: Order, told: Told) -> LadderRecord:
     else:
         best, candidates = ladder.climb(told)
         place = {"device": order.device}
-    # Float32 is made of the weights at each load: a moment where it is written as a graph, long where it is exported.
-    kept = bool(best.model) and (best.name != FLOAT32 or order.role in _EXPORTED)
+    kept = is_kept(best, order.role)
     record = LadderRecord(
         model=order.files.name,
         digest=order.files.digest,
@@ -138,6 +137,12 @@ def climb(order: Order, told: Told) -> LadderRecord:
     )
     write_winner(order.folder, record, best.model if kept else None)
     return record
+
+
+def is_kept(best: Candidate, role: str) -> bool:
+    """Whether a winner's graph goes to a file. Float32 is made of the weights at each load: a moment where it is written as a
+    graph, long where it is exported. torch has no graph."""
+    return bool(best.model) and (best.name != FLOAT32 or role in _EXPORTED)
 
 
 def _others(order: Order) -> dict[str, Session]:
