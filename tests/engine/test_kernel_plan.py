@@ -30,7 +30,17 @@ def numerics(kernels: str) -> Numerics:
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineConfig:
-    for name in ("attention_trials", "plan", "product_trials", "tuning", "place", "embed", "sampling", "step_rows"):
+    for name in (
+        "attention_trials",
+        "plan",
+        "post_norm",
+        "product_trials",
+        "tuning",
+        "place",
+        "embed",
+        "sampling",
+        "step_rows",
+    ):
         interpreted(name)
     from edgewise.kernels.triton import place
 

@@ -42,7 +42,6 @@ def test_a_gpu_takes_tritons_kernels(network: DecoderConfig) -> None:
     ("changes", "reason"),
     [
         ({"experts": Experts(count=4, per_token=2, ffn_size=64, normalised=True, layers=(True, True))}, "experts"),
-        ({"post_norms": True}, "normalises what its blocks compute"),
         ({"ffn_size": 24}, "no multiples of 16"),
     ],
 )

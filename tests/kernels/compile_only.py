@@ -16,7 +16,7 @@ from triton.backends.driver import DriverBase
 from triton.runtime.jit import JITFunction
 
 from edgewise.kernels.paging import KVLayer
-from edgewise.kernels.triton import blocks, candidates, decode_attention, decode_product, prefill_attention
+from edgewise.kernels.triton import blocks, candidates, decode_attention, decode_product, post_norm, prefill_attention
 
 # 101 is what CUDA 12 called 11.0 (Jetson Thor): Triton 3.6 brings the assembler of 12.9, which knows it by that name.
 # Bytes of shared memory of a program (CUDA Programming Guide, "Technical Specifications per Compute Capability").
@@ -102,6 +102,13 @@ def products(stored: str, rows: int, hidden: int = 2048, ffn: int = 8192) -> Non
         decode_product.add(torch.empty(rows, ffn, dtype=BF16), down, r, torch.empty(hidden), cut)
 
 
+def normed(hidden: int = 2304) -> None:
+    """A block whose result is normed before it is added."""
+    r = decode_product.Residual.empty(1, hidden, BF16, CPU)
+    delta = decode_product.plain(torch.empty(1, 2048, dtype=BF16), weight("float", hidden, 2048), r.scaled)
+    post_norm.post_add(delta, torch.empty(hidden), r, torch.empty(hidden), 1e-5)
+
+
 def attention(stored: torch.dtype, head_dim: int, rows: int = 2) -> None:
     pages = [torch.empty(4, 8, 16, head_dim, dtype=stored) for _ in range(2)]
     scales = [torch.empty(4, 8, 16) for _ in range(2)] if stored.itemsize == 1 else [None, None]
@@ -129,6 +136,7 @@ def main(capability: int) -> None:
     products("float", 64)
     products("int4", 1)
     products("int8", 1)
+    normed()
     attention(BF16, 128)
     attention(torch.int8, 64)
     if capability >= 89:

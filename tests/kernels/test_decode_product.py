@@ -13,6 +13,7 @@ from tests.kernels.interpreter import interpreted
 
 product = interpreted("decode_product")
 sums = interpreted("sums")
+post_norm = interpreted("post_norm")
 triton, tl = product.triton, product.tl
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")  # numpy's, which interprets
 
@@ -213,6 +214,32 @@ def test_wrong_arguments_are_named() -> None:
         product.gated(r, w, EPS, nothing(3, 24, dtype=torch.bfloat16), "relu")
     with pytest.raises(ValueError, match="needs scales"):
         product.project(r, product.Weight(w.codes.to(torch.int8)), EPS, nothing(3, 48, dtype=torch.bfloat16))
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    cut=st.sampled_from([cut for cut in CUTS if not cut[1].held]),
+    rows=st.integers(1, 20),
+    hidden=st.sampled_from([32, 48, 80]),
+    bias=st.booleans(),
+)
+def test_a_result_is_normed_before_it_is_added(cut: tuple[str, Any], rows: int, hidden: int, bias: bool) -> None:
+    stored, blocks = cut
+    dtype = torch.bfloat16
+    w, values = weight(stored, hidden, 64, dtype, 3, bias)
+    a, norm, post = random(rows, 64, seed=4, dtype=dtype), random(hidden, seed=6), random(hidden, seed=7)
+    delta = product.plain(a, w, nothing(rows, hidden, dtype=dtype), blocks)
+    close(delta, a.double() @ values.T + (w.bias.double() if bias else 0), dtype)
+    x = random(rows, hidden, seed=5)
+    r = product.Residual(
+        x.clone(), nothing(rows, hidden, dtype=dtype), nothing(rows, hidden // 16, dtype=torch.float32)
+    )
+    post_norm.post_add(delta, post, r, norm, EPS)
+    d = delta.double()
+    expected = x.double() + d / ((d * d).mean(-1, keepdim=True) + EPS).sqrt() * post.double()
+    close(r.x, expected, torch.float32)
+    torch.testing.assert_close(r.scaled, (r.x * norm).to(dtype), rtol=2**-7, atol=0)
+    torch.testing.assert_close(r.squares, (r.x * r.x).view(rows, -1, 16).sum(-1))
 
 
 def test_integers_keep_what_bfloat16_has() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ for name in (
     "decode_product",
     "embed",
     "long_rows",
+    "post_norm",
     "prefill_attention",
     "sampling",
     "step_rows",
@@ -29,6 +32,7 @@ from edgewise.models.decoder.cuda import products  # noqa: E402
 from edgewise.models.decoder.cuda.fused import FusedStep  # noqa: E402
 from edgewise.models.decoder.cuda.plain import PlainStep  # noqa: E402
 from edgewise.models.decoder.cuda.prompts import PromptPass  # noqa: E402
+from edgewise.models.decoder.cuda.support import why_not  # noqa: E402
 from edgewise.models.decoder.cuda.weights import card_weights  # noqa: E402
 from edgewise.models.decoder.model import Decoder  # noqa: E402
 from tests.bench.gpu_shapes import SHAPES, random_decoder  # noqa: E402
@@ -73,6 +77,39 @@ def test_a_step_computes_what_the_reference_does(decoder: Decoder) -> None:
     for position in range(3):
         tokens = torch.tensor([position, 100 + position, 5])
         positions = torch.tensor([position, position, -1])
+        found, expected = (
+            step.logits(tokens, positions, step.slots(positions, table), table, together=False)[:2]
+            for step in (fused, plain)
+        )
+        assert error(found, expected) < 0.03, position
+
+
+@torch.inference_mode()
+def test_blocks_whose_results_are_normed(decoder: Decoder) -> None:
+    """As of Gemma: norms behind attention and feed-forward, bounded scores and logits, a window."""
+    generator = torch.Generator().manual_seed(5)
+
+    def norm() -> torch.Tensor:
+        return torch.rand(decoder.config.hidden_size, generator=generator) + 0.5
+
+    config = replace(
+        decoder.config,
+        post_norms=True,
+        activation="gelu_tanh",
+        attention_softcap=5.0,
+        logit_softcap=3.0,
+        embedding_scale=8.0,
+        windows=(2, None),
+    )
+    layers = tuple(
+        replace(layer, attention_post_norm=norm(), ffn_post_norm=norm()) for layer in decoder.parameters.layers
+    )
+    gemma = Decoder(config, replace(decoder.parameters, layers=layers), decoder.ropes)
+    assert why_not(config, "bfloat16") is None
+    fused, plain = steps(gemma)
+    table = torch.arange(PAGES, dtype=torch.int32).view(3, 4)
+    for position in range(3):
+        tokens, positions = torch.tensor([position, 100, 5]), torch.tensor([position, position, -1])
         found, expected = (
             step.logits(tokens, positions, step.slots(positions, table), table, together=False)[:2]
             for step in (fused, plain)

@@ -11,7 +11,17 @@ import torch
 
 from tests.kernels.interpreter import interpreted
 
-for name in ("attention_trials", "candidates", "plan", "product_trials", "tuning", "embed", "sampling", "step_rows"):
+for name in (
+    "attention_trials",
+    "candidates",
+    "plan",
+    "post_norm",
+    "product_trials",
+    "tuning",
+    "embed",
+    "sampling",
+    "step_rows",
+):
     interpreted(name)
 
 from edgewise.kernels.triton.attention_trials import AttentionTrial  # noqa: E402

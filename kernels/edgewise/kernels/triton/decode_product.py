@@ -30,8 +30,9 @@ MAX_ROWS = 64
 GROUP = 32  # columns of a row that share a scale
 _SLICES, _RUN = 4, 64
 SQUARES = 16  # elements of the residual stream whose squares are summed before they are stored
-__all__ = ["GROUP", "MAX_ROWS", "SQUARES", "Blocks", "Residual", "Weight", "add", "gated", "project"]
+__all__ = ["GROUP", "MAX_ROWS", "SQUARES", "Blocks", "Residual", "Weight", "add", "gated", "plain", "project"]
 
+_UNGATED = ("project", "add", "plain")
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -223,11 +224,12 @@ def _product(
     fetched_lines: tl.constexpr,
     overlapped: tl.constexpr,
 ) -> None:
-    """`kind`: "project", "add", or the activation of a gated product, whose `columns` are half of the matrix's rows.
+    """`kind`: "project", "add", "plain", or the activation of a gated product, whose `columns` are half of the matrix's rows.
 
     `a`, and where integers are multiplied also `low`, `steps` and `masses`, are the activations.
     """
-    gated: tl.constexpr = kind != "project" and kind != "add"
+    normed: tl.constexpr = kind != "add" and kind != "plain"
+    gated: tl.constexpr = normed and kind != "project"
     column = tl.program_id(0) * block_columns + tl.arange(0, block_columns)
     row = tl.arange(0, block_rows)
     part: tl.constexpr = block_inner // slices
@@ -252,7 +254,7 @@ def _product(
     if early:
         if kind == "add":
             before = tl.load(out + target, mask=mask, other=0.0)
-        else:
+        elif normed:
             square = _squares(squares, row, rows, inner // 16)
     if wide:
         total, up = wide_chains(a, codes, row, rows, column, columns, inner, gated, block_rows, block_columns)
@@ -285,7 +287,7 @@ def _product(
         total *= tl.load(scales + column, mask=real, other=0.0)[:, None]
         if gated:
             up *= tl.load(scales + column + columns, mask=real, other=0.0)[:, None]
-    if kind != "add":
+    if normed:
         if not early:
             square = _squares(squares, row, rows, inner // 16)
         inverse = (1.0 / tl.sqrt(sum_of_pairs(square, block_rows) / inner + eps))[None, :]
@@ -297,7 +299,7 @@ def _product(
             up += tl.load(bias + column + columns, mask=real, other=0.0).to(tl.float32)[:, None]
     if gated:
         tl.store(out + target, gate(total, kind) * up, mask=mask)
-    elif kind == "project":
+    elif kind != "add":
         tl.store(out + target, total.to(scaled.dtype.element_ty), mask=mask)
     else:
         if not early:
@@ -327,7 +329,7 @@ def project(r: Residual, weight: Weight, eps: float, out: torch.Tensor, blocks: 
         ValueError: Shapes, dtypes or sizes do not agree, or there are more than 64 rows.
     """
     _check(r.scaled, weight, out, weight.codes.shape[0])
-    _launch("project", r.scaled, weight, r, out, r.scaled, None, eps, blocks)
+    _launch("project", r.scaled, weight, r.squares, out, r.scaled, None, eps, blocks)
     return out
 
 
@@ -346,7 +348,7 @@ def gated(
     if activation not in ("silu", "gelu_tanh"):
         raise ValueError(f"activation must be silu or gelu_tanh, got {activation}")
     _check(r.scaled, weight, out, weight.codes.shape[0] // 2)
-    _launch(activation, r.scaled, weight, r, out, out, None, eps, blocks)
+    _launch(activation, r.scaled, weight, r.squares, out, out, None, eps, blocks)
     return out
 
 
@@ -366,7 +368,23 @@ def add(a: torch.Tensor, weight: Weight, r: Residual, norm: torch.Tensor, blocks
     hidden = r.x.shape[1]
     if hidden % SQUARES or norm.shape != (hidden,) or norm.dtype != torch.float32:
         raise ValueError(f"norm must be [{hidden}] float32 and hidden a multiple of {SQUARES}, got {tuple(norm.shape)}")
-    _launch("add", a, weight, r, r.x, r.scaled, norm, 0.0, blocks)
+    _launch("add", a, weight, r.squares, r.x, r.scaled, norm, 0.0, blocks)
+
+
+def plain(a: torch.Tensor, weight: Weight, out: torch.Tensor, blocks: Blocks | None = None) -> torch.Tensor:
+    """a @ W.T + bias, rounded to the dtype of `a`.
+
+    Args:
+        a: [rows, in], the weights' dtype.
+        weight: [out, in].
+        out: [rows, out] to write to.
+
+    Raises:
+        ValueError: As `project`.
+    """
+    _check(a, weight, out, weight.codes.shape[0])
+    _launch("plain", a, weight, a, out, a, None, 0.0, blocks)
+    return out
 
 
 def _check(a: torch.Tensor, weight: Weight, out: torch.Tensor, outputs: int) -> None:
@@ -403,7 +421,7 @@ def _launch(
     kind: str,
     a: torch.Tensor,
     weight: Weight,
-    r: Residual,
+    squares: torch.Tensor,
     out: torch.Tensor,
     scaled: torch.Tensor,
     norm: torch.Tensor | None,
@@ -413,10 +431,10 @@ def _launch(
     codes, rows, inner = weight.codes, a.shape[0], weight.columns
     matrix_rows = codes.shape[0]
     columns = out.shape[1]
-    blocks = blocks or choose_blocks(codes.dtype, (matrix_rows, inner), rows, kind not in ("project", "add"), a.device)
+    blocks = blocks or choose_blocks(codes.dtype, (matrix_rows, inner), rows, kind not in _UNGATED, a.device)
     _check_blocks(blocks, weight, a.dtype)
     lines = min(codes.shape[1] * codes.element_size(), blocks.fetched // blocks.columns) // LINE_BYTES.value
-    many = blocks.wide and kind not in ("project", "add")
+    many = blocks.wide and kind not in _UNGATED
     unused, inputs = a, (a, a, a, a)
     if blocks.form == "integers":
         x = round_rows(a, paired=codes.dtype == torch.uint8, overlapped=blocks.overlapped)
@@ -427,7 +445,7 @@ def _launch(
         unused if weight.scale is None else weight.scale,
         unused if weight.minimum is None else weight.minimum,
         unused if weight.bias is None else weight.bias,
-        r.squares,
+        squares,
         out,
         scaled,
         unused if norm is None else norm,

@@ -39,7 +39,7 @@ class Plan:
         return ".".join(parts if self.form == "plain" else [*parts, self.form])
 
     def product(self, kind: str, weight: Weight, rows: int) -> Blocks:
-        """Blocks of a product; `kind` is "project", "add" or "gated"."""
+        """Blocks of a product; `kind` is "project", "add", "gated" or "plain"."""
         codes, shape = weight.codes.dtype, (weight.codes.shape[0], weight.columns)
         chosen = self.products.get(site(kind, codes, shape, rows))
         if chosen is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from edgewise.kernels.triton.blocks import ROW_CLASSES, Blocks, Form, choose_blocks, is_float
-from edgewise.kernels.triton.decode_product import SQUARES, Residual, Weight, add, gated, project
+from edgewise.kernels.triton.decode_product import SQUARES, Residual, Weight, add, gated, plain, project
 from edgewise.kernels.triton.tuning import Call
 from edgewise.kernels.triton.weights import Format, quantize, unpack
 
@@ -25,7 +25,7 @@ class ProductTrial:
     """One product of a decoder.
 
     Args:
-        kind: "project", "add" or "gated".
+        kind: "project", "add", "gated" or "plain".
         codes: Type of the weight.
         shape: [out, in] of the weight.
         dtype: Of the activations.
@@ -61,9 +61,10 @@ class ProductTrial:
         bias = random(shape[0]).to(dtype) if biased else None
         self._weight = Weight(floats, bias=bias) if is_float(codes) else quantize(floats, _FORMATS[codes], bias)
         self._a = random(most_rows, shape[1])
-        self._norm = random(shape[1] if kind != "add" else shape[0])
+        self._normed = kind in ("project", "gated")
+        self._norm = random(shape[1] if self._normed else shape[0])
         self._before = random(most_rows, shape[0])
-        self._scaled = (self._a * self._norm if kind != "add" else self._a).to(dtype)
+        self._scaled = (self._a * self._norm if self._normed else self._a).to(dtype)
         self._anchors: dict[Form, dict[int, Results]] = {}
 
     def problem(self, blocks: Blocks, rows: int) -> str:
@@ -105,6 +106,8 @@ class ProductTrial:
             project(residual, weight, _EPS, out, blocks)
         elif self._kind == "gated":
             gated(residual, weight, _EPS, out, self._activation, blocks)
+        elif self._kind == "plain":
+            plain(self._scaled[first : first + len(out)], weight, out, blocks)
         else:
             add(self._scaled[first : first + len(out)], weight, residual, self._norm, blocks)
 
@@ -135,7 +138,7 @@ class ProductTrial:
         outputs = results[0].shape[1]
         seen = torch.linspace(0, outputs - 1, min(_SEEN, outputs), device=self._device).long()
         a = self._scaled[:rows].double()
-        if self._kind != "add":
+        if self._normed:
             x = self._a[:rows].double()
             a = a / ((x * x).mean(-1, keepdim=True) + _EPS).sqrt()
         expected = self._product(a, seen)

@@ -1,4 +1,4 @@
-"""A step by the kernels of `kernels.triton`: five launches a layer."""
+"""A step by the kernels of `kernels.triton`: five launches a layer, seven where blocks' results are normed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from edgewise.kernels.paging import KVLayer
 from edgewise.kernels.softcap import softcap
 from edgewise.kernels.triton import sampling
 from edgewise.kernels.triton.decode_attention import Workspace, decode_attention, splits
-from edgewise.kernels.triton.decode_product import Residual, add, gated, project
+from edgewise.kernels.triton.decode_product import Residual, Weight, add, gated, plain, project
 from edgewise.kernels.triton.embed import embed
 from edgewise.kernels.triton.plan import DEFAULT_PLAN, Plan
+from edgewise.kernels.triton.post_norm import post_add
 from edgewise.kernels.triton.prefill_attention import rope_append
 from edgewise.kernels.triton.step_rows import move_on, slots_of
 from edgewise.models.decoder.cuda.weights import CardWeights
@@ -101,13 +102,25 @@ class FusedStep:
                 form=form,
                 blocks=blocks,
             )
-            add(mixed, layer.output, residual, layer.ffn_norm, plan.product("add", layer.output, rows))
+            self._add(mixed, layer.output, residual, layer.ffn_norm, layer.attention_post_norm)
             cut = plan.product("gated", layer.gate_up, rows)
             gated(residual, layer.gate_up, eps, active, config.activation, cut)
-            add(active, layer.down, residual, norms[index + 1], plan.product("add", layer.down, rows))
+            self._add(active, layer.down, residual, norms[index + 1], layer.ffn_post_norm)
         head = self._weights.head
         project(residual, head, eps, logits, plan.product("project", head, rows))
         return logits if config.logit_softcap is None else softcap(logits, config.logit_softcap)
+
+    def _add(
+        self, a: torch.Tensor, weight: Weight, residual: Residual, norm: torch.Tensor, post: torch.Tensor | None
+    ) -> None:
+        """x += a @ weight.T, whose result is normed before where there is a `post` norm; `norm` is the next one."""
+        rows = a.shape[0]
+        if post is None:
+            add(a, weight, residual, norm, self._plan.product("add", weight, rows))
+            return
+        delta = torch.empty((rows, norm.shape[0]), dtype=a.dtype, device=a.device)
+        plain(a, weight, delta, self._plan.product("plain", weight, rows))
+        post_add(delta, post, residual, norm, self._config.rms_eps)
 
     def slots(self, positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         return slots_of(positions, table)

@@ -24,8 +24,6 @@ def why_not(config: DecoderConfig, dtype: str, quantize: str = "none") -> str | 
         return "Triton is not installed"
     if config.experts is not None:
         return "its feed-forward blocks consist of experts"
-    if config.post_norms:
-        return "it normalises what its blocks compute"
     if dtype not in ("auto", "bfloat16"):
         return f"'dtype' is {dtype}, and the kernels multiply bfloat16"
     if quantize != "none" and (config.hidden_size % _GROUP or config.ffn_size % _GROUP or heads % _GROUP):

@@ -152,9 +152,10 @@ def _products_of(aim: Aim) -> Iterator[_Product]:
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     hidden, layers = config.hidden_size, config.num_layers
     yield _Product("project", (queries + 2 * keys, hidden), config.qkv_bias, False, layers)
-    yield _Product("add", (hidden, queries), config.output_bias, False, layers)
+    added = "plain" if config.post_norms else "add"
+    yield _Product(added, (hidden, queries), config.output_bias, False, layers)
     yield _Product("gated", (2 * config.ffn_size, hidden), config.mlp_bias, False, layers)
-    yield _Product("add", (hidden, config.ffn_size), config.mlp_bias, False, layers)
+    yield _Product(added, (hidden, config.ffn_size), config.mlp_bias, False, layers)
     yield _Product("project", (config.vocab_size, hidden), False, True, 1)
 
 
