@@ -42,4 +42,6 @@ def test_a_model_without_a_ladder_is_refused_by_name(run: Run, tmp_path: Path) -
     assert run("models", "import", str(tmp_path / "model"), "--name", "writes").returncode == 0
     done = run("models", "encoders", "writes")
     assert done.returncode != 0
-    assert "'writes' is a model for llm; those for embeddings, rerank, speech-to-text, vision have a ladder" in done.stderr
+    assert (
+        "'writes' is a model for llm; those for embeddings, rerank, speech-to-text, vision have a ladder" in done.stderr
+    )
