@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import wave
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from edgewise.models.media.needs import sound_bytes
 from edgewise.models.media.process import MediaProcess
 from edgewise.pipeline.held import HeldBytes, Hold
 from edgewise.pipeline.listen import decoded
+from edgewise.pipeline.model import Models
 from tests.api.harness import until
+from tests.pipeline.test_media import PICTURE, attachment, model_of, task, with_config
+from tests.pipeline.test_media import desk as media_desk
 
 LIMIT = 1000
 
@@ -47,10 +51,10 @@ class Requests(RuleBasedStateMachine):
         at %= len(self.holds)
         own, used = self.sizes[at], sum(self.sizes)
         if own + size > LIMIT:
-            with pytest.raises(PayloadTooLarge, match="'file'.*limits.media_bytes.*send fewer"):
+            with pytest.raises(PayloadTooLarge, match=r"'file'.*limits\.media_bytes.*send fewer"):
                 self.holds[at].add(size, "file")
         elif used + size > LIMIT or size > max(0, self.free - 100):
-            with pytest.raises(OutOfMemory, match="'file'.*try again shortly") as refused:
+            with pytest.raises(OutOfMemory, match=r"'file'.*try again shortly") as refused:
                 self.holds[at].add(size, "file")
             assert refused.value.retry_after_s
         else:
@@ -170,3 +174,14 @@ async def test_a_cancelled_request_gives_back_what_was_booked_for_its_decoding(d
     assert await desk.hear(hold, recording(1))  # and another one is decoded, by a new process
     hold.close()
     assert desk.held.used == 0
+
+
+async def test_a_machine_without_memory_decodes_nothing_and_says_when_to_ask_again(tmp_path: Path) -> None:
+    model = with_config(model_of(tmp_path, "qwen"), tmp_path, {})
+    asked = task(model, PICTURE, attachments=(attachment(0),))
+    one = media_desk(Models([model]), held=HeldBytes(available=lambda: 100 << 20, spare=99 << 20))
+    with pytest.raises(OutOfMemory, match=r"the machine has 100\.0 MiB left, of which 99\.0 MiB") as caught:
+        await one.gather(asked)
+    assert caught.value.retry_after_s
+    assert one.held.refused == {"machine": 1}
+    one.process.close()

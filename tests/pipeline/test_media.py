@@ -192,17 +192,6 @@ async def test_what_is_booked_before_a_picture_is_decoded_is_what_its_header_say
     one.process.close()
 
 
-async def test_a_machine_without_memory_decodes_nothing_and_says_when_to_ask_again(tmp_path: Path) -> None:
-    model = with_config(model_of(tmp_path, "qwen"), tmp_path, {})
-    asked = task(model, PICTURE, attachments=(attachment(0),))
-    one = desk(Models([model]), held=HeldBytes(available=lambda: 100 << 20, spare=99 << 20))
-    with pytest.raises(OutOfMemory, match="the machine has 100.0 MiB left, of which 99.0 MiB stay free") as caught:
-        await one.gather(asked)
-    assert caught.value.retry_after_s
-    assert one.held.refused == {"machine": 1}
-    one.process.close()
-
-
 async def test_a_deadline_covers_media_and_what_is_left_is_handed_on() -> None:
     asked = task(fake_model(), "see:", PICTURE, attachments=(attachment(1),), deadline_s=600.0)
     reader = Looking(READER)

@@ -197,9 +197,9 @@ class LimitsSettings(Section):
     )
     media_bytes: Bytes = Field(
         default=512 * 1024**2,
-        description="Memory for decoded pictures, film and sound of all requests, booked before they are decoded; as much, but at "
-        "most an eighth of what models may take, is kept free of these. A request that alone takes more is answered 413, one that "
-        "finds no room 503.",
+        description="Memory for decoded pictures, film and sound of all requests, booked before they are decoded; as much, but "
+        "at most an eighth of what models may take, is kept free of these. A request that alone takes more is answered 413, one "
+        "that finds no room 503.",
     )
     request_timeout_s: Seconds | None = Field(
         default=None, description="Longest time for one answer in seconds; unset sets no limit."
@@ -267,8 +267,8 @@ class VisionSettings(Section):
 
     look: bool = Field(
         default=True,
-        description="Have installed models that read text and name things look at pictures and films for a language model without "
-        "eyes; off refuses both for such a model.",
+        description="Have installed models that read text and name things look at pictures and films for a language model "
+        "without eyes; off refuses both for such a model.",
     )
     look_frames: int = Field(
         default=8,

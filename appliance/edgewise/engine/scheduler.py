@@ -6,9 +6,9 @@ One step, in this order:
   3. every decoding sequence gets its one token (decode first). While the prompt of a realtime request is being computed, the
      streams of background and bulk sit out, and those of interactive every other step: a short prompt has the step to itself;
   4. prompts get what the pacer's budget allows: those under way and those that wait, in order of class, of what their key has
-     had (`engine.fairness`; encoders of its pictures and sound count), and of arrival. A waiting one is admitted if there is a place in the batch and pages for its
-     *whole* prompt (reserve before admit: an admitted prompt can always be finished). A realtime prompt shares its step with
-     realtime prompts only;
+     had (`engine.fairness`; encoders of its pictures and sound count), and of arrival. A waiting one is admitted if there is a
+     place in the batch and pages for its *whole* prompt (reserve before admit: an admitted prompt can always be finished). A
+     realtime prompt shares its step with realtime prompts only;
   5. where no prompt is waiting for its turn, decoding sequences may carry guesses at their next tokens (`engine.speculation`).
      Pages for them are taken from what nobody holds.
 
