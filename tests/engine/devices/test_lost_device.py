@@ -24,6 +24,8 @@ REQUEST = GenerateRequest(
     id="a", prompt=tuple(range(40, 80)), sampling=SamplingParams(max_tokens=60, temperature=0.9, seed=3)
 )
 LOST = "device 1 of 2 has ended"
+STEP_S = 8.0
+PATIENT = replace(QUICK, limits=replace(QUICK.limits, step_s=STEP_S))
 
 
 def members_of(client: EngineClient) -> list[psutil.Process]:
@@ -48,15 +50,15 @@ class Running:
             threads=2,
             tensor_parallel=2,
         )
-        self.client = EngineClient(config, timings=replace(QUICK, patience_s=120.0), on_event=self._told)
+        self.client = EngineClient(config, timings=PATIENT, on_event=self._told)
 
     def _told(self, event: EngineEvent) -> None:
         if event.kind == "crashed":
             self.crashes.append(event.message)
             self.crashed.set()
 
-    async def tokens(self, *, kill_at: int | None = None) -> list[int]:
-        """The answer; a device's process is killed when so many tokens have come."""
+    async def tokens(self, *, kill_at: int | None = None, with_signal: int = signal.SIGKILL) -> list[int]:
+        """The answer; a device's process gets a signal when so many tokens have come."""
         tokens: list[int] = []
         async for chunk in await self.client.submit(REQUEST):
             assert chunk.finish in (None, "length"), chunk.error_message
@@ -64,7 +66,7 @@ class Running:
             tokens += chunk.tokens
             if kill_at is not None and len(tokens) >= kill_at:
                 kill_at = None
-                members_of(self.client)[0].send_signal(signal.SIGKILL)
+                members_of(self.client)[0].send_signal(with_signal)
         assert kill_at is None
         return tokens
 
@@ -112,6 +114,16 @@ async def test_killed_while_there_is_nothing_to_do(running: Running) -> None:
     await running.client.wait_ready(120.0)
     assert await running.tokens() == whole
     assert running.client.pid != pid
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_one_that_hangs_is_killed_with_the_engine(running: Running) -> None:
+    """An exchange with it never ends; the service finds that a step takes too long."""
+    whole = await running.tokens()
+    before = members_of(running.client)
+    assert await running.tokens(kill_at=20, with_signal=signal.SIGSTOP) == whole
+    assert f"limit {STEP_S:g} s" in running.crashes[-1]
+    assert await gone(before)
 
 
 @pytest.mark.asyncio(loop_scope="module")
