@@ -33,15 +33,20 @@ def adapters(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Adap
     ]
 
 
-def engine_of(folder: Path, **changes: Any) -> Engine:
-    return build(
-        config_of(local_files(folder), kernels="reference", kv_dtype="float32", **changes), lambda phase, done: None
-    )
+@pytest.fixture(scope="module", params=["reference", "native"])
+def kernels(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def engine_of(folder: Path, kernels: str, **changes: Any) -> Engine:
+    wanted: dict[str, Any] = {"kernels": kernels, "kv_dtype": "float32", "dtype": "float32", **changes}
+    return build(config_of(local_files(folder), **wanted), lambda phase, done: None)
 
 
 @pytest.fixture(scope="module")
-def engine(model: Path) -> Iterator[Engine]:
-    core = engine_of(model, adapters=True)
+def engine(model: Path, kernels: str) -> Iterator[Engine]:
+    core = engine_of(model, kernels, adapters=True)
+    assert core.info.kernels == kernels
     yield core
     core.close()
 
@@ -51,9 +56,9 @@ def asked(name: str, adapter: AdapterFiles | None, prompt: int, **sampling: Any)
 
 
 def test_answers_are_those_of_the_merged_model(
-    engine: Engine, model: Path, adapters: list[AdapterFiles], tmp_path: Path
+    engine: Engine, kernels: str, model: Path, adapters: list[AdapterFiles], tmp_path: Path
 ) -> None:
-    merged = engine_of(merge(model, Path(adapters[0].config).parent, tmp_path / "merged"))
+    merged = engine_of(merge(model, Path(adapters[0].config).parent, tmp_path / "merged"), kernels)
     for temperature in (0.0, 0.8):
         request = asked("a", adapters[0], 5, temperature=temperature, seed=3)
         got = run(engine, request)["a"][0]
@@ -95,12 +100,12 @@ def test_an_answer_goes_on_with_its_adapter(engine: Engine, adapters: list[Adapt
     assert whole[:7] + rest == whole
 
 
-def test_the_longest_unused_adapter_makes_room(model: Path, adapters: list[AdapterFiles]) -> None:
-    one = engine_of(model, adapters=True)
+def test_the_longest_unused_adapter_makes_room(kernels: str, model: Path, adapters: list[AdapterFiles]) -> None:
+    one = engine_of(model, kernels, adapters=True)
     run(one, asked("a", adapters[0], 1, max_tokens=1))
     size = one.stats().adapter_bytes
     one.close()
-    core = engine_of(model, adapters=True, adapter_bytes=2 * size)
+    core = engine_of(model, kernels, adapters=True, adapter_bytes=2 * size)
     for name in ("a0", "a1", "a2"):
         run(core, asked(name, adapters[int(name[1])], 1, max_tokens=1))
     assert core.stats().adapters == 2
@@ -113,7 +118,7 @@ def test_the_longest_unused_adapter_makes_room(model: Path, adapters: list[Adapt
     run(core, asked("z", adapters[0], 1, max_tokens=1))
     assert core.stats().adapters == 2
     core.close()
-    small = engine_of(model, adapters=True, adapter_bytes=size - 1)
+    small = engine_of(model, kernels, adapters=True, adapter_bytes=size - 1)
     with pytest.raises(OutOfMemory, match="'a0' takes"):
         small.add(asked("a", adapters[0], 1))
     assert not small.has_work
@@ -121,9 +126,9 @@ def test_the_longest_unused_adapter_makes_room(model: Path, adapters: list[Adapt
 
 
 def test_what_cannot_be_used_is_refused_by_name(
-    engine: Engine, model: Path, adapters: list[AdapterFiles], tmp_path: Path
+    engine: Engine, kernels: str, model: Path, adapters: list[AdapterFiles], tmp_path: Path
 ) -> None:
-    plain = engine_of(model)
+    plain = engine_of(model, kernels)
     with pytest.raises(UnsupportedField, match="takes no adapters"):
         plain.add(asked("a", adapters[0], 1))
     plain.close()
@@ -134,9 +139,11 @@ def test_what_cannot_be_used_is_refused_by_name(
     assert not engine.has_work
 
 
-def test_guesses_are_checked_with_the_adapter(model: Path, adapters: list[AdapterFiles], engine: Engine) -> None:
+def test_guesses_are_checked_with_the_adapter(
+    kernels: str, model: Path, adapters: list[AdapterFiles], engine: Engine
+) -> None:
     request = asked("a", adapters[0], 3, max_tokens=60, logit_bias={5: 100.0, 6: 99.0})
-    core = engine_of(model, adapters=True, speculation="lookup")
+    core = engine_of(model, kernels, adapters=True, speculation="lookup")
     assert run(core, request)["a"][0] == run(engine, request)["a"][0]
     assert core.stats().accepted_tokens > 0
     core.close()

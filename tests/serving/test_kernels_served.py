@@ -22,6 +22,7 @@ from tests.models.longtail.models import save
 from tests.models.whisper.small import folder, small_whisper
 
 MACHINE = Machine(cuda=False, capability=None, available=8 << 30)
+CARD = Machine(cuda=True, capability=(9, 0), available=8 << 30)
 ASKED = [{"quantize": "int8"}, {"quantize": "int4"}, {"engine.kernels": "native"}]
 
 
@@ -100,4 +101,7 @@ def test_adapters_are_computed_beside_a_model_in_any_format(quantize: str, store
     settings = settings_of(store, quantize=quantize)
     read = read_model(settings, store, "plain", MACHINE, lambda config: config_of(engine_name("plain"), config))
     numerics = numerics_of(read)
-    assert (numerics.kernels, numerics.quantize, read.config.adapters) == ("reference", "none", True)
+    expected = "none" if quantize == "auto" else quantize
+    assert (numerics.kernels, numerics.quantize, read.config.adapters) == ("native", expected, True)
+    card = read_model(settings, store, "plain", CARD, lambda config: config_of(engine_name("plain"), config, cuda=True))
+    assert (card.config.kernels, card.config.quantize, card.config.adapters) == ("reference", "none", True)

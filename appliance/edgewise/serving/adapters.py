@@ -1,7 +1,7 @@
 """An adapter of the store as a model that can be asked: its base's tokenizer and template, and an engine that answers with it.
 
 Adapters of one base share one engine, in which their requests are batched together. It stands beside the base's own: adapters
-need the reference kernels, and nobody's model shall become slower because it has an adapter.
+take memory, on a card they need the reference kernels, and nobody's model shall become slower because it has an adapter.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from edgewise.core.errors import ModelNotFound, UnsupportedField
-from edgewise.core.log import get_logger
 from edgewise.engine.api import CacheTier, Engine, EngineInfo, EngineState, EngineStats, MemoryReport, TokenStream
-from edgewise.engine.config import EngineConfig
+from edgewise.engine.config import EngineConfig, for_adapters
 from edgewise.engine.request import GenerateRequest
 from edgewise.models.adapters.files import AdapterFiles
 from edgewise.models.adapters.layout import CONFIG, WEIGHTS
 from edgewise.models.manifest import Manifest
 from edgewise.models.store import Store
 from edgewise.pipeline.model import ModelCard, ServedModel
-
-log = get_logger(__name__)
 
 _MARK: Final = "+adapters"
 """No name of a model has it (`models.names`)."""
@@ -36,23 +33,17 @@ def base_of(name: str) -> str:
     return name.removesuffix(_MARK)
 
 
-def config_of(name: str, config: EngineConfig) -> EngineConfig:
-    """The configuration of an engine of that name, where `config` is the base's."""
-    if name == base_of(name):
-        return config
-    if config.kernels == "auto":
-        log.info(
-            "kernels_of_adapters", model=config.model.name, kernels="reference", reason="others compute no adapters"
-        )
-    return replace(config, kernels="reference", quantize="none", adapters=True)
+def config_of(name: str, config: EngineConfig, *, cuda: bool = False) -> EngineConfig:
+    """The configuration of an engine of that name, where `config` is the base's. `cuda`: a device is usable."""
+    return config if name == base_of(name) else for_adapters(replace(config, adapters=True), cuda=cuda)
 
 
 def require_kernels(manifest: Manifest, kernels: str) -> None:
     """Before anything is loaded for an adapter. Raises `UnsupportedField` where `engine.kernels` are others than compute it."""
-    if kernels not in ("auto", "reference"):
+    if kernels == "triton":
         raise UnsupportedField(
             f"The adapter '{manifest.name}' cannot be used: 'engine.kernels' is {kernels}, and those compute no adapters. "
-            "Set engine.kernels to auto or reference.",
+            "Set engine.kernels to auto, or to reference or native.",
             param="model",
         )
 

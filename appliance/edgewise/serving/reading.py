@@ -29,4 +29,6 @@ def _read_as(role: Role, settings: Settings, store: Store, name: str, machine: M
         return read_pictures(settings, store, name, machine)
     if role == "speech-to-text":
         return read_listener(settings, store, name, machine)
-    return read_model(settings, store, base_of(name), machine, lambda config: config_of(name, config))
+    return read_model(
+        settings, store, base_of(name), machine, lambda config: config_of(name, config, cuda=machine.cuda)
+    )
