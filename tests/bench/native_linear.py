@@ -23,6 +23,7 @@ from edgewise.kernels.native import library
 from edgewise.kernels.native.formats import WeightFormat, packed_bytes
 from edgewise.kernels.native.packed import PackedMatrix, pack
 from edgewise.kernels.native.quantized_linear import BoundCall
+from tests.kernels.native.weights import fitting, packed
 
 COLD_BYTES = 96 << 20  # more than the caches of a small server
 
@@ -57,7 +58,10 @@ def native_layers(shape: Shape, weight_format: WeightFormat, rows: int) -> list[
     weights = [torch.randn(size, generator=generator) for size in shape.products.values()]
     size = sum(packed_bytes(out, cols, weight_format) for out, cols in shape.products.values())
     copies = 1 if rows > 16 else min(shape.layers, -(-COLD_BYTES // size))
-    layer = [pack(weight, weight_format) for weight in weights]
+    if weight_format.takes_floats:
+        layer = [pack(weight, weight_format) for weight in weights]
+    else:  # blocks of a file: any will do
+        layer = [packed(weight.shape[0], weight.shape[1], weight_format, seed) for seed, weight in enumerate(weights)]
     return [layer, *([copied(matrix) for matrix in layer] for _ in range(copies - 1))]
 
 
@@ -92,6 +96,9 @@ def bench_native(model: str, rows: int, formats: list[WeightFormat], isas: list[
     shape = MODELS[model]
     inputs = {cols: torch.randn(rows, cols) for _, cols in shape.products.values()}
     for weight_format in formats:
+        if any(fitting(cols, weight_format) != cols for cols in inputs):
+            print(f"{model:4} {weight_format.name:9} takes no such columns")
+            continue
         layers = native_layers(shape, weight_format, rows)
         calls = bound(layers, inputs)
         seconds: dict[str, list[float]] = {isa: [] for isa in isas}
@@ -109,8 +116,8 @@ def bench_torch(model: str, rows: int, repetitions: int) -> None:
     shape = MODELS[model]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        packed = [(torch.randn(rows, cols), dynamic_linear(out, cols)) for out, cols in shape.products.values()]
-    seconds = measured(lambda: [module(x) for x, module in packed], repetitions)
+        modules = [(torch.randn(rows, cols), dynamic_linear(out, cols)) for out, cols in shape.products.values()]
+    seconds = measured(lambda: [module(x) for x, module in modules], repetitions)
     size = sum(out * cols for out, cols in shape.products.values())
     report(f"{model:4} {'torch int8':9} {'dynamic':12}", shape, rows, statistics.median(seconds), size)
 

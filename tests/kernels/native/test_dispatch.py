@@ -33,3 +33,22 @@ def test_avx2_needs_fma_and_f16c_too(tmp_path: Path) -> None:
     assert found("max") == ["avx2"]
     for lacking in ("avx2", "fma", "f16c"):
         assert found(f"max,-{lacking}") == []
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs an x86-64 processor")
+def test_avx512_without_vnni_takes_avx2(tmp_path: Path) -> None:
+    """Skylake-X has no VNNI, and no emulator at hand has AVX-512: what is decided, not what runs."""
+    host = build_native.Target.host()
+    with build_native.alone(host.objects):
+        objects = build_native.compile_all(host)
+        program = compiled(tmp_path, "choice", *map(str, objects))
+    lines = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()
+    fits = {name: (bool(int(wide)), bool(int(narrow))) for name, wide, narrow in (line.split() for line in lines)}
+    assert fits == {
+        "none": (True, True),
+        "avx2": (False, False),
+        "fma": (False, False),
+        "f16c": (False, False),
+        "avx512": (False, True),
+        "vnni": (False, True),
+    }

@@ -27,6 +27,15 @@ extern const Kernels kKernels;
 }
 #endif
 
+#if defined(__x86_64__)
+enum Feature : unsigned { kAvx2 = 1, kFma = 2, kF16c = 4, kAvx512 = 8, kVnni = 16 };
+
+// Whether a processor with these features has all that isa_avx512.cpp and isa_avx2.cpp are compiled for: AVX-512 without VNNI
+// (Skylake-X) takes AVX2. Not in the file's own namespace for tests, which have no such processors.
+bool fits_avx2(unsigned has) { return (has & (kAvx2 | kFma | kF16c)) == (kAvx2 | kFma | kF16c); }
+bool fits_avx512(unsigned has) { return fits_avx2(has) && (has & (kAvx512 | kVnni)) == (kAvx512 | kVnni); }
+#endif
+
 namespace {
 
 struct Candidate {
@@ -35,25 +44,32 @@ struct Candidate {
 };
 
 #if defined(__x86_64__)
-// __builtin_cpu_supports knows it from g++ 11 on. Its registers are those of AVX, about which the system was asked.
-bool has_f16c() {
-  unsigned a, b, c, d;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+// What this processor has. The compiler's own test also asks whether the system saves the wide registers.
+unsigned features() {
+  unsigned a, b, c, d, found = 0;
+  // __builtin_cpu_supports knows it from g++ 11 on. Its registers are those of AVX, about which the system was asked.
+  if (__get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0) found |= kF16c;
+  if (__builtin_cpu_supports("avx2")) found |= kAvx2;
+  if (__builtin_cpu_supports("fma")) found |= kFma;
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq")) {
+    found |= kAvx512;
+  }
+  if (__builtin_cpu_supports("avx512vnni")) found |= kVnni;
+  return found;
 }
 #elif defined(__aarch64__) && defined(__linux__)
 // What isa_neon.cpp is compiled for (build_native.py): dot products, and halves as scalars and in vectors.
 constexpr unsigned long kNeonNeeds = HWCAP_ASIMDDP | HWCAP_FPHP | HWCAP_ASIMDHP;
 #endif
 
-// Best first. The compiler's own test also asks whether the system saves the wide registers.
+// Best first.
 template <typename Visit>
 const Kernels* first(Visit&& wanted) {
   const Candidate all[] = {
 #if defined(__x86_64__)
-      {&avx512::kKernels, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                              __builtin_cpu_supports("avx512vnni") && has_f16c()},
-      {&avx2::kKernels, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()},
+      {&avx512::kKernels, fits_avx512(features())},
+      {&avx2::kKernels, fits_avx2(features())},
 #elif defined(__aarch64__) && defined(__linux__)
       {&neon::kKernels, (getauxval(AT_HWCAP) & kNeonNeeds) == kNeonNeeds},
 #endif
