@@ -20,8 +20,8 @@ DECODED: Final = 12
 """Bytes of a pixel while it is decoded: as the file has it (4), in RGB (3), turned upright (3), and a row's worth of more."""
 FITTED: Final = 24
 """Bytes of a pixel as a model takes it: three float32, twice where two frames make one."""
-LEAST: Final = 8 << 20
-"""What models make of however small a picture: parts of it, each of the model's own size."""
+LEAST: Final = 16 << 20
+"""What models make of however small a picture: parts of it, each of the model's own size (five of 896 x 896 for Gemma 3)."""
 TOKEN: Final = 20 << 10
 """Bytes behind one placeholder of a film: 28 x 28 pixels of two frames."""
 SAMPLE: Final = 4
