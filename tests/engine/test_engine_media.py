@@ -116,6 +116,23 @@ def test_the_same_picture_again_hits_both_caches_and_another_does_not(engine: En
     assert (stats.encoder_cache_misses, stats.encoder_cache_hits, stats.encoder_cache_items) == (2, 1, 2)
 
 
+def test_the_account_says_what_the_encoder_took_and_what_it_did_not_have_to_do_again(
+    engine: Engine, layout: Layout
+) -> None:
+    parts: list[Part] = [list(range(20)), shown(layout, 1), shown(layout, 2), [5]]
+    _, end = run(engine, ask("a", parts))["a"]
+    assert end.stats is not None
+    (use,) = end.stats.encoders
+    assert (use.unit, use.media) == ("image", 2)
+    assert use.rung
+    assert 0 < use.seconds < end.stats.device_s
+    assert engine.stats().encoder_seconds == pytest.approx(use.seconds)
+    _, again = run(engine, ask("b", parts))["b"]
+    assert again.stats is not None
+    assert again.stats.encoders == ()
+    assert again.stats.device_s > 0
+
+
 def test_the_numeric_class_names_what_the_encoder_depends_on(engine: Engine) -> None:
     """Also beside native kernels: rows of pictures are torch's."""
     assert f"-{cpu_family()}-t1/" in engine.info.numeric_class

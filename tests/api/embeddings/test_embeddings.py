@@ -120,6 +120,10 @@ def test_what_is_too_long_is_refused_or_cut_when_asked(service: Asked) -> None:
     assert f"reads at most {MAX_TOKENS}" in error["message"]
     cut = service.post("/v1/embeddings", input=["short", text], truncate=True).json()
     assert cut["edgewise"]["truncated"] == [1]
+    (encoder,) = cut["edgewise"]["encoders"]
+    assert (encoder["unit"], encoder["rung"]) == ("embeddings", cut["edgewise"]["precision"])
+    assert encoder["inputs"] == len(cut["data"])
+    assert encoder["device_ms"] >= 0
     assert cut["usage"]["total_tokens"] < 100
 
 
