@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import gc
 import importlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from edgewise.core.collector import lasting
 from edgewise.models.catalog import load_catalog
 from edgewise.models.files import ModelFiles
 from edgewise.models.store import Store
@@ -29,7 +29,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("suite", derandomize=True)  # one change is not blamed for what another day's examples find
 settings.register_profile("nightly", derandomize=False, print_blob=True)  # other examples each time
 settings.load_profile("suite")  # `--hypothesis-profile=nightly` wins over this
-gc.disable()  # until all tests are collected: a quarter of that time went into looking for garbage among imported modules
 
 TinyModelFactory = Callable[..., ModelFiles]
 
@@ -53,10 +52,11 @@ def _kept_ssl_context(verify: Any = True, cert: Any = None, trust_env: bool = Tr
 _httpx.create_ssl_context = _kept_ssl_context
 
 
-def pytest_collection_finish() -> None:
-    """A million objects of modules and tests live until the end: no later collection need look through them."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """A million objects of modules and tests live until the end: a quarter of collecting them went into looking for garbage."""
+    with lasting():
+        return (yield)
 
 
 def models_home() -> Path:
