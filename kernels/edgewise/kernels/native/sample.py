@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Collection
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 
 from edgewise.kernels.native.faults import NO_MEMORY
 from edgewise.kernels.native.library import library
-
-if TYPE_CHECKING:
-    from edgewise.kernels.sample import RowControls
+from edgewise.kernels.row_controls import RowControls
 
 _Pointer, _Int, _Float = ctypes.c_void_p, ctypes.c_int32, ctypes.c_double
 
