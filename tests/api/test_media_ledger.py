@@ -12,6 +12,7 @@ import pytest
 
 from edgewise.api.deps import Limits
 from edgewise.core.errors import EdgewiseError, QueueFull
+from edgewise.models.media.needs import LEAST
 from tests.api.harness import CHAT, Api, error_of, make_api, until
 from tests.api.test_limits import Caller
 from tests.fakes.engine import FakeEngine
@@ -101,7 +102,7 @@ async def test_what_an_engine_or_a_check_refuses_leaves_nothing_booked(
 
 
 async def test_more_than_is_ever_given_is_413_and_more_than_is_free_is_503(desk: Desk) -> None:
-    api = desk.api(limits=Limits(media_bytes=9 << 20))
+    api = desk.api(limits=Limits(media_bytes=LEAST + (1 << 20)))
     held = api.deps.media.held
     other = held.hold()
     other.add(2 << 20, "file")

@@ -10,7 +10,7 @@ from edgewise.api.realtime.metrics import VoiceMetrics
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.metrics import Metrics
 from edgewise.engine.api import EngineStats
-from edgewise.pipeline.held import HeldBytes
+from edgewise.pipeline.held import FULL, HeldBytes
 from edgewise.pipeline.model import Models, Observed, PoolStatus
 from edgewise.pipeline.receipts import Usage
 
@@ -109,6 +109,8 @@ class ApiMetrics:
         self.media_refused = one.counter(
             "media_refused", "Media that were refused for lack of memory, by what was full", ("full",)
         )
+        for full in FULL:
+            self.media_refused.labels(full)
         self._held: HeldBytes | None = None
         self._refused: dict[str, int] = {}
         self.model_memory = one.gauge("model_memory_bytes", "Memory that the model's engine may book", ("model",))

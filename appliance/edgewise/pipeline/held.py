@@ -17,6 +17,8 @@ from edgewise.core.sizes import mib
 HELD_BYTES: Final = 512 << 20
 """Two hours of sound, or 170 million pixels."""
 SETTING: Final = "limits.media_bytes"
+FULL: Final = ("request", "service", "machine")
+"""What may be full: all that one request is given, all that requests together are, and the machine."""
 _RETRY_AFTER_S: Final = 2.0
 
 
@@ -30,7 +32,7 @@ class HeldBytes:
 
     Attributes:
         used: Booked now; `peak` is the most that ever was.
-        refused: How often, by what was full: "request", "service" or "machine".
+        refused: How often, by what was full (`FULL`).
     """
 
     def __init__(self, limit: int = HELD_BYTES, *, available: Callable[[], int] | None = None, spare: int = 0) -> None:
