@@ -21,13 +21,12 @@ import triton
 import triton.language as tl
 
 from edgewise.kernels.paging import PAGE_TOKENS, SCALED_FORMATS, KVLayer
-from edgewise.kernels.triton.head_rows import angles, rounded_head, turned_head
-from edgewise.kernels.triton.launch import LINE_BYTES, begin, dot, fetch_rows
-from edgewise.kernels.triton.narrow import halves
+from edgewise.kernels.triton.attention_steps import LOG2E, add_tokens, fetch_pages, leave, loaded, store_token
+from edgewise.kernels.triton.head_rows import angles, turned_head
+from edgewise.kernels.triton.launch import LINE_BYTES, begin
 
 _STEP_TOKENS = 64
 _MERGED = 32  # partial results that are added at a time
-LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 class AttentionForm(NamedTuple):
@@ -90,100 +89,6 @@ def splits(max_context: int, form: AttentionForm = DEFAULT_FORM) -> int:
 
 
 @triton.jit
-def softcapped(x: tl.tensor, cap: tl.constexpr) -> tl.tensor:
-    """cap * tanh(x / cap)."""
-    return cap * (2.0 * tl.sigmoid(x * (2.0 / cap)) - 1.0)
-
-
-@triton.jit
-def _unpacked(x: tl.tensor, dtype: tl.constexpr, by_halves: tl.constexpr) -> tl.tensor:
-    if by_halves:
-        return halves(x, True)
-    return x.to(dtype)
-
-
-@triton.jit
-def _add_tokens(
-    q: tl.tensor,
-    k: tl.tensor,
-    v: tl.tensor,
-    k_scale: tl.tensor,
-    v_scale: tl.tensor,
-    seen: tl.tensor,
-    top: tl.tensor,
-    total: tl.tensor,
-    mixed: tl.tensor,
-    scaled: tl.constexpr,
-    by_halves: tl.constexpr,
-    softcap: tl.constexpr,
-    block_group: tl.constexpr,
-    step_tokens: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """One step of the softmax (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"), to base 2."""
-    score = dot(q, tl.trans(k), tl.zeros((block_group, step_tokens), dtype=tl.float32))
-    if scaled:
-        score *= k_scale[None, :]
-    if softcap > 0:
-        score = softcapped(score / LOG2E, softcap) * LOG2E
-    score = tl.where(seen[None, :], score, float("-inf"))
-    higher = tl.maximum(top, tl.max(score, axis=1))
-    safe = tl.where(higher == float("-inf"), 0.0, higher)
-    weight = tl.exp2(score - safe[:, None])
-    shrink = tl.exp2(top - safe)
-    total = total * shrink + tl.sum(weight, axis=1)
-    mixed *= shrink[:, None]
-    if by_halves:
-        # Relative to the largest, so that float16 holds the weights of small values too.
-        largest = tl.max(v_scale, axis=0)
-        unit = tl.where(largest > 0.0, largest, 1.0)
-        part = dot((weight * (v_scale / unit)[None, :]).to(v.dtype), v, tl.zeros(mixed.shape, dtype=tl.float32))
-        mixed += part * unit
-    else:
-        if scaled:
-            weight *= v_scale[None, :]
-        mixed = dot(weight.to(v.dtype), v, mixed)
-    return higher, total, mixed
-
-
-@triton.jit
-def _stored(
-    source: tl.tensor,
-    k_pages: tl.tensor,
-    v_pages: tl.tensor,
-    k_scales: tl.tensor,
-    v_scales: tl.tensor,
-    slots: tl.tensor,
-    c: tl.tensor,
-    s: tl.tensor,
-    norm: tl.tensor,
-    eps: tl.tensor,
-    place: tl.tensor,
-    kv_head: tl.tensor,
-    kv_heads: tl.constexpr,
-    head_dim: tl.constexpr,
-    rotary: tl.constexpr,
-    normed: tl.constexpr,
-    page_tokens: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """Stores the new key and value; as the pages hold them [1, width], and their scales [1]."""
-    stored: tl.constexpr = k_pages.dtype.element_ty
-    new = tl.arange(0, 1)[:, None]
-    key, weight = source + new * head_dim, norm + new * head_dim
-    k = turned_head(key, place, new < 1, weight, c, s, eps, head_dim, rotary, normed)
-    v = tl.load(key + kv_heads * head_dim + place, mask=place < head_dim, other=0.0).to(tl.float32)
-    k, k_scale = rounded_head(k, stored)
-    v, v_scale = rounded_head(v, stored)
-    slot = tl.load(slots)
-    target = ((slot // page_tokens) * kv_heads + kv_head) * page_tokens + slot % page_tokens
-    tl.store(k_pages + target * head_dim + place, k.to(stored), mask=place < head_dim)
-    tl.store(v_pages + target * head_dim + place, v.to(stored), mask=place < head_dim)
-    if stored == tl.int8 or stored == tl.float8e4nv:
-        tl.store(k_scales + target + tl.arange(0, 1), k_scale)
-        tl.store(v_scales + target + tl.arange(0, 1), v_scale)
-    return k, v, k_scale, v_scale
-
-
-@triton.jit
 def _decode(
     qkv: tl.tensor,
     k_pages: tl.tensor,
@@ -228,24 +133,19 @@ def _decode(
     scaled: tl.constexpr = stored == tl.int8 or stored == tl.float8e4nv
     member, place = tl.arange(0, block_group)[:, None], tl.arange(0, width)[None, :]
     real = (member < group) & (place < head_dim)
-    head = kv_head * group + member
+    head, first = kv_head * group + member, split * split_tokens
     by_halves: tl.constexpr = wants_halves and scaled
     wide: tl.constexpr = tl.float16 if by_halves else dtype
     # Of the step, not of the kernel before this one: may be read before the wait.
     position = tl.load(positions + sequence).to(tl.int32)
-    first = split * split_tokens
     token, table = tl.arange(0, step_tokens), block_tables + sequence * table_width
     c, s = angles(cos, sin, tl.maximum(position, 0), place, rotary)
     if fetched_lines > 0:
-        line_bytes: tl.constexpr = head_dim * stored.primitive_bitwidth // 8
-        for ahead in range(first, tl.minimum(first + split_tokens, position), step_tokens):
-            at = tl.minimum(ahead + token, position - 1)
-            page = tl.load(table + at // page_tokens).to(tl.int64)
-            line = (page * kv_heads + kv_head) * page_tokens + at % page_tokens
-            fetch_rows(k_pages, line, line_bytes, fetched_lines)
-            fetch_rows(v_pages, line, line_bytes, fetched_lines)
+        fetch_pages(
+            k_pages, v_pages, table, first, tl.minimum(first + split_tokens, position), token, kv_head, kv_heads, head_dim,
+            page_tokens, fetched_lines,
+        )  # fmt: skip
     begin(overlapped)
-    split_count = tl.num_programs(2)
     own = sequence * heads + head
     if (position < 0) & (split == 0):
         tl.store(out + own * head_dim + place, tl.zeros((block_group, width), dtype=dtype), mask=real)
@@ -266,31 +166,14 @@ def _decode(
         # The mask holds in every step; loads are issued ahead, and beyond the last step a page is no page.
         page = tl.load(table + at // page_tokens, mask=at < last, other=0).to(tl.int64)
         line = (page * kv_heads + kv_head) * page_tokens + at % page_tokens
-        k = _unpacked(
-            tl.load(k_pages + line[:, None] * head_dim + place, mask=place < head_dim, other=0.0), wide, by_halves
-        )
-        v = _unpacked(
-            tl.load(v_pages + line[:, None] * head_dim + place, mask=place < head_dim, other=0.0), wide, by_halves
-        )
+        k = loaded(k_pages, line, place, place < head_dim, head_dim, wide, by_halves)
+        v = loaded(v_pages, line, place, place < head_dim, head_dim, wide, by_halves)
         k_scale, v_scale = top, top
         if scaled:
             k_scale, v_scale = tl.load(k_scales + line), tl.load(v_scales + line)
-        top, total, mixed = _add_tokens(
-            q,
-            k,
-            v,
-            k_scale,
-            v_scale,
-            at >= oldest,
-            top,
-            total,
-            mixed,
-            scaled,
-            by_halves,
-            softcap,
-            block_group,
-            step_tokens,
-        )
+        top, total, mixed = add_tokens(
+            q, k, v, k_scale, v_scale, at >= oldest, top, total, mixed, scaled, by_halves, softcap, block_group, step_tokens
+        )  # fmt: skip
     if last >= first and last < first + split_tokens:
         at = last + token
         seen = (at >= oldest) & (at <= position)
@@ -298,18 +181,16 @@ def _decode(
         line = (tl.load(table + at // page_tokens, mask=old, other=0).to(tl.int64) * kv_heads + kv_head) * page_tokens
         line += at % page_tokens
         mask = old[:, None] & (place < head_dim)
-        k = _unpacked(tl.load(k_pages + line[:, None] * head_dim + place, mask=mask, other=0.0), wide, by_halves)
-        v = _unpacked(tl.load(v_pages + line[:, None] * head_dim + place, mask=mask, other=0.0), wide, by_halves)
+        k = loaded(k_pages, line, place, mask, head_dim, wide, by_halves)
+        v = loaded(v_pages, line, place, mask, head_dim, wide, by_halves)
         k_scale, v_scale = top, top
         if scaled:
-            k_scale, v_scale = (
-                tl.load(k_scales + line, mask=old, other=0.0),
-                tl.load(v_scales + line, mask=old, other=0.0),
-            )
+            k_scale = tl.load(k_scales + line, mask=old, other=0.0)
+            v_scale = tl.load(v_scales + line, mask=old, other=0.0)
         if appends:
             source = row + (heads + kv_head) * head_dim
             own_norm = norm + (heads + kv_head) * head_dim
-            new_k, new_v, new_k_scale, new_v_scale = _stored(
+            new_k, new_v, new_k_scale, new_v_scale = store_token(
                 source, k_pages, v_pages, k_scales, v_scales, slots + sequence, c, s, own_norm, eps, place, kv_head,
                 kv_heads, head_dim, rotary, normed, page_tokens,
             )  # fmt: skip
@@ -318,17 +199,13 @@ def _decode(
             if scaled:
                 k_scale = tl.where(at == position, new_k_scale, k_scale)
                 v_scale = tl.where(at == position, new_v_scale, v_scale)
-        top, total, mixed = _add_tokens(
+        top, total, mixed = add_tokens(
             q, k, v, k_scale, v_scale, seen, top, total, mixed, scaled, by_halves, softcap, block_group, step_tokens
         )
-    if split_count == 1:
-        tl.store(out + own * head_dim + place, mixed / total[:, None], mask=real)
-    else:
-        part = own * split_count + split
-        tl.store(values + part.to(tl.int64) * head_dim + place, mixed, mask=real)
-        entry = (sequence * heads + kv_head * group + tl.arange(0, block_group)) * split_count + split
-        tl.store(maxima + entry, top, mask=tl.arange(0, block_group) < group)
-        tl.store(sums + entry, total, mask=tl.arange(0, block_group) < group)
+    leave(
+        out, values, maxima, sums, top, total, mixed, own, sequence * heads + kv_head * group, place, real, split, group,
+        head_dim,
+    )  # fmt: skip
 
 
 @triton.jit

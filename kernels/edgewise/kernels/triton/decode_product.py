@@ -192,6 +192,33 @@ def gate(x: tl.tensor, activation: tl.constexpr) -> tl.tensor:
     return x * tl.sigmoid(inner)
 
 
+@triton.jit
+def _leave_stream(
+    x: tl.tensor,
+    out: tl.tensor,
+    scaled: tl.tensor,
+    squares: tl.tensor,
+    norm: tl.tensor,
+    column: tl.tensor,
+    row: tl.tensor,
+    rows: tl.tensor,
+    columns: tl.constexpr,
+    block_columns: tl.constexpr,
+    block_rows: tl.constexpr,
+) -> None:
+    """Store the residual stream [block_columns, block_rows], and what the next product needs of it."""
+    mask = (column < columns)[:, None] & (row < rows)[None, :]
+    target = row[None, :] * columns + column[:, None]
+    tl.store(out + target, x, mask=mask)
+    weight = tl.load(norm + column, mask=column < columns, other=0.0)[:, None]
+    tl.store(scaled + target, x * weight, mask=mask)
+    groups: tl.constexpr = block_columns // 16
+    group = tl.program_id(0) * groups + tl.arange(0, groups)
+    mask = (group < columns // 16)[:, None] & (row < rows)[None, :]
+    place = row[None, :] * (columns // 16) + group[:, None]
+    tl.store(squares + place, sums_of_16(x * x, groups, block_rows), mask=mask)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _product(
     a: tl.tensor,
@@ -304,15 +331,7 @@ def _product(
     else:
         if not early:
             before = tl.load(out + target, mask=mask, other=0.0)
-        total += before
-        tl.store(out + target, total, mask=mask)
-        weight = tl.load(norm + column, mask=real, other=0.0)[:, None]
-        tl.store(scaled + target, total * weight, mask=mask)
-        groups: tl.constexpr = block_columns // 16
-        sums = sums_of_16(total * total, groups, block_rows)
-        group = tl.program_id(0) * groups + tl.arange(0, groups)
-        mask = (group < columns // 16)[:, None] & (row < rows)[None, :]
-        tl.store(squares + row[None, :] * (columns // 16) + group[:, None], sums, mask=mask)
+        _leave_stream(total + before, out, scaled, squares, norm, column, row, rows, columns, block_columns, block_rows)
 
 
 def project(r: Residual, weight: Weight, eps: float, out: torch.Tensor, blocks: Blocks | None = None) -> torch.Tensor:

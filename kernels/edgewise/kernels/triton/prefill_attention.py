@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from edgewise.kernels.paging import PAGE_TOKENS, SCALED_FORMATS, KVLayer
-from edgewise.kernels.triton.decode_attention import LOG2E, softcapped
+from edgewise.kernels.triton.attention_steps import LOG2E, softcapped
 from edgewise.kernels.triton.head_rows import angles, rounded_head, turned_head
 from edgewise.kernels.triton.launch import dot
 
