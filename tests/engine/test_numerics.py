@@ -154,3 +154,12 @@ def test_families_that_compute_differently_have_names_of_their_own(
 ) -> None:
     monkeypatch.setattr(module, "cpu_flags", lambda: parse_cpu_flags(cpuinfo))
     assert cpu_family() == family
+
+
+def test_what_decides_the_bits_of_a_cards_kernels_is_in_the_class() -> None:
+    numerics = Numerics("cuda", "bfloat16", "int8", "int4", (), "triton")
+    named = [
+        numeric_class(numerics, torch_version="2", device_family="sm_90", threads=1, launches=label)
+        for label in ("", "s512w4h.integers")
+    ]
+    assert named[0].replace("/w-", ".s512w4h.integers/w-") == named[1]
