@@ -21,7 +21,7 @@ Every setting can come from four places; later ones win, key by key:
 1. its default,
 2. one TOML file: `--config FILE`, else `$EDGEWISE_CONFIG`, else `{DEFAULT_CONFIG_FILE}` if it exists,
 3. an environment variable,
-4. a flag of `edgewise serve` (`--host --port --model --dtype --kv-dtype --quantize --kernels`).
+4. a flag of `edgewise serve` (`--host --port --model --dtype --kv-dtype --quantize --kernels --tensor-parallel`).
 
 `edgewise config show` prints every effective value and where it came from. An unknown key or `EDGEWISE_*` variable is an
 error that names it. Sizes are bytes or text such as "512 MiB". In the environment a list is comma-separated or a JSON
