@@ -51,8 +51,10 @@ EDGEWISE_INLINE void store_query(uint8_t* query, int32_t padded, int32_t at, Int
   _mm_storeu_si128(reinterpret_cast<__m128i*>(query + at), _mm512_cvtepi32_epi8(high));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(query + padded + at), _mm512_cvtepi32_epi8(low));
 }
-// Keys are taken as code + 128, without sign; this puts it right.
-EDGEWISE_INLINE int32_t query_correction(int32_t total) { return -128 * total; }
+// Keys are taken as code + 128, without sign; this puts it right. Codes of a NaN may be anything: without sign nothing overflows.
+EDGEWISE_INLINE int32_t query_correction(int32_t total) {
+  return static_cast<int32_t>(0u - 128u * static_cast<uint32_t>(total));
+}
 
 EDGEWISE_INLINE __m512i splat_word(const void* from) {
   int32_t word;
