@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,8 @@ def test_what_a_budget_cuts_is_begun_again(tmp_path: Path) -> None:
 
 def test_the_engine_is_there_without_packages_of_the_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine that has torch and Triton alone."""
-    find = gpu_all.importlib.util.find_spec
-    monkeypatch.setattr(gpu_all.importlib.util, "find_spec", lambda name: None if name == "llguidance" else find(name))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "llguidance" else find(name))
     code = (
         "import sys; sys.modules.update(dict.fromkeys(('fastapi', 'uvicorn', 'pydantic', 'typer', 'aiomqtt', 'onnxruntime')))\n"
         "import edgewise.engine.build, llguidance; print('{\"from\": \"' + llguidance.__file__ + '\"}')"

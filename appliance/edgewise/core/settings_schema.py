@@ -47,8 +47,8 @@ class EngineSettings(Section):
     )
     kernel_tuning: Literal["cached", "load", "off"] = Field(
         default="cached",
-        description='How kernels on a GPU are launched: "cached" as `edgewise kernels tune` measured on this card, "load" measures '
-        'at load where that is missing (minutes, once for a card, driver and model shape), "off" always by defaults.',
+        description='How kernels on a GPU are launched: "cached" as `edgewise kernels tune` measured on this card, "load" '
+        'measures at load where that is missing (minutes, once for a card, driver and model shape), "off" always by defaults.',
     )
     max_context: PositiveInt | None = Field(
         default=None, description="Largest prompt plus answer in tokens; unset takes the model's own."

@@ -106,7 +106,7 @@ class DiffuseReceipt(StageReceipt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookReceipt(StageReceipt):
-    """A model looked at a picture for another one, which has no eyes, and its words became part of the prompt.
+    """A model looked at a picture or a film for another one, which has no eyes, and its words became part of the prompt.
 
     `model` is the one that looked, `of` the field with the picture, `frames` how many pictures of a film it looked at (1 for a
     picture); `compute_ms` is that of all of them, None where its engine gave no account.

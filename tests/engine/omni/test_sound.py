@@ -7,8 +7,8 @@ import pytest
 
 from edgewise.engine.book import RequestBook
 from edgewise.engine.book_base import Deliver, Send
-from edgewise.engine.messages import Submit
 from edgewise.engine.merging import ChunkMerger
+from edgewise.engine.messages import Submit
 from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
 from edgewise.engine.speech import Sound, Speech, joined
 from edgewise.engine.stream import merge_tokens

@@ -16,6 +16,8 @@ def objects_of(target: build_native.Target) -> list[str]:
     return [str(target.objects / f"{source.stem}.o") for source in target.sources()]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(
     not (shutil.which(CROSS) and shutil.which(EMULATOR)),
     reason=f"needs {CROSS} and {EMULATOR} (apt-get install g++-aarch64-linux-gnu qemu-user-static)",
