@@ -134,8 +134,9 @@ def numeric_class(
     """The string inside which a continuation is byte-equal.
 
     Threads and instruction set count for the reference kernels on a CPU: they fix how torch splits reductions. The native ones
-    give the same bits with all of them, but torch computes what a model sees or hears (`media`) beside those too. torch draws
-    the tokens in either case.
+    give the same bits with all of them, but torch computes what a model sees or hears (`media`) beside those too. Tokens of a
+    CPU are drawn alike in either case: by the native library wherever it is there, else by torch, which draws another token
+    only where a number falls between two ids to within rounding (`kernels.sample.sample`). What draws is not in the string.
 
     `launches` is what of Triton's kernels' plan decides bits (`engine.kernel_plan`).
 

@@ -1,7 +1,9 @@
 // One token of a row of logits (kernels/sample.py says what each filter does and in which order), in float64.
 //
 // Of a filtered row few ids are left, and only those are raised to powers, sorted and added. Powers are computed here and not by
-// the C library: additions and multiplications in one order, so that a row draws the same token on every processor.
+// the C library: additions and multiplications in one order, so that they have the same bits on every processor. Two borders are
+// its logarithms all the same, that of min_p and that of a group's mass: another library, or its code for another processor, may
+// give them another last bit, which matters to a token that lies on the border to that bit.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
