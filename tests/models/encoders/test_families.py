@@ -307,6 +307,28 @@ def test_damaged_folders_are_told(tmp_path: Path) -> None:
             read_shape(files)
 
 
+@pytest.mark.parametrize("family", ["modernbert", "nomic_bert", "gte", "mpnet"])
+def test_constants_of_absurd_positions_are_refused_before_they_are_made(family: str, tmp_path: Path) -> None:
+    files = encoder_files(make_encoder(tmp_path, family))
+    config = json.loads(files.paths["config.json"].read_text())
+    files.paths["config.json"].write_text(json.dumps({**config, "max_position_embeddings": (1 << 31) - 1}))
+    with pytest.raises(UnsupportedModel, match=r"max_position_embeddings.*128\.0 MiB.*Set max_seq_length") as told:
+        read_shape(files)
+    most = int(told.value.message.split("enough for ")[1].split(".")[0])
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": most}))
+    assert (
+        read_shape(encoder_files(tmp_path)).max_tokens == most >= 2048
+    )  # the remedy helps, and models that there are fit
+
+
+def test_a_window_that_no_constant_can_hold_is_refused(tmp_path: Path) -> None:
+    files = encoder_files(make_encoder(tmp_path, "modernbert", num_hidden_layers=4))
+    config = json.loads(files.paths["config.json"].read_text())
+    files.paths["config.json"].write_text(json.dumps({**config, "local_attention": 1 << 30}))
+    with pytest.raises(UnsupportedModel, match="local_attention lets a token see 536870912 on each side"):
+        read_shape(files)
+
+
 @pytest.mark.parametrize("cross", [False, True])
 def test_a_vocabulary_too_large_for_a_file_is_given_beside_it(
     cross: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any, Final, Literal
 
 from edgewise.core.errors import BadModelFile, UnsupportedModel
@@ -34,7 +35,8 @@ _HEADS: Final[Mapping[str, HeadActivation]] = {"distilbert": "relu", "modernbert
 """Between a head's two products; tanh where it is not said."""
 _SCALES: Final[Mapping[str, Scale]] = {"Sigmoid": "sigmoid", "Identity": "identity"}
 """By the last part of the name of torch's class, as sentence-transformers writes it."""
-_MOST_BYTES: Final = (1 << 31) - (128 << 20)
+_ROOM: Final = 128 << 20
+_MOST_BYTES: Final = (1 << 31) - _ROOM
 """One message of protobuf holds 2 GiB; room is left for what `weight_bytes` does not count."""
 _CROSS: Final = "ForSequenceClassification"
 
@@ -158,7 +160,28 @@ def read_shape(files: ModelFiles) -> EncoderShape:
             f"{files.name}: {mib(shape.file_bytes)} in float32, without its vocabulary, do not fit in one ONNX file of "
             f"{mib(_MOST_BYTES)}."
         )
+    _refuse_large_constants(files.name, shape)
     return shape
+
+
+def _refuse_large_constants(name: str, shape: EncoderShape) -> None:
+    """What `attend` makes of config.json alone: no weight in the file shows that a number in there is absurd."""
+    most = shape.max_tokens
+    if shape.thetas:  # a cosine and a sine for each pair of a head's numbers
+        most = _ROOM // (8 * len(set(shape.thetas)) * -(-shape.width // shape.heads // 2))
+    if shape.buckets:  # a number for each pair of tokens
+        most = isqrt(_ROOM // (4 * shape.heads))
+    if shape.max_tokens > most:
+        raise UnsupportedModel(
+            f"{name}, config.json: the constants for texts of {shape.max_tokens} tokens (max_position_embeddings, n_positions) "
+            f"would be larger than {mib(_ROOM)}, enough for {most}. Set max_seq_length in {LIMIT_FILE} to {most} or less."
+        )
+    near, most = max(shape.windows, default=0), isqrt(_ROOM // 96)  # of 24 * near**2 pairs of tokens
+    if near > most:
+        raise UnsupportedModel(
+            f"{name}, config.json: local_attention lets a token see {near} on each side, and the most is {most}. Correct it "
+            "to what the model was trained with."
+        )
 
 
 def is_cross_encoder(raw: Config) -> bool:
