@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import pytest
 import torch
 
 from edgewise.kernels.native import library
+from edgewise.kernels.native.formats import WeightFormat
 from edgewise.kernels.native.packed import PackedMatrix
 from edgewise.models import tiny_gguf
 from edgewise.models.decoder.config import read_config
@@ -55,7 +56,8 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     def in_blocks(tensor: StoredTensor) -> StoredTensor:
         if len(tensor.shape) < 2:
             return tensor
-        return encoded(tensor, next(kind for start, kind in kinds.items() if tensor.name.startswith(start)))
+        kind = next(kind for start, kind in kinds.items() if tensor.name.startswith(start))
+        return tensor if kind == tensor.type else encoded(tensor, kind)
 
     monkeypatch.setattr(tiny_gguf, "write_gguf", write)
     return local_files(make_tiny_model(tmp_path, format="gguf", dtype="F32", **SIZES))
@@ -160,6 +162,29 @@ def test_gate_and_up_of_different_blocks_are_rounded_as_before(stored: ModelFile
     exact = Driver(reference(stored)).whole(TOKENS)
     found = Driver(cast("Decoder", load_native(stored, dtype="float32", quantize="int4"))).whole(TOKENS)
     assert float((found - exact).square().mean() / exact.square().mean()) < 1e-3
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+@pytest.mark.parametrize(
+    "stored",
+    [{"blk.0.ffn_up": "Q5_K", "": "Q4_K"}, {"blk.0.attn_v": "F32", "": "Q4_K"}],
+    indirect=True,
+    ids=["gate_up", "qkv"],
+)
+def test_what_one_product_rounds_is_judged_as_rounded(stored: ModelFiles, quantize: Literal["int8", "int4"]) -> None:
+    """Where one part of a product has to be rounded, the others are as well, though their blocks alone would be taken over."""
+    decoder = reference(stored)
+    judged = RoundedDecoder(decoder, stored, quantize)
+    native, mine = load_native(stored, dtype="float32", quantize=quantize).step.layers, decoder.parameters.layers
+    for layer, rounded in zip(native, mine, strict=True):
+        ((gate_up, _),) = layer.feed
+        gate, up = gate_up.unpack().view(-1, 2, 16, gate_up.cols).unbind(1)
+        together = (torch.cat((gate.flatten(0, 1), up.flatten(0, 1))), gate_up.format, rounded.gate_up)
+        qkv = (torch.cat([part.unpack() for part in layer.qkv]), layer.qkv[0].format, rounded.qkv)
+        for held, packed, matrix in (together, qkv):
+            apart = (matrix - held).abs() > 1e-6  # a last bit may lead to the next code
+            assert float(apart.float().mean()) < 2e-3
+            assert (matrix.data_ptr() in judged._mode._rotated) == (packed is WeightFormat.INT8_ROTATED)
 
 
 def test_a_mixed_file_keeps_the_legacy_blocks_too(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ additions alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -15,13 +15,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from edgewise.core.errors import BadModelFile
-from edgewise.kernels.native.formats import bits_of
+from edgewise.kernels.native.formats import WeightFormat, bits_of
 from edgewise.kernels.paging import AttentionMeta, KVLayer
 from edgewise.kernels.reference.quantized_linear import rotate, round_activations, round_rest
+from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.layout import Target, targets
 from edgewise.models.decoder.model import Decoder
-from edgewise.models.decoder.names import names_of
-from edgewise.models.decoder.native.formats import FOUR_BITS, kept_as, stored_bits
+from edgewise.models.decoder.names import Names, names_of
+from edgewise.models.decoder.native.formats import Quantize, kept_as, layer_plans, table_plans
 from edgewise.models.decoder.parallel import ALONE
 from edgewise.models.files import ModelFiles
 from edgewise.models.weights import ggml_rounding
@@ -35,6 +36,7 @@ ours has 4 bits there."""
 BITS: Final = {"int8": 8.5, "int4": 5.0, "Q8_0": 8.5, "Q4_0": 4.5}
 """Of a weight, scales counted."""
 
+_OURS: Final[tuple[Literal["int8", "int4"], ...]] = ("int8", "int4")
 _Rounding = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -101,6 +103,15 @@ def _rotated(values: torch.Tensor, rounding: _Rounding) -> torch.Tensor:
     return (rotate(rounding(rotate(values) / 4.0)) / 8.0)[:, : values.shape[1]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Of a matrix: bits of a weight if its blocks are taken over without loss; None if it is rounded to `form`."""
+
+    form: RoundedFormat
+    kept: float | None
+    turned: bool
+
+
 @dataclass(slots=True)
 class _Tally:
     bits: float = 0.0
@@ -113,43 +124,69 @@ def _round_matrices(decoder: Decoder, files: ModelFiles, form: RoundedFormat) ->
     config, tally = decoder.config, _Tally()
     with closing(open_weights(files)) as reader:
         names = names_of(config, files.format, list(reader.tensors))
-        tables, router = (names.parts["embedding"], names.head), names.parts["router"]
+        stored = {name: tensor.type for name, tensor in reader.tensors.items()}
+        planned, router = dict(_planned(config, names, stored, form)), names.parts["router"]
         for target in targets(config, decoder.parameters, names, ALONE):
             if target.out.dim() < 2 or target.name.endswith(router):
                 continue
-            stored = reader.tensors[target.name].type
-            own = _form_of(stored, form, table=target.name in tables, keeps_wide=stored_bits(config)[0] == "int4")
-            kept = _bits_kept(stored, own)
-            if kept is None:
-                turned = own == "int8" and (form == "int8" or target.name in tables)
+            way = planned[target.name]
+            if way.kept is None:
                 try:
-                    _round(target, own, turned)
+                    _round(target, way.form, way.turned)
                 except BadRow as error:
                     raise BadModelFile(
                         f"{files.name}: the tensor '{target.name}' cannot be rounded: {error}."
                     ) from error
-                if turned:
+                if way.turned:
                     tally.rotated.add(target.out.data_ptr())
-            tally.bits += (kept or BITS[own]) * target.out.numel()
+            tally.bits += (way.kept or BITS[way.form]) * target.out.numel()
             tally.elements += target.out.numel()
     return tally.bits / tally.elements, tally.rotated
 
 
-def _form_of(stored: str, form: RoundedFormat, *, table: bool, keeps_wide: bool) -> RoundedFormat:
-    """As `models.decoder.native.formats` for our own forms."""
-    if form == "Q4_0":
-        return "Q8_0" if table else form
-    if form == "int4" and stored not in FOUR_BITS and (table or keeps_wide):
-        return "int8"
-    return form
+def _planned(
+    config: DecoderConfig, names: Names, stored: Mapping[str, str], form: RoundedFormat
+) -> Iterator[tuple[str, _Way]]:
+    """By matrix. Ours are what the native kernels' plans say, in which matrices of one product share a format.
+
+    Args:
+        stored: How the file stores its tensors, by name.
+    """
+    if form == "int8" or form == "int4":
+        for matrices, packed in _products(config, names, form):
+            kinds = {stored[name] for name in matrices}  # of several, rows alternate as floats
+            kept = len(kinds) == 1 and packed in {kept_as(kind, bits) for kind in kinds for bits in _OURS}
+            rounded: RoundedFormat = "int8" if packed.has_bytes else "int4"
+            way = _Way(rounded, bits_of(packed) if kept else None, packed is WeightFormat.INT8_ROTATED)
+            yield from ((name, way) for name in matrices)
+        return
+    for matrices, _ in _products(config, names, "int8"):
+        for name in matrices:
+            own: RoundedFormat = "Q8_0" if name in (names.parts["embedding"], names.head) else form
+            yield name, _Way(own, BITS[own] if stored[name] == own else None, turned=False)
 
 
-def _bits_kept(stored: str, form: RoundedFormat) -> float | None:
-    """Of a weight whose blocks the format takes over without loss; None: they have to be rounded."""
-    if form == "Q8_0" or form == "Q4_0":
-        return BITS[form] if stored == form else None
-    kept = kept_as(stored, form)
-    return None if kept is None else bits_of(kept)
+def _products(
+    config: DecoderConfig, names: Names, quantize: Quantize
+) -> Iterator[tuple[tuple[str, ...], WeightFormat]]:
+    """Names of matrices whose rows are packed together, or alone, and their format; no routers, which stay floats."""
+    parts = names.parts
+    tables = table_plans(config, "float32", quantize)
+    yield from (((name,), one.format) for name, one in zip((parts["embedding"], names.head), tables, strict=False))
+    for index, plan in enumerate(layer_plans(config, "float32", quantize)):
+        prefix = names.layer.format(index)
+        q, k, v = (prefix + parts.get("qkv", parts[part]) + "weight" for part in "qkv")
+        for name, one in zip((q, k, v), plan.qkv * (3 // len(plan.qkv)), strict=True):
+            yield (name,), one.format
+        yield (prefix + parts["output"] + "weight",), plan.output.format
+        gate, up = (prefix + parts.get("gate_up", parts[part]) + "weight" for part in ("gate", "up"))
+        feed = [(gate, up, prefix + parts["down"] + "weight")]
+        if plan.router is not None:
+            gate, up, down = (prefix + parts[f"expert_{part}"] for part in ("gate", "up", "down"))
+            feed = [(gate.format(one), up.format(one), down.format(one)) for one in range(plan.experts)]
+        for gate, up, down in feed:
+            yield (gate, up), plan.gate_up.format
+            yield (down,), plan.down.format
 
 
 def _round(target: Target, form: RoundedFormat, turned: bool) -> None:
