@@ -50,12 +50,12 @@ def test_the_quickest_that_is_right_is_chosen() -> None:
 def test_what_overlaps_is_kept_apart() -> None:
     found = [SMALL, SMALL._replace(overlapped=True)]
     choice = tuning.Tuner(by_columns).choose("x", found, lambda cut: "", lambda cut: [lambda: 3.0 - cut.overlapped])
-    assert choice == (found[1], 2.0, found[0], 3.0, found[1], 2.0)
+    assert choice == (found[1], 2.0, found[0], 3.0, found[1], 2.0, found[0])
 
 
 def test_nothing_is_chosen_where_all_is_wrong() -> None:
     choice = tuning.Tuner(by_columns).choose("x", [SMALL], lambda cut: "bad", lambda cut: [])
-    assert choice.best is choice.apart is choice.overlapped is None
+    assert choice.best is choice.apart is choice.overlapped is choice.default is None
 
 
 def test_what_a_process_died_of_is_not_tried_again(tmp_path: Path) -> None:

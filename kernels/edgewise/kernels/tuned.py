@@ -72,6 +72,7 @@ class Tuned:
         when: UTC, ISO 8601.
         seconds: That it took.
         figures: Microseconds of a whole step by class of rows, by default and as chosen.
+        failed: Which site has nothing that is right, so that defaults serve although they may be wrong; "" where all is well.
     """
 
     place: Place
@@ -81,6 +82,7 @@ class Tuned:
     when: str
     seconds: float
     figures: Mapping[str, Any]
+    failed: str = ""
 
     @property
     def refused(self) -> tuple[Trial, ...]:

@@ -85,6 +85,12 @@ def test_what_is_right_and_quickest_makes_the_plan(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(AttentionTrial, "calls", attended)
 
+    def stepped(self: Any, plan: Plan, rows: int) -> Sequence[Callable[[], object]]:
+        seen.append("default" if plan == DEFAULT_PLAN else plan.products[site("gated", torch.float16, (128, 32), rows)])
+        return [lambda: None]
+
+    monkeypatch.setattr(WholeStep, "calls", stepped)
+
     def clock(calls: Sequence[Callable[[], object]]) -> float:
         return 1.0 if seen[-1] in (QUICK, FORMS[1]) else 2.0
 
@@ -103,9 +109,112 @@ def test_what_is_right_and_quickest_makes_the_plan(monkeypatch: pytest.MonkeyPat
     used = [trial for trial in tuned.trials if trial.chosen]
     assert {trial.site for trial in used} >= {
         site("gated", torch.float16, (128, 32), 1),
-        "attention 128/4/False 8x48 r8",
+        "attention 128/4/False 2/1x16 float16 over float16 8x48 r8",
     }
-    assert tuned.figures["8"] == {"default": 1.0, "apart": 1.0}
+    assert tuned.figures["8"] == {"default": 2.0, "default cuts": 2.0, "apart": 1.0}
+    assert tuned.failed == ""
+
+
+class Clock:
+    """Names what is timed. Whatever is right is 2.0 long, but for what `times` says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, wrong: Callable[[Any, int], bool], **times: float) -> None:
+        self._times, self._now, self.steps = times, "", list[Plan]()
+        monkeypatch.setattr(ProductTrial, "problem", lambda _, cut, rows: "wrong" if wrong(cut, rows) else "")
+        monkeypatch.setattr(AttentionTrial, "problem", lambda _, form, cut: "wrong" if wrong(cut, 0) else "")
+        monkeypatch.setattr(ProductTrial, "calls", lambda _, cut, rows: self._say(cut.form if cut.stages == 3 else ""))
+        monkeypatch.setattr(AttentionTrial, "calls", lambda _, *how: self._say("attention"))
+        monkeypatch.setattr(WholeStep, "calls", lambda _, plan, rows: self._step(plan, rows))
+        monkeypatch.setattr(WholeStep, "problem", lambda *_: "")
+        monkeypatch.setattr(tuning, "attention_forms", lambda _: FORMS[:1])
+
+    def __call__(self, calls: object) -> float:
+        return self._times.get(self._now, 2.0)
+
+    def tune(self, **changes: Any) -> tuning.Tuned:
+        with torch.inference_mode():
+            return tuning.tune(aim(**changes), CPU, place=PLACE, timer=self, progress=lambda share, what: None)
+
+    def _say(self, what: str) -> Sequence[Callable[[], object]]:
+        self._now = what
+        return [lambda: None]
+
+    def _step(self, plan: Plan, rows: int) -> Sequence[Callable[[], object]]:
+        self.steps.append(plan)
+        cut = plan.products.get(site("gated", torch.int8, (128, 32), rows))
+        kind = "default" if cut is None else "cuts" if cut.stages == 4 else "overlapped" if cut.overlapped else "apart"
+        return self._say(f"{kind}{rows}")
+
+
+def in_form(*_: Any) -> list[Blocks]:
+    """By default 4 stages; then 3, alone and overlapped."""
+    cut = Blocks(16, 512, 4, form=_[-1])
+    return [cut, cut._replace(stages=3), cut._replace(stages=3, overlapped=True)]
+
+
+def test_a_form_must_be_right_in_every_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quickest form has only overlapped cuts for 16 rows; the next is taken."""
+    monkeypatch.setattr(tuning, "product_candidates", in_form)
+    clock = Clock(
+        monkeypatch, lambda cut, rows: rows == 16 and cut.form == "integers" and not cut.overlapped, integers=0.5, ptx=1.0,
+        apart8=1.0, apart16=1.0,
+    )  # fmt: skip
+    tuned = clock.tune(max_rows=16, quantize="int8")
+    plan = Plan.of(tuned.plan)
+    assert plan.form == "ptx"
+    assert {cut.form for cut in plan.products.values()} == {"ptx"}
+    assert len(plan.products) == 2 * len({name.rpartition(" ")[0] for name in plan.products})
+    assert tuned.failed == ""
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_where_nothing_is_right_it_is_said(monkeypatch: pytest.MonkeyPatch, attention: bool) -> None:
+    monkeypatch.setattr(tuning, "product_candidates", in_form)
+
+    def wrong(cut: Any, rows: int) -> bool:
+        return isinstance(cut, AttentionBlocks) if attention else rows == 16
+
+    tuned = Clock(monkeypatch, wrong).tune(max_rows=16, quantize="int8")
+    assert Plan.of(tuned.plan) == DEFAULT_PLAN
+    assert tuned.failed.startswith("attention 256/4/False 2/1x16" if attention else "project int8 64x32 r16")
+
+
+def test_a_form_that_gains_nothing_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products alone are quicker as integers, steps are not; then bits stay what they are by default."""
+    monkeypatch.setattr(tuning, "product_candidates", in_form)
+    times = {"integers": 0.5, "default8": 1.0, "default16": 3.0, "apart8": 2.0}
+    tuned = Clock(monkeypatch, lambda cut, rows: False, **times).tune(max_rows=16, quantize="int8")
+    assert Plan.of(tuned.plan) == DEFAULT_PLAN
+    assert tuned.failed == ""
+    assert "no less time" in tuned.refused[-1].why_not
+    tuned = Clock(monkeypatch, lambda cut, rows: False, **times, apart16=1.5).tune(max_rows=16, quantize="int8")
+    assert Plan.of(tuned.plan).form == "integers"
+
+
+def test_cuts_that_lose_to_the_default_in_their_form_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "product_candidates", in_form)
+    times = {"integers": 0.5, "apart8": 1.0, "cuts16": 1.0, "cuts8": 1.5, "overlapped8": 0.5}
+    clock = Clock(monkeypatch, lambda cut, rows: cut.stages == 4 and rows == 8 and cut.form == "integers", **times)
+    plan = Plan.of(clock.tune(max_rows=16, quantize="int8").plan)
+    cuts = {rows: {cut for name, cut in plan.products.items() if name.endswith(f"r{rows}")} for rows in (8, 16)}
+    assert cuts[16] == {in_form("integers")[0]}
+    assert cuts[8] == {in_form("integers")[2]}
+    plans = [step for step in clock.steps if step.products]
+    refused = in_form("integers")[0]
+    assert all(cut != refused for step in plans for name, cut in step.products.items() if name.endswith("r8"))
+
+
+@torch.inference_mode()
+def test_every_row_of_a_batch_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = WholeStep(small(), torch.float16, "float16", "none", CPU, 48)
+
+    def logits(self: Any, step: Any, rows: Sequence[int]) -> torch.Tensor:
+        found = torch.tensor(rows).float()[:, None] + torch.ones(1, 4)
+        found[6:] *= 1.001
+        return found
+
+    monkeypatch.setattr(WholeStep, "_logits", logits)
+    assert whole.problem(DEFAULT_PLAN, [8]) == "a row's bits differ alone and among 8"
 
 
 @torch.inference_mode()
@@ -138,5 +247,5 @@ def test_names_tell_shapes_apart() -> None:
 
 def test_what_the_memory_holds_is_timed() -> None:
     assert tuning._work(aim(max_rows=64, max_context=1 << 20, most_tokens=4096)) == [
-        (1, 256), (8, 512), (16, 256), (64, 64), (1, 4096), (32, 1024),
+        (1, 256), (8, 512), (16, 256), (64, 64), (1, 4096), (32, 128),
     ]  # fmt: skip

@@ -36,7 +36,7 @@ class Candidate(Protocol):
 
 class Choice(NamedTuple):
     """The quickest candidate that is right; the quickest of those that wait for their predecessor to end, and of those that do
-    not. `us` are theirs; a candidate is None where all failed."""
+    not. `us` are theirs; a candidate is None where all failed. `default` is the first candidate, None where it failed."""
 
     best: Any
     us: float
@@ -44,6 +44,7 @@ class Choice(NamedTuple):
     apart_us: float
     overlapped: Any
     overlapped_us: float
+    default: Any
 
 
 class Journal:
@@ -90,6 +91,7 @@ class Tuner:
 
         Args:
             site: What they compute.
+            candidates: The default first.
             problem: What is wrong with a candidate's results, "" if nothing; it may raise `FAILURES`.
             calls: Calls of a candidate, over inputs that do not fit into a cache together.
 
@@ -104,7 +106,8 @@ class Tuner:
             self.trials.append(Trial(site=site, candidate=candidate._asdict(), us=us, why_not=reason))
         apart = {each: us for each, us in times.items() if not each.overlapped}
         over = {each: us for each, us in times.items() if each.overlapped}
-        return Choice(*_least(times), *_least(apart), *_least(over))
+        default = candidates[0] if candidates[0] in times else None
+        return Choice(*_least(times), *_least(apart), *_least(over), default)
 
     def refuse(self, site: str, candidate: Mapping[str, Any], reason: str) -> None:
         """Record what was found wrong otherwise."""

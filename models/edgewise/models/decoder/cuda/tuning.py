@@ -3,10 +3,11 @@ shapes. Speed and bits do not depend on the values, so no weights are read."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,7 +19,7 @@ from edgewise.kernels.triton.decode_attention import AttentionBlocks, AttentionF
 from edgewise.kernels.triton.plan import DEFAULT_PLAN, Plan, row_class, site
 from edgewise.kernels.triton.product_trials import ProductTrial
 from edgewise.kernels.triton.tuning import FAILURES, Choice, Journal, Timer, Tuner, marked
-from edgewise.kernels.tuned import Place, Tuned
+from edgewise.kernels.tuned import Place, Trial, Tuned
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.cuda.whole_step import WholeStep
 from edgewise.models.decoder.kv_formats import kv_formats
@@ -34,6 +35,7 @@ _STORED = {
 }
 # Batches by which attention is judged: rows and tokens of each.
 _WORK = ((1, 256), (8, 1024), (16, 8192), (64, 1024), (1, 32768))
+_WHOLE = "whole step"
 _WORTH = 0.99  # what overlapping must take of a step's time at most
 
 
@@ -46,7 +48,7 @@ class Aim:
         dtype: Of weights and states.
         kv_dtype, quantize: Definite names.
         max_rows, max_context: Of the largest batch, and of a sequence.
-    most_tokens: Of all sequences that attention is timed with: there is memory for so many.
+        most_tokens: Of all sequences that attention is timed with: there is memory for so many.
     """
 
     config: DecoderConfig
@@ -112,10 +114,15 @@ def tune(
     began = time.monotonic()
     tuner = Tuner(timer, journal)
     steps = _Steps(aim, progress)
-    form, chosen = _products(aim, device, tuner, steps, cache_bytes)
-    attention_form, attention = _attention(aim, device, tuner, steps)
-    steps.next("whole steps")
-    plan, figures = _whole(aim, device, tuner, timer, form, chosen, attention_form, attention)
+    plan, figures = DEFAULT_PLAN, dict[str, object]()
+    try:
+        form, chosen = _products(aim, device, tuner, steps, cache_bytes)
+        attention_form, attention = _attention(aim, device, tuner, steps)
+        steps.next("whole steps")
+        plan, figures = _whole(aim, device, tuner, timer, form, chosen, attention_form, attention)
+        failed = _wrong_default(tuner.trials) if plan == DEFAULT_PLAN else ""
+    except _Unusable as error:
+        failed = str(error)
     progress(1.0, "done")
     used: dict[str, list[dict[str, object]]] = {name: [dict(cut._asdict())] for name, cut in plan.products.items()}
     for rows, cut in plan.attention.items():
@@ -130,7 +137,24 @@ def tune(
         when=time.strftime("%FT%TZ", time.gmtime()),
         seconds=round(time.monotonic() - began, 1),
         figures=figures,
+        failed=failed,
     )
+
+
+class _Unusable(Exception):
+    """No form is right everywhere; the message names a site."""
+
+
+def _wrong_default(trials: Sequence[Trial]) -> str:
+    """A site whose cut by default was refused, and why; "" where none was. The default is tried first."""
+    first: dict[str, Trial] = {}
+    for trial in trials:
+        if trial.site == _WHOLE:
+            continue
+        default = _attention_site(DEFAULT_PLAN.attention_form, "") if "registers" in trial.candidate else ""
+        if trial.candidate.get("form", DEFAULT_PLAN.form) == DEFAULT_PLAN.form and trial.site.startswith(default):
+            first.setdefault(trial.site, trial)
+    return next((f"{each.site}: {each.why_not}" for each in first.values() if each.why_not), "")
 
 
 class _Steps:
@@ -162,7 +186,12 @@ def _products_of(aim: Aim) -> Iterator[_Product]:
 def _products(
     aim: Aim, device: torch.device, tuner: Tuner, steps: _Steps, cache_bytes: int
 ) -> tuple[Form, dict[str, Choice]]:
-    """The form whose few rows are quickest, and the best cut of every product in it."""
+    """The form whose few rows are quickest, of those in which every product has a right cut for all numbers of rows; and the
+    best cuts in it.
+
+    Raises:
+        _Unusable: There is no such form.
+    """
     products = list(_products_of(aim))
 
     def trial(product: _Product) -> ProductTrial:
@@ -195,13 +224,22 @@ def _products(
             few[form][name] = choice(trial(product), product, form, rows)
         of_sites = {site(one.kind, aim.codes, one.shape, rows): one.times for one in products}
         totals[form] = sum(few[form][name].us * times for name, times in of_sites.items())
-    best = min(totals, key=lambda form: totals[form])
-    chosen = dict(few[best])
-    for product in products:
-        own = trial(product)
-        for more in aim.classes[1:]:
-            chosen[site(product.kind, aim.codes, product.shape, more)] = choice(own, product, best, more)
-    return best, chosen
+    for form in sorted(totals, key=lambda form: totals[form]):
+        chosen = dict(few[form])
+        if _all_right(chosen):
+            for product in products:
+                own = trial(product)
+                for more in aim.classes[1:]:
+                    chosen[site(product.kind, aim.codes, product.shape, more)] = choice(own, product, form, more)
+            if _all_right(chosen):
+                return form, chosen
+        lacking = next(name for name, own in chosen.items() if own.apart is None)
+    raise _Unusable(f"{lacking}: every way to cut it was refused")
+
+
+def _all_right(chosen: Mapping[str, Choice]) -> bool:
+    """Whether every site has a right candidate that is not overlapped: overlapping may be dropped in the end."""
+    return all(choice.apart is not None for choice in chosen.values())
 
 
 def _stored(aim: Aim) -> torch.dtype:
@@ -248,16 +286,31 @@ def _work(aim: Aim) -> list[tuple[int, int]]:
     """Batches that the engine can have, at least one for every class of rows."""
     longest = {rows: max(1, min(aim.max_context, aim.most_tokens // rows)) for rows, _ in _WORK}
     found = [(rows, min(tokens, longest[rows])) for rows, tokens in _WORK if rows <= aim.max_rows]
-    missing = [rows for rows in aim.classes if not any(row_class(own) == rows for own, _ in found)]
-    return list(dict.fromkeys([*found, *((min(rows, aim.max_rows), min(1024, aim.max_context)) for rows in missing)]))
+    missing = [min(rows, aim.max_rows) for rows in aim.classes if not any(row_class(own) == rows for own, _ in found)]
+    return list(
+        dict.fromkeys(
+            [*found, *((rows, max(1, min(1024, aim.max_context, aim.most_tokens // rows))) for rows in missing)]
+        )
+    )
 
 
 def _attention_site(form: AttentionForm, rest: str) -> str:
     return f"attention {'/'.join(map(str, form))} {rest}"
 
 
+def _attended(aim: Aim) -> str:
+    """The shape of attention: a name in the journal must mean the same for every model."""
+    config = aim.config
+    types = f"{str(aim.dtype).removeprefix('torch.')} over {str(_stored(aim)).removeprefix('torch.')}"
+    return f"{config.num_heads}/{config.num_kv_heads}x{config.head_dim} {types}"
+
+
 def _attention(aim: Aim, device: torch.device, tuner: Tuner, steps: _Steps) -> tuple[AttentionForm, dict[int, Choice]]:
-    """The form that is quickest over all batches, each weighed by its time in the default form; and its launches."""
+    """The form that is quickest over all batches, each weighed by its time in the first form that is right; and its launches.
+
+    Raises:
+        _Unusable: No form is right for all batches.
+    """
     work = _work(aim)
     shapes = attention_shapes(aim, device)
     most = max(rows * tokens for rows, tokens in work)
@@ -278,16 +331,20 @@ def _attention(aim: Aim, device: torch.device, tuner: Tuner, steps: _Steps) -> t
         found = {}
         for rows, tokens in work:
             found[rows, tokens] = tuner.choose(
-                _attention_site(form, f"{rows}x{tokens} r{row_class(rows)}"),
+                _attention_site(form, f"{_attended(aim)} {rows}x{tokens} r{row_class(rows)}"),
                 attention_candidates(device, aim.config.head_dim),
                 lambda blocks, form=form: problem(form, blocks),  # type: ignore[misc]
                 lambda blocks, form=form, rows=rows, tokens=tokens: trials[0].calls(form, blocks, rows, tokens),  # type: ignore[misc]
             )
         times[form] = found
-    default = next(iter(times.values()))
-    scores = {form: sum(own[each].us / default[each].us for each in work) for form, own in times.items()}
-    usable = {form: score for form, score in scores.items() if score == score and score != float("inf")}
-    best = min(usable, key=lambda form: usable[form], default=DEFAULT_PLAN.attention_form)
+    usable = {form: own for form, own in times.items() if all(choice.apart is not None for choice in own.values())}
+    if not usable:
+        raise _Unusable(
+            f"{_attention_site(DEFAULT_PLAN.attention_form, _attended(aim))}: every way to launch it was refused"
+        )
+    first = next(iter(usable.values()))
+    scores = {form: sum(own[each].us / first[each].us for each in work) for form, own in usable.items()}
+    best = min(scores, key=lambda form: scores[form])
     # Of several batches of a class the longest decides: it has most to win.
     by_class: dict[int, Choice] = {}
     for (rows, _), choice in sorted(times[best].items(), key=lambda item: item[0][0] * item[0][1]):
@@ -305,24 +362,35 @@ def _whole(
     attention_form: AttentionForm,
     attention: dict[int, Choice],
 ) -> tuple[Plan, dict[str, object]]:
-    """The plan, class by class without or with overlapping, whichever takes a whole step less; defaults if neither is right."""
-    apart = Plan(
-        form=form,
-        attention_form=attention_form,
-        products={name: choice.apart for name, choice in chosen.items() if choice.apart is not None},
-        attention={rows: choice.apart for rows, choice in attention.items() if choice.apart is not None},
-    )
-    over = replace(
-        apart,
-        products={**apart.products, **{n: c.overlapped for n, c in chosen.items() if c.overlapped is not None}},
-        attention={**apart.attention, **{r: c.overlapped for r, c in attention.items() if c.overlapped is not None}},
-    )
+    """The plan, class by class by default, as chosen, or overlapped, whichever takes a whole step less; `DEFAULT_PLAN` where
+    that takes less over all classes, or where nothing else is right.
+
+    Raises:
+        _Unusable: Not even the default plan is right.
+    """
+    plans = {
+        name: Plan(
+            form=form,
+            attention_form=attention_form,
+            products={site: cut for site, choice in chosen.items() if (cut := pick(choice)) is not None},
+            attention={rows: cut for rows, choice in attention.items() if (cut := pick(choice)) is not None},
+        )
+        for name, pick in _PICKS.items()
+    }
     figures: dict[str, object] = {}
     try:
-        return _best_whole(aim, device, tuner, timer, apart, over, figures), figures
+        return _best_whole(aim, device, tuner, timer, plans, figures), figures
     except FAILURES as error:
-        tuner.refuse("whole step", {"label": apart.label}, f"{type(error).__name__}: {str(error)[:200]}")
+        tuner.refuse(_WHOLE, {"label": plans["apart"].label}, f"{type(error).__name__}: {str(error)[:200]}")
         return DEFAULT_PLAN, figures
+
+
+_PICKS: dict[str, Callable[[Choice], Any]] = {
+    "default cuts": lambda choice: choice.apart if choice.default is None else choice.default,
+    "apart": lambda choice: choice.apart,
+    "overlapped": lambda choice: choice.apart if choice.overlapped is None else choice.overlapped,
+}
+"""What is taken of each site, by how a plan is called in the figures; a default that was refused is never taken."""
 
 
 def _best_whole(
@@ -330,23 +398,42 @@ def _best_whole(
     device: torch.device,
     tuner: Tuner,
     timer: Timer,
-    apart: Plan,
-    over: Plan,
+    plans: Mapping[str, Plan],
     figures: dict[str, object],
 ) -> Plan:
     whole = WholeStep(aim.config, aim.dtype, aim.kv_dtype, aim.quantize, device, aim.max_context)
-    products, launches = dict(apart.products), dict(apart.attention)
+    apart, wrong = plans["apart"], bool(_wrong_default(tuner.trials))
+    mixed, by_default, as_chosen = apart, 0.0, 0.0
     for rows in aim.classes:
-        times = {"default": timer(whole.calls(DEFAULT_PLAN, rows)), "apart": timer(whole.calls(apart, rows))}
-        if over != apart:
-            times["overlapped"] = timer(whole.calls(over, rows))
-            if times["overlapped"] < _WORTH * times["apart"]:
-                products |= {name: cut for name, cut in over.products.items() if name.endswith(f" r{rows}")}
-                launches |= {own: cut for own, cut in over.attention.items() if own == rows}
-        figures[str(rows)] = {name: round(us, 2) for name, us in times.items()}
-    for plan in (replace(apart, products=products, attention=launches), apart):
+        default = math.inf if wrong else timer(whole.calls(DEFAULT_PLAN, rows))
+        times = {
+            name: timer(whole.calls(plan, rows)) for name, plan in plans.items() if name == "apart" or plan != apart
+        }
+        best = "default cuts" if times.get("default cuts", times["apart"]) < times["apart"] else "apart"
+        if times.get("overlapped", times[best]) < _WORTH * times[best]:
+            best = "overlapped"
+        mixed = _with_class(mixed, plans[best], rows)
+        by_default, as_chosen = by_default + default, as_chosen + times[best]
+        shown = times if wrong else {"default": default, **times}
+        figures[str(rows)] = {name: round(us, 2) for name, us in shown.items()}
+    tried = [mixed, apart, DEFAULT_PLAN]
+    if apart.label and as_chosen >= by_default:  # another form changes bits, and must be worth it
+        tuner.refuse(_WHOLE, {"label": apart.label}, "steps take no less time than by default")
+        tried = [DEFAULT_PLAN, mixed, apart]
+    for plan in tried:
         reason = whole.problem(plan, aim.classes)
         if not reason:
             return plan
-        tuner.refuse("whole step", {"label": plan.label, "overlapped": plan is not apart}, reason)
-    return DEFAULT_PLAN
+        tuner.refuse(_WHOLE, {"label": plan.label, "plan": _called(plan, plans)}, reason)
+    raise _Unusable(f"{_WHOLE}: {reason}")
+
+
+def _with_class(plan: Plan, other: Plan, rows: int) -> Plan:
+    """`plan` with what `other` has for a class of rows."""
+    products = {name: cut for name, cut in other.products.items() if name.endswith(f" r{rows}")}
+    launches = {own: cut for own, cut in other.attention.items() if own == rows}
+    return replace(plan, products={**plan.products, **products}, attention={**plan.attention, **launches})
+
+
+def _called(plan: Plan, plans: Mapping[str, Plan]) -> str:
+    return next((name for name, own in {"default": DEFAULT_PLAN, **plans}.items() if own == plan), "mixed")

@@ -81,7 +81,7 @@ class WholeStep:
     def problem(self, plan: Plan, classes: Sequence[int]) -> str:
         """What is wrong with a plan, in words: rows in batches of all sizes must have the bits that they have alone."""
         step = FusedStep(self._weights, self._kv, plan)
-        alone = [self._logits(step, [row]) for row in range(5)]
+        alone = [self._logits(step, [row]) for row in range(max(classes))]
         for rows in classes:
             for count in {rows, rows - 3}:
                 found = self._logits(step, list(range(count)))
