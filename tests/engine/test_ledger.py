@@ -80,3 +80,12 @@ def test_this_machine_has_memory() -> None:
 
 def test_sizes_read_well() -> None:
     assert mib(1536 * 2**20) == "1,536.0 MiB"
+
+
+def test_a_part_of_what_is_booked_is_given_back() -> None:
+    ledger = Ledger(100, lambda: 100)
+    ledger.book("encoder", 50)
+    ledger.give_back("encoder", 20)
+    assert (ledger.total, ledger.room()) == (30, 60)
+    ledger.give_back("encoder", 30)
+    assert ledger.report().booked == {}

@@ -27,7 +27,7 @@ from edgewise.models.onnx_session import RUNTIME
 from tests.engine.test_engine_media import config_of, run
 from tests.models.whisper.small import folder, small_whisper
 from tests.models.whisper.test_network import AUDIO, FRAMES, noise
-from tests.models.whisper.test_rungs import ladder_record
+from tests.models.whisper.test_rungs import ladder_record, other_bits
 
 
 @pytest.fixture(scope="module")
@@ -126,3 +126,17 @@ def test_a_swap_in_the_middle_does_not_touch_what_is_in_work(graph: bytes, core:
     again, end = run(core, asking("d"))["d"]
     assert again == answers["c"]
     assert told(end)[0] >= AUDIO
+
+
+def test_all_forms_that_are_open_are_booked(graph: bytes, core: Engine, tmp_path: Path) -> None:
+    keep(tmp_path, "int8-mixed", graph)
+    until_serves(core, "int8-mixed@")
+    others = other_bits(graph)
+    keep(tmp_path, "int8-static", others)
+    until_serves(core, "int8-static@")
+    assert core.memory().booked["encoder"] == 2 * (len(graph) + len(others))
+    assert core._senses is not None
+    encoder: Any = core._senses._encoder
+    for form in list(encoder._forms.values())[1:]:
+        encoder._drop(form, RuntimeError("a node failed"))
+    assert "encoder" not in core.memory().booked

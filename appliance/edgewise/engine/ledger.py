@@ -54,6 +54,14 @@ class Ledger:
             )
         self._booked[purpose] = self._booked.get(purpose, 0) + size
 
+    def give_back(self, purpose: str, size: int) -> None:
+        """Book `size` bytes less for a purpose; at none left it is no longer named."""
+        left = self._booked.get(purpose, 0) - size
+        if left > 0:
+            self._booked[purpose] = left
+        else:
+            self.free(purpose)
+
     def free(self, purpose: str) -> None:
         self._booked.pop(purpose, None)
 

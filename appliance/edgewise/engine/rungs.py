@@ -34,7 +34,7 @@ def with_ladder(
     """The encoder as it is, unless it has a ladder on the CPU and the configuration says where its records are.
 
     A winner that is there at the load has its memory booked with the cache of rows (`EngineConfig.encoder_form_bytes`); one that
-    comes later is booked when it comes, and left alone where there is no room.
+    comes later is booked when it comes, beside the one that it replaces, and tried again where there is no room.
     """
     if config.encoder_ladders is None or device.type != "cpu" or not isinstance(encoder, WhisperEncoder):
         return encoder
@@ -42,9 +42,10 @@ def with_ladder(
     reserved = config.encoder_form_bytes
 
     def book(size: int) -> None:
-        beyond = size - reserved
-        if beyond > 0:
-            before = ledger.report().booked.get(PURPOSE, 0)  # one that it replaces is given back
-            ledger.book(PURPOSE, max(0, beyond - before))
+        beyond, before = max(0, size - reserved), ledger.report().booked.get(PURPOSE, 0)
+        if beyond > before:
+            ledger.book(PURPOSE, beyond - before)
+        elif beyond < before:
+            ledger.give_back(PURPOSE, before - beyond)
 
     return RungEncoder(encoder, dtype, kept, book)

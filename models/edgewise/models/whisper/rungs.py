@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
@@ -20,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from edgewise.core.errors import EdgewiseError, EngineUnavailable
+from edgewise.core.errors import EdgewiseError, EngineUnavailable, OutOfMemory
 from edgewise.core.log import get_logger
 from edgewise.models.encoders.record import RECORD, form_bytes, place_name, read_ladder
 from edgewise.models.multimodal.media import RUNG, Media
@@ -31,6 +32,10 @@ log = get_logger(__name__)
 
 _LOOK_S: Final = 0.02
 """How long a part of an encoding waits for the thread that computes it."""
+_PAUSE_S: Final = 60.0
+"""After which a winner that had no room, or whose file was not there or changed, is tried once more."""
+
+_PART: Final = 1 << 20
 
 Array = npt.NDArray[np.float32]
 
@@ -43,11 +48,19 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form of the encoder; `key` names its bits, `name` is the ladder's. Without a session torch computes it."""
+    """A form of the encoder; `key` names its bits, `name` is the ladder's. Without a session torch computes it.
+
+    `size` is the memory in bytes that it takes beside the weights in torch.
+    """
 
     name: str
     key: str
     session: Session | None
+    size: int = 0
+
+
+class _Replaced(Exception):
+    """The file is another than it was when it was hashed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +95,8 @@ class RungEncoder(SlicedEncoder):
         plain: In torch.
         dtype: Its weights'.
         kept: Where a winner is looked for, whenever `serving` is read.
-        book: Books bytes for a winner; raises `OutOfMemory`.
+        book: Is told how many bytes all forms beside torch take together, whenever that changes; raises `OutOfMemory`, and what
+            was booked before stays then.
     """
 
     def __init__(self, plain: WhisperEncoder, dtype: torch.dtype, kept: Kept, book: Callable[[int], None]) -> None:
@@ -93,7 +107,9 @@ class RungEncoder(SlicedEncoder):
         self._best = self._torch
         self._forms = {name: self._torch}
         self._ran = name
+        self._opening = 0  # bytes of a form that is being opened
         self._seen: tuple[str, int] | None = None
+        self._again: float | None = None  # when what was seen is tried once more
         self._lock = threading.Lock()
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="encoder-open")
         self._computer = ThreadPoolExecutor(1, thread_name_prefix="encoder")
@@ -143,9 +159,10 @@ class RungEncoder(SlicedEncoder):
     def _look(self, *, wait: bool) -> None:
         stamp = self._kept.stamp()
         with self._lock:
-            if stamp == self._seen:
+            again = self._again is not None and time.monotonic() >= self._again
+            if stamp == self._seen and not again:
                 return
-            self._seen = stamp
+            self._seen, self._again = stamp, None
         opening = self._opener.submit(self._open)
         if wait:
             opening.result()
@@ -154,12 +171,17 @@ class RungEncoder(SlicedEncoder):
         """Read the record and put its winner in force. Whatever is wrong with it, what served goes on."""
         try:
             form = self._winner()
-        except EdgewiseError as error:
-            log.warning("encoder_rung_not_opened", reason=error.message, serving=self._best.name)
+        except (EdgewiseError, OSError, ImportError, _Replaced) as error:
+            with self._lock:
+                if isinstance(error, OutOfMemory | OSError | _Replaced):
+                    self._again = time.monotonic() + _PAUSE_S
+            log.warning("encoder_rung_not_opened", reason=str(error)[:300], serving=self._best.name)
             return
-        # The one before may be named by recordings that are in work.
-        self._forms = {one.key: one for one in (self._torch, self._best, form)}
-        self._best = form
+        with self._lock:
+            # The one before may be named by recordings that are in work.
+            self._forms = {one.key: one for one in (self._torch, self._best, form)}
+            self._best, self._opening = form, 0
+            self._hold()
         log.info("encoder_rung", model=self._kept.digest, precision=form.name)
 
     def _winner(self) -> Form:
@@ -174,25 +196,54 @@ class RungEncoder(SlicedEncoder):
         if record is None or not record.file or record.needs_card:
             return self._torch
         path = folder / record.file
-        key = f"{record.chosen.name}@{_digest(path)}"
+        digest = _digest(path)
+        key = f"{record.chosen.name}@{digest}"
         known = self._forms.get(key)
         if known is not None:
             return known
-        self._book(form_bytes(record))
+        size = form_bytes(record)
+        with self._lock:
+            # What was in force before the one that is now has had its time: never more than two beside torch.
+            self._forms = {one.key: one for one in (self._torch, self._best)}
+            self._opening = size
         try:
-            session = TensorSession(path, self._kept.threads)
-        except Exception as error:  # its errors have no common class but this
-            raise EngineUnavailable(f"{path} cannot be opened: {str(error)[:300]}") from error
-        return Form(record.chosen.name, key, session)
+            with self._lock:
+                self._hold()
+            session = _opened(lambda: TensorSession(path, self._kept.threads), path)
+            if _digest(path) != digest:
+                raise _Replaced(f"{path} was replaced while it was opened")
+        except BaseException:
+            with self._lock:
+                self._opening = 0
+                self._hold()
+            raise
+        return Form(record.chosen.name, key, session, size)
+
+    def _hold(self) -> None:
+        self._book(self._opening + sum(form.size for form in self._forms.values()))
 
     def _drop(self, form: Form, error: Exception) -> None:
-        log.error("encoder_rung_failed", rung=form.name, reason=str(error)[:300], serving=self._torch.name)
-        self._forms = {self._torch.key: self._torch}
-        self._best = self._torch
+        with self._lock:
+            self._forms = {key: one for key, one in self._forms.items() if key != form.key}
+            if self._best.key == form.key:
+                self._best = self._torch
+            self._hold()
+        log.error("encoder_rung_failed", rung=form.name, reason=str(error)[:300], serving=self._best.name)
+
+
+def _opened(opens: Callable[[], Session], path: Path) -> Session:
+    try:
+        return opens()
+    except Exception as error:  # its errors have no common class but this
+        raise EngineUnavailable(f"{path} cannot be opened: {str(error)[:300]}") from error
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(_PART):
+            found.update(part)
+    return found.hexdigest()[:16]
 
 
 def _done(computing: Future[Array]) -> bool:
