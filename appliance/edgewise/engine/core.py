@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast, runtime_checkable
 
-from edgewise.core.errors import ConfigError
+from edgewise.core.errors import ConfigError, EngineFault
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.encoders.request import EncodeChunk, EncoderInfo
 from edgewise.engine.messages import PageOrder, PageReply
@@ -26,6 +26,10 @@ DEFAULT_FACTORY = "edgewise.engine.omni.build:build"
 
 ProgressSink = Callable[[str, float], None]
 """Called while the core is built with the stage's name and the fraction done, 0 to 1."""
+
+
+class CoreLost(EngineFault):
+    """The core can compute nothing any more: the fault of no request, so its process ends, whichever call raises it."""
 
 
 class EngineCore(Protocol):
@@ -44,6 +48,7 @@ class EngineCore(Protocol):
 
         Raises:
             QueueFull, InvalidRequest, ContextLengthExceeded, OutOfMemory: The request is refused; nothing is kept of it.
+            CoreLost: The process is to end, as after any exception of `step`.
         """
 
     def cancel(self, request_id: str) -> None:
@@ -82,7 +87,7 @@ class Guarded(Protocol):
     """A core that depends on other processes."""
 
     def guard(self, lost: Callable[[str], None]) -> None:
-        """Have `lost` called with the reason, by any thread, when one of them has ended and `step` may not raise that."""
+        """Have `lost` called with the reason, by any thread, when one of them has ended and no call may raise `CoreLost`."""
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ from edgewise.core.errors import EdgewiseError, EngineFault
 from edgewise.core.log import LogFormat, configure_logging, get_logger
 from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
-from edgewise.engine.core import EngineCore, Guarded, HoldsPages, Limited, load_factory
+from edgewise.engine.core import CoreLost, EngineCore, Guarded, HoldsPages, Limited, load_factory
 from edgewise.engine.encoders.request import EncoderInfo
 from edgewise.engine.heartbeat import StepClock
 from edgewise.engine.messages import (
@@ -232,6 +232,8 @@ class Worker:
             self._link.outbox.whole.add(message.id)
         try:
             core.add(message.request())
+        except CoreLost:
+            raise
         except EdgewiseError as error:
             self._link.outbox.whole.discard(message.id)
             self._send(

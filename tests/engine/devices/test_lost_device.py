@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,6 +20,7 @@ from edgewise.engine.events import EngineEvent
 from edgewise.engine.request import GenerateRequest, SamplingParams
 from edgewise.models.files import ModelFiles
 from tests.engine.process.conftest import QUICK
+from tests.fakes.adapters import adapter_files, make_adapter
 
 REQUEST = GenerateRequest(
     id="a", prompt=tuple(range(40, 80)), sampling=SamplingParams(max_tokens=60, temperature=0.9, seed=3)
@@ -49,6 +51,7 @@ class Running:
             max_context=256,
             threads=2,
             tensor_parallel=2,
+            adapters=True,
         )
         self.client = EngineClient(config, timings=PATIENT, on_event=self._told)
 
@@ -57,10 +60,12 @@ class Running:
             self.crashes.append(event.message)
             self.crashed.set()
 
-    async def tokens(self, *, kill_at: int | None = None, with_signal: int = signal.SIGKILL) -> list[int]:
+    async def tokens(
+        self, request: GenerateRequest = REQUEST, *, kill_at: int | None = None, with_signal: int = signal.SIGKILL
+    ) -> list[int]:
         """The answer; a device's process gets a signal when so many tokens have come."""
         tokens: list[int] = []
-        async for chunk in await self.client.submit(REQUEST):
+        async for chunk in await self.client.submit(request):
             assert chunk.finish in (None, "length"), chunk.error_message
             assert chunk.offset == len(tokens)
             tokens += chunk.tokens
@@ -114,6 +119,20 @@ async def test_killed_while_there_is_nothing_to_do(running: Running) -> None:
     await running.client.wait_ready(120.0)
     assert await running.tokens() == whole
     assert running.client.pid != pid
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_lost_while_a_request_is_taken(running: Running, tiny_model: ModelFiles, tmp_path: Path) -> None:
+    """The first message to the others is about the request's adapter: that it breaks off is no fault of the request's."""
+    folder = make_adapter(tmp_path / "adapter", tiny_model.paths["config.json"].parent, size=1.0)
+    request = replace(REQUEST, adapter=adapter_files(folder))
+    lost, pid = members_of(running.client), running.client.pid
+    lost[0].send_signal(signal.SIGKILL)
+    assert await gone(lost)
+    tokens = await running.tokens(request)
+    assert LOST in running.crashes[-1]
+    assert running.client.pid != pid
+    assert tokens == await running.tokens(request) != await running.tokens()
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -23,6 +23,7 @@ import torch
 from edgewise.core.errors import EngineFault
 from edgewise.core.log import get_logger, logging_in_force
 from edgewise.core.python import module_command
+from edgewise.engine.core import CoreLost
 from edgewise.engine.devices import place
 from edgewise.engine.devices.link import Gone, Link
 from edgewise.engine.devices.messages import (
@@ -189,7 +190,7 @@ class DeviceGroup:
 
     def guard(self, lost: Callable[[str], None]) -> None:
         """Have `lost` called, by another thread, where a member ends and the leader's own has not noticed: it waits for work, or
-        for an exchange that never ends."""
+        for an exchange that never ends. From now on the leader's thread raises `CoreLost` where it notices."""
         self._lost = lost
 
     def resident_bytes(self) -> int:
@@ -240,15 +241,17 @@ class DeviceGroup:
                 message = member.link.receive()
                 if isinstance(message, Failed):
                     return self._failed(member.rank, message)
-        return EngineFault(
+        return CoreLost(
             f"The process of device {member.rank} of {self.size} has ended ({member.ended(0.0)}), and its share of the model "
             "with it."
         )
 
     def _failed(self, rank: int, message: Failed) -> Exception:
+        """Its own error while it loads, which says whether another try can help; later it would be taken for a request's."""
         self._known.set()
         log.error("device_failed", rank=rank, code=message.code, reason=message.message, traceback=message.traceback)
-        return error_from(message.code, f"Device {rank} of {self.size}: {message.message}")
+        told = f"Device {rank} of {self.size}: {message.message}"
+        return error_from(message.code, told) if self._lost is None else CoreLost(told)
 
 
 def _spawn(rank: int) -> Member:

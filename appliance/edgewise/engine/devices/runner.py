@@ -19,7 +19,7 @@ from edgewise.models.multimodal.protocol import StepMedia
 
 
 class LeadingRunner(Runner):
-    """As `Runner`. Raises `EngineFault` where a member has ended; what they hold is lost then."""
+    """As `Runner`. Raises `CoreLost` where a member has ended; what they hold is lost then."""
 
     def __init__(
         self,
