@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from edgewise.core.errors import InvalidRequest, OutOfMemory, QueueFull
+from edgewise.core.errors import EngineUnavailable, InvalidRequest, OutOfMemory, QueueFull
 from edgewise.engine.build import build
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.engine import Engine
@@ -21,6 +21,7 @@ from edgewise.engine.messages import PageAction, PageOrder, PageReply
 from edgewise.engine.numerics import cpu_family
 from edgewise.engine.prefix import PageHash, chain_start, extend_chain
 from edgewise.engine.request import GenerateRequest, SamplingParams, TokenChunk
+from edgewise.engine.scheduler import StepPlan
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.families import read_layout
 from edgewise.models.multimodal.layout import Fitted, Layout
@@ -248,6 +249,59 @@ def test_what_an_encoder_refuses_ends_those_who_need_it_and_nobody_else(engine: 
     assert "15 rows" in str(ended["a"][1].error_message)
     stats = engine.stats()
     assert stats.pages_free + stats.pages_cached == stats.pages_total
+
+
+class Refusing:
+    """Says of every medium what a form of an encoder says that has failed."""
+
+    def encode(self, items: Sequence[Media]) -> list[torch.Tensor]:
+        raise EngineUnavailable("The form of the encoder failed: ask again.")
+
+
+def test_rows_that_are_gone_and_cannot_be_made_again_end_their_request_alone(
+    engine: Engine, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is scarce between plan and step, and the encoder fails just then."""
+    senses, schedule = engine._senses, engine._scheduler.schedule
+    assert senses is not None
+    text = ask("text", [[3, 4]])
+    alone, _ = run(engine, text)["text"]
+
+    def scarce() -> StepPlan:
+        plan = schedule()
+        if any(item.sequence.spans.within(item.start, item.start + item.count) for item in plan.work):
+            senses.cache.shrink(1 << 30)
+            monkeypatch.setattr(senses, "_encoder", Refusing())
+        return plan
+
+    monkeypatch.setattr(engine._scheduler, "schedule", scarce)
+    seen = [ask(name, [list(range(20)), shown(layout, 1), [seed]]) for seed, name in enumerate(("a", "b"))]
+    ended = run(engine, replace(text, id="beside"), *seen)
+    assert ended["beside"][0] == alone
+    assert {ended[name][1].error_code for name in ("a", "b")} == {"engine_unavailable"}
+    monkeypatch.undo()
+    assert run(engine, replace(seen[0], id="again"))["again"][1].finish == "length"
+    stats = engine.stats()
+    assert stats.pages_free + stats.pages_cached == stats.pages_total
+
+
+def test_who_has_seen_a_medium_goes_on_when_its_encoder_refuses_it(engine: Engine, layout: Layout) -> None:
+    senses = engine._senses
+    assert senses is not None
+    request = ask("a", [[1], shown(layout, 1), [2]], max_tokens=200)
+    whole, _ = run(engine, request)["a"]
+    engine.add(replace(request, id="b"))
+    tokens = [token for _ in range(4) for chunk in engine.step() for token in chunk.tokens]
+    assert 0 < len(tokens) < len(whole)
+    senses.cache.clear()
+    senses._encoder = Refusing()
+    engine.add(ask("c", [[9], shown(layout, 1), [3]]))
+    ends = {}
+    while engine.has_work:
+        for chunk in engine.step():
+            tokens += chunk.tokens
+            ends[chunk.request_id] = chunk.finish
+    assert (tokens, ends) == (whole, {"b": "length", "c": "error"})
 
 
 def test_a_cancelled_prompt_leaves_nothing_of_its_encoder(engine: Engine, layout: Layout) -> None:

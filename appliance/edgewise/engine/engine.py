@@ -14,7 +14,7 @@ from edgewise.engine.adapters import Adapters
 from edgewise.engine.ahead import AheadRunner, Flight
 from edgewise.engine.alignment import check_alignment
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
-from edgewise.engine.chunking import key_of
+from edgewise.engine.chunking import MediaKey, key_of
 from edgewise.engine.devices.group import DeviceGroup
 from edgewise.engine.handover import HandOver
 from edgewise.engine.heartbeat import resident_bytes
@@ -25,7 +25,7 @@ from edgewise.engine.pacing import Pacer
 from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats, TokenChunk, TokenLogprobs
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Scheduler, StepPlan, Work
-from edgewise.engine.senses import Senses
+from edgewise.engine.senses import Senses, Unseen
 from edgewise.engine.sequence import Sequence
 from edgewise.engine.spans import check_media
 from edgewise.engine.speculation.speculator import Speculator
@@ -35,6 +35,7 @@ from edgewise.engine.tiers.pages import TieredPages
 from edgewise.kernels.sample import Draw
 from edgewise.models.adapters.files import AdapterFiles
 from edgewise.models.adapters.loading import Adapter
+from edgewise.models.multimodal.protocol import StepMedia
 
 log = get_logger(__name__)
 
@@ -206,7 +207,7 @@ class Engine:
             self._flight = Flight(plan.work, self._runner.launch(plan.work), self._now())
             self._commit(plan.work)
         elif plan.work or plan.media.encode is not None:
-            draws = self._run(plan)
+            draws = self._run(plan, self._see(plan, chunks))
             chunks += self._encode(plan)
             chunks += [self._advance(work, draw) for work, draw in zip(plan.work, draws, strict=True) if draw]
         elif not chunks and self._live:
@@ -241,14 +242,27 @@ class Engine:
                 self._scheduler.commit(item)
         self._count(steps=1)
 
-    def _run(self, plan: StepPlan) -> list[list[Draw]]:
+    def _see(self, plan: StepPlan, chunks: list[TokenChunk]) -> StepMedia | None:
+        """Rows of the media of a step. Whoever needs one that cannot be encoded again ends in `chunks` and leaves the plan."""
+        if self._senses is None:
+            return None
+        while True:
+            try:
+                media = self._senses.rows(plan.work)
+            except Unseen as lost:
+                blind = self._in_need_of(lost.key)
+                for one in blind:
+                    plan.drop(one)
+                chunks += [self._fail(one, lost.error.code, lost.error.message) for one in blind]
+            else:
+                for sequence, seconds in self._senses.late:
+                    self._bill(sequence, seconds)
+                self._senses.late.clear()
+                return media
+
+    def _run(self, plan: StepPlan, media: StepMedia | None) -> list[list[Draw]]:
         if not plan.work:
             return []
-        media = None if self._senses is None else self._senses.rows(plan.work)
-        if self._senses is not None:
-            for sequence, seconds in self._senses.late:
-                self._bill(sequence, seconds)
-            self._senses.late.clear()
         began = self._now()
         draws = self._runner.run(plan.work, media)
         took = self._now() - began
@@ -279,10 +293,17 @@ class Engine:
             if plan.media.payer is not None:
                 self._bill(plan.media.payer, took)
         except EdgewiseError as error:
-            key, _ = plan.media.encode
-            lost = [one for one in self._live.values() if any(key_of(one, medium) == key for medium in one.spans.media)]
-            return [self._fail(one, error.code, error.message) for one in lost]
+            blind = self._in_need_of(plan.media.encode[0])
+            return [self._fail(one, error.code, error.message) for one in blind]
         return []
+
+    def _in_need_of(self, key: MediaKey) -> list[Sequence]:
+        """Whose prompts have not been computed beyond a medium."""
+        return [
+            one
+            for one in self._live.values()
+            if any(key_of(one, medium) == key and one.computed < medium.end for medium in one.spans.media)
+        ]
 
     def _bill(self, sequence: Sequence, seconds: float) -> None:
         self._scheduler.charge_encoder(sequence, seconds)

@@ -99,11 +99,12 @@ class StepPlan:
         self.work[place] = replace(decode, count=1 + len(proposed), proposed=proposed)
 
     def drop(self, victim: Sequence) -> None:
-        """Take a preempted sequence out again, if it is in. Only decodes are planned when somebody can be preempted for them."""
-        kept = [work for work in self.work if work.sequence is not victim]
-        gone = [work for work in self.work if work.sequence is victim]
-        self.work = kept
-        self.decoding -= len(gone)
+        """Take a preempted or failed sequence out again, if it is in."""
+        decodes, prompts = self.work[: self.decoding], self.work[self.decoding :]
+        decodes, prompts = ([work for work in part if work.sequence is not victim] for part in (decodes, prompts))
+        self.work, self.decoding, self.load = [*decodes, *prompts], len(decodes), PromptLoad()
+        for work in prompts:
+            self.load = self.load.plus(work.start, work.count)
 
 
 class Scheduler:

@@ -11,7 +11,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import torch
 
-from edgewise.core.errors import EngineFault, InvalidRequest, QueueFull
+from edgewise.core.errors import EdgewiseError, EngineFault, InvalidRequest, QueueFull
 from edgewise.core.sizes import mib
 from edgewise.engine.chunking import MediaKey, MediaPlan, key_of
 from edgewise.engine.encoder_cache import EncoderCache
@@ -24,6 +24,20 @@ from edgewise.models.multimodal.protocol import MediaEncoder, SlicedEncoder, Sli
 
 _RETRY_S: Final = 1.0
 _FADE: Final = 0.9  # of the longest part so far, with every further one
+
+
+class Unseen(Exception):
+    """The encoder refuses a medium that a step needs.
+
+    Attributes:
+        key: The medium's.
+        error: Why.
+    """
+
+    def __init__(self, key: MediaKey, error: EdgewiseError) -> None:
+        super().__init__(error.message)
+        self.key = key
+        self.error = error
 
 
 class Senses:
@@ -143,7 +157,11 @@ class Senses:
     # --- a step ------------------------------------------------------------------------------------------------------------
 
     def rows(self, work: Seq[Work]) -> StepMedia | None:
-        """The rows of a step; None for a step without placeholders."""
+        """The rows of a step; None for a step without placeholders.
+
+        Raises:
+            Unseen: Rows were gone, and the encoder does not make them again.
+        """
         places: list[torch.Tensor] = []
         values: list[torch.Tensor] = []
         first = 0
@@ -192,8 +210,11 @@ class Senses:
         rows = self.cache.get(key)
         if rows is None:  # memory was scarce between the plan and now
             began = self._now()
-            rows = finished(self._slices(medium))
-            self._keep(key, medium, rows, MediaPlan())
+            try:
+                rows = finished(self._slices(medium))
+                self._keep(key, medium, rows, MediaPlan())
+            except EdgewiseError as error:
+                raise Unseen(key, error) from error
             took = self._now() - began
             item.sequence.encoded_for(medium.kind, self.rung, took, whole=True)
             self.late.append((item.sequence, took))
