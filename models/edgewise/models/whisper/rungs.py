@@ -239,6 +239,7 @@ def _opened(opens: Callable[[], Session], path: Path) -> Session:
 
 
 def _digest(path: Path) -> str:
+    """A part at a time: the file may be large."""
     found = hashlib.sha256()
     with path.open("rb") as file:
         while part := file.read(_PART):
