@@ -60,13 +60,18 @@ def is_jetson() -> bool:
 
 def run_with_signs_of_life(command: Sequence[str], every_s: float = 15.0) -> int:
     """Run a command that is silent while it works; says from time to time that it still does. Returns its exit code."""
-    began = time.monotonic()
     with subprocess.Popen(command) as process:
-        while True:
-            try:
-                return process.wait(timeout=every_s)
-            except subprocess.TimeoutExpired:
-                say(f"  still at it after {time.monotonic() - began:.0f} s")
+        return wait_with_signs_of_life(process, every_s)
+
+
+def wait_with_signs_of_life(process: subprocess.Popen[bytes], every_s: float = 15.0) -> int:
+    """Wait for the end of a process as `run_with_signs_of_life` does."""
+    began = time.monotonic()
+    while True:
+        try:
+            return process.wait(timeout=every_s)
+        except subprocess.TimeoutExpired:
+            say(f"  still at it after {time.monotonic() - began:.0f} s")
 
 
 class Pip:
@@ -183,18 +188,24 @@ def make_venv(path: Path) -> Path:
 
 
 @contextmanager
-def compiling(python: Path) -> Iterator[None]:
+def compiling(python: Path, every_s: float = 15.0) -> Iterator[None]:
     """Compile what is installed to bytecode on all cores meanwhile. What does not compile (templates, code for other versions of
     Python) is left, as pip leaves it: an import says why. So are the packages' own tests, which nobody imports.
     """
     packages = python.parents[1] / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    command = [str(python), "-m", "compileall", "-qq", "-j", "0", "-x", r"/tests/", str(packages)]
+    tests = (
+        f"{re.escape(str(packages))}/(.*/)?tests/"  # searched for in whole paths: a checkout may lie in such a folder
+    )
+    command = [str(python), "-m", "compileall", "-qq", "-j", "0", "-x", tests, str(packages)]
     with subprocess.Popen(command) as compiler:
         try:
             yield
         except BaseException:
             compiler.terminate()
             raise
+        if compiler.poll() is None:
+            say("bytecode of what is installed")
+        wait_with_signs_of_life(compiler, every_s)
 
 
 def install(venv_path: Path, torch_index: str | None) -> None:

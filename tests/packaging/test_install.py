@@ -98,18 +98,39 @@ def test_a_long_silence_of_pip_is_broken(capsys: pytest.CaptureFixture[str]) -> 
     assert "install:   still at it after" in capsys.readouterr().out
 
 
-def test_bytecode_is_made_meanwhile_and_what_does_not_compile_is_left(tmp_path: Path) -> None:
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
+def make_packages(environment: Path) -> tuple[Path, Path]:
+    """An environment's python and folder of packages."""
+    python = environment / "bin" / "python"
+    python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
-    packages = tmp_path / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = environment / "lib" / version / "site-packages"
+    packages.mkdir(parents=True)
+    return python, packages
+
+
+def test_bytecode_is_made_meanwhile_and_what_does_not_compile_is_left(tmp_path: Path) -> None:
+    """Also where the environment itself lies in a folder of tests."""
+    python, packages = make_packages(tmp_path / "tests" / "(it)" / ".venv")
     (packages / "one" / "tests").mkdir(parents=True)
+    (packages / "tests").mkdir()
     (packages / "one" / "right.py").write_text("x = 1\n")
     (packages / "one" / "template.py").write_text("x = {{ x }\n")
     (packages / "one" / "tests" / "test_right.py").write_text("x = 1\n")
+    (packages / "tests" / "test_all.py").write_text("x = 1\n")
     with install.compiling(python):
         pass
     assert [file.name.partition(".")[0] for file in packages.rglob("*.pyc")] == ["right"]
+
+
+def test_bytecode_that_takes_long_breaks_its_silence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    python, _ = make_packages(tmp_path / ".venv")
+    python.unlink()
+    python.write_text("#!/bin/sh\nsleep 0.5\n")
+    python.chmod(0o755)
+    with install.compiling(python, every_s=0.1):
+        pass
+    assert "install:   still at it after" in capsys.readouterr().out
 
 
 def test_nothing_is_done_when_the_stamp_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
