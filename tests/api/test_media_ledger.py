@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from edgewise.api.deps import Limits
-from edgewise.core.errors import EdgewiseError, QueueFull
+from edgewise.core.errors import EdgewiseError, InvalidRequest, QueueFull
 from edgewise.models.media.needs import LEAST
 from tests.api.harness import CHAT, Api, error_of, make_api, until
 from tests.api.test_limits import Caller
@@ -68,22 +69,36 @@ async def test_what_a_model_sees_is_booked_until_the_answer_is_over(desk: Desk, 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_at_any_turn_leaves_nothing_booked(desk: Desk, stream: bool) -> None:
     api = desk.api()
-    booked = 0
-    for wait in (0.0, 0.002, 0.01, 0.05, 0.2, 0.4):
-        api.engine.hold.clear()
+    process, held = api.deps.media.process, api.deps.media.held
+    decode = process.decode
+    for job, books in (("needs-picture", False), ("picture", True)):
+        came, go = threading.Event(), threading.Event()
+
+        def halting(
+            name: str, *given: Any, job: str = job, came: Any = came, go: Any = go, **options: Any
+        ) -> tuple[dict[str, Any], bytes]:
+            if name == job:
+                came.set()
+                assert go.wait(60)
+                raise InvalidRequest("nobody hears of it")
+            return decode(name, *given, **options)
+
+        process.decode = halting  # type: ignore[assignment, method-assign]
         caller = Caller(api, CHAT, looking(stream=stream))
-        await asyncio.sleep(wait)
-        booked += api.deps.media.held.used > 0
+        await until(came.is_set)
+        assert held.used > LEAST if books else held.used == 0, job
         caller.leave()
         await asyncio.wait_for(caller.task, 60)
-        assert api.deps.media.held.used == 0, wait
+        assert held.used == 0, job
+        go.set()
+    process.decode = decode  # type: ignore[method-assign]
     api.engine.hold.clear()
     caller = Caller(api, CHAT, looking(stream=stream))
     await until(lambda: api.engine.pages_used > 0)
-    assert api.deps.media.held.used > 0
+    assert held.used == sum(len(medium.content) for medium in api.engine.requests[-1].media) > 0
     caller.leave()
     await asyncio.wait_for(caller.task, 60)
-    assert api.deps.media.held.used == 0
+    assert held.used == 0
 
 
 @pytest.mark.parametrize(
@@ -102,7 +117,7 @@ async def test_what_an_engine_or_a_check_refuses_leaves_nothing_booked(
 
 
 async def test_more_than_is_ever_given_is_413_and_more_than_is_free_is_503(desk: Desk) -> None:
-    api = desk.api(limits=Limits(media_bytes=LEAST + (1 << 20)))
+    api = desk.api(limits=Limits(media_bytes=24 << 20))
     held = api.deps.media.held
     other = held.hold()
     other.add(2 << 20, "file")

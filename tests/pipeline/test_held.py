@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
+import json
 import wave
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from PIL import Image
 
 from edgewise.core.errors import InvalidRequest, OutOfMemory, PayloadTooLarge
-from edgewise.models.media.needs import sound_bytes
+from edgewise.models.media import needs
+from edgewise.models.media.audio import claimed_seconds
+from edgewise.models.media.fit import layout_of
+from edgewise.models.media.fitting import picture_needs
+from edgewise.models.media.pictures import MAX_PIXELS
 from edgewise.models.media.process import MediaProcess
-from edgewise.pipeline.held import HeldBytes, Hold
+from edgewise.models.media.sound_limits import MAX_SECONDS, sound_bytes
+from edgewise.pipeline.held import HELD_BYTES, HeldBytes, Hold, held_bytes
 from edgewise.pipeline.listen import decoded
+from edgewise.pipeline.media import MOST
 from edgewise.pipeline.model import Models
 from tests.api.harness import until
-from tests.pipeline.test_media import PICTURE, attachment, model_of, task, with_config
+from tests.fakes.serving import fake_model
+from tests.pipeline.test_media import PICTURE, READER, Installed, Looking, attachment, model_of, task, url, with_config
 from tests.pipeline.test_media import desk as media_desk
 
 LIMIT = 1000
@@ -185,3 +197,158 @@ async def test_a_machine_without_memory_decodes_nothing_and_says_when_to_ask_aga
     assert caught.value.retry_after_s
     assert one.held.refused == {"machine": 1}
     one.process.close()
+
+
+# --- ordinary media under default limits ---
+
+
+@lru_cache
+def photo(width: int = 8000, height: int = 4000) -> str:
+    """As large as any that is taken, where nothing else is asked for."""
+    out = io.BytesIO()
+    Image.new("RGB", (width, height), (90, 120, 40)).save(out, "JPEG")
+    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def photo_bytes(width: int = 8000, height: int = 4000) -> bytes:
+    return base64.b64decode(photo(width, height).partition(",")[2])
+
+
+_TOWER = {"model_type": "siglip_vision_model", "image_size": 384, "patch_size": 14}
+_NEXT = {"model_type": "clip_vision_model", "image_size": 336, "patch_size": 14}
+_PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "Qwen2VLForConditionalGeneration": ({"model_type": "qwen2_vl"}, {"max_pixels": 12_845_056}),
+    "Qwen2_5_VLForConditionalGeneration": ({"model_type": "qwen2_5_vl"}, {"max_pixels": 12_845_056}),
+    "Gemma3ForConditionalGeneration": (
+        {"model_type": "gemma3"},
+        {"size": {"height": 896, "width": 896}, "do_pan_and_scan": True},
+    ),
+    "Idefics3ForConditionalGeneration": (
+        {"model_type": "idefics3", "vision_config": {"image_size": 512, "patch_size": 16}, "scale_factor": 4},
+        {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}},
+    ),
+    "LlavaForConditionalGeneration": ({"model_type": "llava", "vision_config": _TOWER}, {}),
+    "LlavaNextForConditionalGeneration": (
+        {
+            "model_type": "llava_next",
+            "vision_config": _NEXT,
+            "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
+        },
+        {"size": {"shortest_edge": 336}},
+    ),
+}
+"""Sizes of published models, of the families that see."""
+
+
+def told(folder: Path, architecture: str) -> dict[str, Any]:
+    """Of such a model, what the process that decodes is told."""
+    config, preprocessor = _PUBLISHED[architecture]
+    found = {"config.json": {"architectures": [architecture], **config}, "preprocessor_config.json": preprocessor}
+    for name, content in found.items():
+        (folder / name).write_text(json.dumps(content))
+    paths = [(name, str(folder / name)) for name in found]
+    return {"model": architecture, "digest": str(folder), "format": "safetensors", "paths": paths}
+
+
+@pytest.mark.parametrize("architecture", _PUBLISHED)
+def test_the_largest_picture_has_room_for_every_family(architecture: str, tmp_path: Path) -> None:
+    model = told(tmp_path, architecture)
+    found, _ = needs.picture(photo_bytes(), "image", pan_and_scan=None, **model)
+    assert needs.DECODED * MAX_PIXELS < found["bytes"] < HELD_BYTES
+    film, _ = needs.film(photo_bytes() * 2, "film", max_tokens=2048, sizes=[len(photo_bytes())] * 2)
+    assert film["bytes"] < HELD_BYTES
+
+
+@pytest.mark.parametrize("architecture", _PUBLISHED)
+@pytest.mark.parametrize("size", [(1, 1), (60, 40), (300, 1500), (1200, 900)])
+def test_a_layout_makes_no_more_than_is_booked_for_it(architecture: str, size: tuple[int, int], tmp_path: Path) -> None:
+    layout = layout_of(told(tmp_path, architecture))
+    pixels = np.zeros((size[1], size[0], 3), np.uint8)
+    made = layout.picture(pixels, "image")
+    assert sum(len(one.content) for one in made.media) <= needs.PIXEL * layout.most_pixels
+
+
+async def test_callers_with_the_largest_pictures_wait_in_line_and_all_are_served(tmp_path: Path) -> None:
+    model = with_config(model_of(tmp_path, "qwen"), tmp_path, {})
+    one = media_desk(Models([model]), held=HeldBytes())
+    holds = [one.held.hold() for _ in range(2)]
+    asked = task(model, PICTURE, attachments=(attachment(0, urls=(photo(),)),))
+    found = await asyncio.gather(*(one.gather(asked, hold) for hold in holds))
+    assert [shown.media[0].width for shown in found] == [8000] * 2
+    came = holds[0].size
+    assert one.held.used == 2 * came < 16 << 20
+    assert model.files is not None
+    size = picture_needs(one.process, model.files, photo_bytes(), "image")
+    assert one.held.peak == size + came
+    assert not one.held.refused
+    for hold in holds:
+        hold.close()
+    assert one.held.used == 0
+    one.process.close()
+
+
+@pytest.mark.parametrize("kind", ["a film of stills", "pictures"])
+async def test_photos_for_a_model_without_eyes_take_what_they_have_encoded(kind: str) -> None:
+    urls = (photo(4000, 3000),) * 4
+    shown = (attachment(0, kind="video", urls=urls),) if kind != "pictures" else None
+    asked = shown or tuple(attachment(index, urls=(url,)) for index, url in enumerate(urls))
+    one = media_desk(Installed(ocr=Looking(READER)), held=HeldBytes())
+    model = fake_model()
+    found = await one.gather(task(model, *[PICTURE] * len(asked), attachments=asked))
+    assert len(found.media) == len(asked)
+    assert one.held.used == 0
+    one.process.close()
+
+
+async def test_as_many_pictures_as_are_taken_can_be_looked_at() -> None:
+    shown = tuple(attachment(index, urls=(url(),)) for index in range(MOST))
+    one = media_desk(Installed(ocr=Looking(READER)), held=HeldBytes())
+    found = await one.gather(task(fake_model(), *[PICTURE] * MOST, attachments=shown))
+    assert len(found.media) == MOST
+    assert one.held.peak < 1 << 20
+
+
+def live(seconds: float, loud: float = 0.3) -> bytes:
+    """A recording as browsers make it: WebM that does not say how long it is. Silence has few bits."""
+    out = io.BytesIO()
+    with av.open(out, "w", format="matroska", options={"live": "1"}) as file:
+        stream = file.add_stream("libopus", rate=48_000, layout="mono")
+        noise = np.random.default_rng(0).uniform(-loud, loud, (1, int(seconds * 48_000))).astype(np.float32)
+        for at in range(0, noise.shape[1], 960):
+            frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(noise[:, at : at + 960]), "flt", "mono")
+            frame.sample_rate = 48_000
+            frame.pts = at
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode(None))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("max_seconds", [3600.0, 7200.0])
+async def test_recordings_that_do_not_say_how_long_they_are_are_heard_side_by_side(max_seconds: float) -> None:
+    desk = Desk(HELD_BYTES)
+    data = live(20)
+    assert claimed_seconds(data, "file", 1 << 22, max_seconds) is None
+    holds = [desk.held.hold(), desk.held.hold()]
+    heard = await asyncio.gather(*(desk.hear(hold, data, max_seconds) for hold in holds))
+    assert [len(samples) // 64_000 for samples in heard] == [20, 20]
+    assert desk.held.used == sum(map(len, heard))
+    assert desk.held.peak < sound_bytes(60) + len(heard[0])
+    desk.process.close()
+
+
+async def test_what_goes_on_longer_than_was_thought_is_decoded_in_larger_pieces(desk: Desk) -> None:
+    hold = desk.held.hold()
+    data = live(10, loud=0)
+    assert needs.audio(data, "file")[0]["seconds"] < 3
+    samples = await desk.hear(hold, data)
+    assert len(samples) // 64_000 == 10
+    assert hold.size == len(samples)
+    assert sound_bytes(10) < desk.held.peak <= sound_bytes(20)
+    hold.close()
+
+
+@pytest.mark.parametrize("hours", [0.5, 1, 2, 3.5])
+def test_the_longest_recording_has_room_where_nobody_sets_a_limit(hours: float) -> None:
+    seconds = hours * MAX_SECONDS
+    assert sound_bytes(seconds) < held_bytes(None, seconds) == HELD_BYTES * max(1, hours)
+    assert held_bytes(1 << 20, seconds) == 1 << 20

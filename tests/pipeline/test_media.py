@@ -393,6 +393,7 @@ async def test_a_picture_is_where_the_template_puts_it(
         fitted = layout.picture(pixels, param, max_pixels=max_pixels)
         return FittedPicture(fitted, (pixels.shape[1], pixels.shape[0]), math.prod(fitted.size))
 
+    monkeypatch.setattr("edgewise.pipeline.media.picture_needs", lambda *given, **options: LEAST)
     monkeypatch.setattr("edgewise.pipeline.media.fit_picture", fit)
     markers = _FAMILIES[family][0]
     written = " " + "".join(markers)

@@ -19,7 +19,7 @@ from edgewise.models.media.sound_limits import MAX_BYTES, MAX_SECONDS
 from edgewise.pipeline.batches.files import Files
 from edgewise.pipeline.batches.store import Batches
 from edgewise.pipeline.conversations import Conversations
-from edgewise.pipeline.held import HELD_BYTES, HeldBytes
+from edgewise.pipeline.held import HeldBytes, held_bytes
 from edgewise.pipeline.hooks.hooks import Hooks
 from edgewise.pipeline.look import FRAMES
 from edgewise.pipeline.media import MediaDesk
@@ -78,8 +78,8 @@ class Limits:
         keepalive_s: Silence after which a stream sends a comment.
         send_timeout_s: A client that takes nothing of its stream for so long is given up.
         model_priority: Deadline class of requests to a model, by its name; see `api.priority`.
-        media_bytes: Decoded media that all requests may hold; `media_spare_bytes` stay free on the machine beside them, which is
-            asked by `media_available` where that is set.
+        media_bytes: Decoded media that all requests may hold, None for as much as their bounds need (`pipeline.held.held_bytes`);
+            `media_spare_bytes` stay free on the machine beside them, which is asked by `media_available` where that is set.
     """
 
     max_body_bytes: int = 4 * 1024**2
@@ -90,7 +90,7 @@ class Limits:
     keepalive_s: float = 15.0
     send_timeout_s: float = 120.0
     model_priority: Mapping[str, Priority] = field(default_factory=dict)
-    media_bytes: int = HELD_BYTES
+    media_bytes: int | None = None
     media_spare_bytes: int = 0
     media_available: Callable[[], int] | None = None
 
@@ -245,7 +245,9 @@ class ApiDependencies:
             pressure=self.pressure,
             max_seconds=self.sound.max_seconds,
             held=HeldBytes(
-                self.limits.media_bytes, available=self.limits.media_available, spare=self.limits.media_spare_bytes
+                held_bytes(self.limits.media_bytes, self.sound.max_seconds),
+                available=self.limits.media_available,
+                spare=self.limits.media_spare_bytes,
             ),
         )
         self.metrics.watch_media(self.media.held)

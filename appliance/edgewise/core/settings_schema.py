@@ -195,11 +195,11 @@ class LimitsSettings(Section):
     max_concurrent_requests: PositiveInt = Field(
         default=256, description="Requests in progress; one more is answered 429."
     )
-    media_bytes: Bytes = Field(
-        default=512 * 1024**2,
+    media_bytes: Bytes | None = Field(
+        default=None,
         description="Memory for decoded pictures, film and sound of all requests, booked before they are decoded; as much, but "
         "at most an eighth of what models may take, is kept free of these. A request that alone takes more is answered 413, one "
-        "that finds no room 503.",
+        "that finds no room 503. Unset: 512 MiB, in proportion more where `audio.max_seconds` is above an hour.",
     )
     request_timeout_s: Seconds | None = Field(
         default=None, description="Longest time for one answer in seconds; unset sets no limit."

@@ -1,5 +1,8 @@
 """The ledger of media: what requests hold decoded is booked before it is decoded, for a small file may be hours of sound.
 
+Room for decoding is booked when its turn has come: the process does one medium at a time, so callers who wait in line book
+nothing, and what is booked and not yet allocated is never more than one medium. What came of it stays booked.
+
 Two limits hold: that of this service (`limits.media_bytes`), for which room is left beside the engines, and what the machine
 really has left. Whoever is refused hears which.
 """
@@ -13,13 +16,20 @@ from typing import Final
 
 from edgewise.core.errors import EdgewiseError, OutOfMemory, PayloadTooLarge
 from edgewise.core.sizes import mib
+from edgewise.models.media.process import MediaProcess, Result
+from edgewise.models.media.sound_limits import MAX_SECONDS
 
 HELD_BYTES: Final = 512 << 20
-"""Two hours of sound, or 170 million pixels."""
+"""An hour of sound, or 32 million pixels, while they are decoded, and room for what others hold."""
 SETTING: Final = "limits.media_bytes"
 FULL: Final = ("request", "service", "machine")
 """What may be full: all that one request is given, all that requests together are, and the machine."""
 _RETRY_AFTER_S: Final = 2.0
+
+
+def held_bytes(limit: int | None, max_seconds: float = MAX_SECONDS) -> int:
+    """What media may take: `limit`, or where that is left open, `HELD_BYTES` and more for recordings longer than an hour."""
+    return int(HELD_BYTES * max(1.0, max_seconds / MAX_SECONDS)) if limit is None else limit
 
 
 class HeldBytes:
@@ -116,6 +126,23 @@ class Hold:
         """
         self._held._book(size, self._own, param)
         self._own += size
+
+    async def decoding(self, process: MediaProcess, size: int, param: str, work: Callable[[], Result]) -> Result:
+        """`work` of the process that decodes, for which `size` bytes are booked while it is its turn: who waits books nothing.
+
+        What came of it is booked by who called, in the same turn of the event loop. Raises as `add`, and what `work` raises.
+        """
+        booked = 0
+
+        def book() -> None:
+            nonlocal booked
+            self.add(size, param)
+            booked = size
+
+        try:
+            return await process.turn(work, book)
+        finally:
+            self.give(booked)
 
     def give(self, size: int) -> None:
         """Give `size` of its bytes back."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from edgewise.core.errors import InvalidRequest, ModelNotFound
 from edgewise.models.media.process import MediaProcess
+from edgewise.models.media.sound_limits import sound_bytes
 from edgewise.pipeline.attachments import Attachment
 from edgewise.pipeline.held import Hold
 from edgewise.pipeline.listener import ServedListener
@@ -74,7 +74,7 @@ async def decoded(
     """Samples as a transcription takes them, and what the receipt says of a file that is not as it should be.
 
     Args:
-        hold: Of the request: room for what the header says is booked in it before anything is decoded, and then samples alone.
+        hold: Of the request: room for what the header says is booked in it while it is decoded, and then samples alone.
 
     Raises:
         InvalidRequest: It cannot be read, or is beyond a limit.
@@ -82,30 +82,20 @@ async def decoded(
     """
     limits: dict[str, Any] = {"max_bytes": max_bytes, "max_seconds": max_seconds}
     needs, _ = await process.turn(lambda: process.decode("needs-audio", data, limits, param=param))
-    found, samples = await _within(process, hold, data, param, limits, needs["seconds"], needs["bytes"])
-    if "more" in found:  # the header said less than is there
-        most = needs["bytes"] * math.ceil(max_seconds / needs["seconds"])
-        found, samples = await _within(process, hold, data, param, limits, max_seconds, most)
+    found: dict[str, Any] = {"more": True}
+    seconds = needs["seconds"]
+    while "more" in found:  # than the header says, or than was thought where it says nothing
+        options = {**limits, "booked_seconds": seconds}
+        work = partial(process.decode, "audio", data, options, param=param)
+        found, samples = await hold.decoding(process, sound_bytes(seconds), param, work)
+        seconds = min(max_seconds, 2 * seconds)
+    hold.add(len(samples), param)
     notes = []
     if found["damaged"]:
         notes.append(f"Damaged packets of '{param}' were left out: {found['damaged']}.")
     if found["claimed"] is not None and found["seconds"] < found["claimed"] - 0.5:
         notes.append(f"'{param}' says it lasts {found['claimed']:.1f} s, and {found['seconds']:.1f} s are there.")
     return samples, tuple(notes)
-
-
-async def _within(
-    process: MediaProcess, hold: Hold, data: bytes, param: str, limits: Mapping[str, Any], seconds: float, booked: int
-) -> tuple[dict[str, Any], bytes]:
-    """Decode as much as has room in `booked` bytes; of those, what came of it stays booked."""
-    options = {**limits, "booked_seconds": seconds}
-    hold.add(booked, param)
-    try:
-        found, samples = await process.turn(lambda: process.decode("audio", data, options, param=param))
-    finally:
-        hold.give(booked)
-    hold.add(len(samples), param)
-    return found, samples
 
 
 async def write_down(

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -41,14 +41,13 @@ from edgewise.pipeline.batches.files import Files
 from edgewise.pipeline.held import HeldBytes, Hold
 from edgewise.pipeline.listen import decoded, ears, heard_receipt, nobody_listens, write_down
 from edgewise.pipeline.listener import ServedListener
-from edgewise.pipeline.look import FRAMES, SIDE_BY_SIDE, Shown, describe_all, lookers
+from edgewise.pipeline.look import FRAMES, Shown, describe_all, lookers
 from edgewise.pipeline.model import Models, ServedEncoder
 from edgewise.pipeline.pressure import Pressure
 from edgewise.pipeline.receipts import MediumReceipt
 from edgewise.pipeline.task import ChatInput, Task
 from edgewise.security.fetch import FetchPolicy
 
-Fit = TypeVar("Fit")
 MOST: Final = 32
 """Media in one request."""
 LOW_DETAIL_PIXELS: Final = 512 * 512
@@ -215,14 +214,13 @@ class MediaDesk:
         left_open = bounded_by not in _ASKED and attachment.detail != "high"
         share = self.pressure.quality.pixels if left_open else 1.0
         scan = self.pan_and_scan if task.pan_and_scan is None else task.pan_and_scan
-        needs = await self.process.turn(lambda: picture_needs(self.process, data, attachment.param, max_pixels=most))
-        found = await self._booked(
-            hold,
+        param = attachment.param
+        needs = await self.process.turn(lambda: picture_needs(self.process, files, data, param, pan_and_scan=scan))
+        found = await hold.decoding(
+            self.process,
             needs,
-            attachment.param,
-            lambda: fit_picture(
-                self.process, files, data, attachment.param, max_pixels=most, share=share, pan_and_scan=scan
-            ),
+            param,
+            lambda: fit_picture(self.process, files, data, param, max_pixels=most, share=share, pan_and_scan=scan),
         )
         seen, usual = math.prod(found.fitted.size), found.usual_pixels
         receipt = _receipt(attachment, (found.fitted,), found.came, bounded_by)
@@ -250,26 +248,14 @@ class MediaDesk:
         )
         param = attachment.param
         needs = await self.process.turn(lambda: film_needs(self.process, data, param, wish.max_tokens))
-        found = await self._booked(
-            hold, needs, param, lambda: fit_film(self.process, files, data, attachment.param, wish)
+        found = await hold.decoding(
+            self.process, needs, param, lambda: fit_film(self.process, files, data, param, wish)
         )
         receipt = _receipt(attachment, found.parts, found.came, bounded_by)
         receipt = replace(receipt, frames=found.frames, every_s=round(found.every_s, 3))
         usual, seen = found.usual_frames, found.frames
         lowered = self.pressure.lowered("frames of film", usual, seen) if seen < usual else ""
         return _Shown([_VIDEO] if takes_film else _stills(seen, found.every_s), found.parts, receipt, lowered)
-
-    async def _booked(self, hold: Hold, size: int, param: str, work: Callable[[], Fit]) -> Fit:
-        """`work` of the media process, for which `size` bytes are booked meanwhile; they are given back when it has ended."""
-        hold.add(size, param)
-        try:
-            return await self.process.turn(work)
-        finally:
-            hold.give(size)
-
-    async def look_needs(self, data: bytes, param: str) -> int:
-        """Bytes that an engine takes to look at a picture, by its header. Raises as `picture_needs`."""
-        return await self.process.turn(lambda: picture_needs(self.process, data, param, max_pixels=0))
 
     async def _sound(self, task: Task, attachment: Attachment, layout: Layout) -> _Shown:
         assert isinstance(layout, SoundLayout)
@@ -306,7 +292,7 @@ class MediaDesk:
                     lowered += [self.pressure.lowered("frames of film", usual, seen)] if seen < usual else []
                     shown.append((one, film))
                 else:
-                    hold.add(len(data[0]) + await self.look_needs(data[0], one.param), one.param)
+                    hold.add(len(data[0]), one.param)  # decoded by engines, one at a time, in memory of their own
                     shown.append((one, data[0]))
             described = await describe_all(task, found, shown)
         texts = iter([one.text for one in described])
@@ -325,19 +311,18 @@ class MediaDesk:
         )
 
     async def _film_pictures(self, attachment: Attachment, data: Sequence[bytes], hold: Hold) -> FilmPictures:
-        """Pictures of a film for models that look at one at a time; they, and looking at them, are booked in `hold`."""
+        """Pictures of a film for models that look at one at a time; they are booked in `hold`."""
         param, fps, frames = attachment.param, attachment.fps, attachment.frames
         share = self.pressure.quality.frames if fps is None and frames is None else 1.0
-        film = await self._booked(
-            hold,
+        film = await hold.decoding(
+            self.process,
             await self.process.turn(lambda: film_needs(self.process, data, param, 0)),
             param,
             lambda: film_pictures(
                 self.process, data, param, fps=fps, frames=frames, most=self.look_frames, share=share
             ),
         )
-        looking = SIDE_BY_SIDE * await self.look_needs(film.pictures[0], param)
-        hold.add(sum(map(len, film.pictures)) + looking, param)
+        hold.add(sum(map(len, film.pictures)), param)
         return film
 
     async def _read(self, task: Task, attachment: Attachment) -> list[bytes]:

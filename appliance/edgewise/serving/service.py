@@ -31,6 +31,7 @@ from edgewise.engine.machine import look
 from edgewise.engine.pool.book import PoolBook
 from edgewise.engine.pool.pool import EnginePool
 from edgewise.models.store import Store
+from edgewise.pipeline.held import held_bytes
 from edgewise.pipeline.hooks.hooks import Hooks
 from edgewise.pipeline.hooks.load import load_hooks
 from edgewise.pipeline.model import Models
@@ -265,7 +266,8 @@ class Service:
 def _engine_budget(settings: Settings, available: int) -> int:
     """Bytes that all engines may book together; what media of requests take is kept for these."""
     whole = int(available * settings.engine.memory_fraction)
-    return whole - min(settings.limits.media_bytes, whole // _MEDIA_SHARE)
+    media = held_bytes(settings.limits.media_bytes, settings.audio.max_seconds)
+    return whole - min(media, whole // _MEDIA_SHARE)
 
 
 def _dependencies(settings: Settings, models: Models, keys: KeyStore, hooks: Hooks) -> ApiDependencies:

@@ -59,7 +59,7 @@ async def _look(
     context.record.model = model.name
     picture = await deps.media.read_url(body.image, "image")
     with deps.media.held.hold() as hold:
-        hold.add(len(picture) + await deps.media.look_needs(picture, "image"), "image")
+        hold.add(len(picture), "image")
         return await look(
             LookTask(
                 id=asking.request_id,

@@ -37,9 +37,7 @@ def picture(
     data: bytes, param: str, *, max_pixels: int | None, share: float, pan_and_scan: bool | None, **model: Any
 ) -> tuple[dict[str, Any], bytes]:
     """The job: decode and fit."""
-    pixels, layout = read_rgb(data, param), _layout(model)
-    if pan_and_scan is not None and isinstance(layout, ScanLayout):
-        layout = layout.scanning(pan_and_scan)
+    pixels, layout = read_rgb(data, param), layout_of(model, pan_and_scan)
     fitted = layout.picture(pixels, param, max_pixels=max_pixels)
     usual = math.prod(fitted.size)
     if share < 1:
@@ -63,7 +61,7 @@ def film(
     """The job: decode and fit a film, or the pictures of `sizes` bytes that are its frames."""
     wish = FilmWish(fps=fps, frames=frames, max_tokens=max_tokens, max_pixels=max_pixels, share=share)
     with _opened(data, param, sizes, fps) as source:
-        return _film(_layout(model), source, param, wish)
+        return _film(layout_of(model), source, param, wish)
 
 
 def film_pictures(
@@ -186,9 +184,11 @@ def _film(layout: Layout, source: Source, param: str, wish: FilmWish) -> tuple[d
     return head, b"".join(content for _, content in packed)
 
 
-def _layout(model: Mapping[str, Any]) -> Layout:
+def layout_of(model: Mapping[str, Any], pan_and_scan: bool | None = None) -> Layout:
+    """That of a model by what `models.media.fitting` tells of it, with parts of pictures or without where it has a choice."""
     paths = tuple((name, path) for name, path in model["paths"])
-    return _layout_of(model["model"], model["digest"], model["format"], paths)
+    layout = _layout_of(model["model"], model["digest"], model["format"], paths)
+    return layout.scanning(pan_and_scan) if pan_and_scan is not None and isinstance(layout, ScanLayout) else layout
 
 
 @lru_cache(maxsize=8)

@@ -26,14 +26,17 @@ class FittedPicture:
     usual_pixels: int
 
 
-def picture_needs(process: MediaProcess, data: bytes, param: str, *, max_pixels: int | None = None) -> int:
-    """Bytes that decoding and fitting a picture takes, by its header. Waits; raises as `fit_picture`."""
-    head, _ = process.decode("needs-picture", data, {"max_pixels": max_pixels}, param=param)
+def picture_needs(
+    process: MediaProcess, files: ModelFiles, data: bytes, param: str, *, pan_and_scan: bool | None = None
+) -> int:
+    """Bytes that `fit_picture` takes at most, by the picture's header and the model's layout. Waits; raises as it does."""
+    options = {**_told(files), "pan_and_scan": pan_and_scan}
+    head, _ = process.decode("needs-picture", data, options, param=param)
     return int(head["bytes"])
 
 
 def film_needs(process: MediaProcess, data: Sequence[bytes], param: str, max_tokens: int) -> int:
-    """As `picture_needs`, of a film or its frames."""
+    """As `picture_needs`, of a film or its frames; without tokens of `film_pictures`."""
     sizes = [len(one) for one in data] if len(data) > 1 else None
     options = {"max_tokens": max_tokens, "sizes": sizes}
     head, _ = process.decode("needs-film", b"".join(data), options, param=param)

@@ -1,7 +1,7 @@
 """What decoding a medium takes in memory, by its header and the limits of what is asked for: known before a sample is decoded.
 
 Runs in the media process. The figures are bounds, not estimates, of what is held at once there and in the service, with one
-exception: a recording whose header says less than is there is stopped at what was booked for it (`models.media.audio.decode`).
+exception: recordings, of which more may be there than is known. Decoding stops then (`models.media.audio.decode`).
 """
 
 from __future__ import annotations
@@ -11,66 +11,63 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from edgewise.models.media.audio import claimed_seconds
+from edgewise.models.media.fit import layout_of
 from edgewise.models.media.pictures import picture_size
-from edgewise.models.media.rates import RATE
 from edgewise.models.media.sound_limits import MAX_BYTES, MAX_SECONDS
 from edgewise.models.media.video import open_film
 
+PIXEL: Final = 3
+"""Bytes of a pixel as it is handed on: RGB, a byte each."""
 DECODED: Final = 12
 """Bytes of a pixel while it is decoded: as the file has it (4), in RGB (3), turned upright (3), and a row's worth of more."""
-FITTED: Final = 24
-"""Bytes of a pixel as a model takes it: three float32, twice where two frames make one."""
+COPIES: Final = 8
+"""Of what a model sees: brought to size, put together, and on its way from one process to the other."""
 LEAST: Final = 16 << 20
-"""What models make of however small a picture: parts of it, each of the model's own size (five of 896 x 896 for Gemma 3)."""
-TOKEN: Final = 20 << 10
-"""Bytes behind one placeholder of a film: 28 x 28 pixels of two frames."""
-SAMPLE: Final = 4
-COPIES: Final = 2
-"""Of samples, on their way from one process to the other."""
-_FRAMES: Final = 3
-"""Of a film that are held at once."""
-_BIT_RATE: Final = 6000
-"""Bits a second below which no codec that is read here goes."""
+"""What is made of however small a picture: parts of it, each of the model's own size."""
+TOKEN: Final = 12 << 10
+"""Bytes of a film behind one placeholder, at most: 512 x 512 pixels in 64 of them (SmolVLM)."""
+_FILM: Final = 3 * DECODED
+"""Bytes of a pixel of a film: its decoder keeps frames that others refer to."""
+_ANIMATION: Final = 2 * DECODED
+"""Likewise: the frame before is part of the next."""
+_STILL: Final = DECODED + PIXEL
+"""Likewise of pictures in a row: one is decoded while the one before it is there."""
+_BIT_RATE: Final = 64_000
+"""Bits a second of a recording that does not say how long it is; one with fewer is decoded in more than one go."""
 
 
-def picture(data: bytes, param: str, *, max_pixels: int | None, **_: Any) -> tuple[dict[str, Any], bytes]:
+def picture(data: bytes, param: str, *, pan_and_scan: bool | None, **model: Any) -> tuple[dict[str, Any], bytes]:
     """Raises `InvalidRequest` for what is no picture, or beyond its limits."""
     width, height = picture_size(data, param)
-    return {"bytes": _picture(width * height, max_pixels)}, b""
+    seen = COPIES * PIXEL * layout_of(model, pan_and_scan).most_pixels
+    return {"bytes": DECODED * width * height + max(LEAST, seen)}, b""
 
 
-def film(
-    data: bytes, param: str, *, max_tokens: int, sizes: Sequence[int] | None, **_: Any
-) -> tuple[dict[str, Any], bytes]:
+def film(data: bytes, param: str, *, max_tokens: int, sizes: Sequence[int] | None) -> tuple[dict[str, Any], bytes]:
     """Of a film, an animation, or pictures of `sizes` bytes."""
+    pixels, each = _frame(data, param, sizes)
+    decoding = each * pixels + TOKEN * max_tokens
+    handing_on = PIXEL * pixels + COPIES * TOKEN * max_tokens
+    return {"bytes": max(decoding, handing_on) + LEAST}, b""
+
+
+def _frame(data: bytes, param: str, sizes: Sequence[int] | None) -> tuple[int, int]:
+    """Pixels of the largest frame, and bytes that each of them takes."""
     if sizes is not None:
         ends = list(itertools.accumulate(sizes))
         parts = [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-        pixels = max(width * height for width, height in (picture_size(part, param) for part in parts))
-    elif data[4:8] == b"ftyp" or data.startswith(b"\x1a\x45\xdf\xa3"):
+        return max(width * height for width, height in (picture_size(part, param) for part in parts)), _STILL
+    if data[4:8] == b"ftyp" or data.startswith(b"\x1a\x45\xdf\xa3"):
         with open_film(data, param) as opened:
-            pixels = opened.size[0] * opened.size[1]
-    else:
-        width, height = picture_size(data, param)
-        pixels = width * height
-    return {"bytes": _FRAMES * DECODED * pixels + COPIES * TOKEN * max_tokens + LEAST}, b""
+            return opened.size[0] * opened.size[1], _FILM
+    width, height = picture_size(data, param)
+    return width * height, _ANIMATION
 
 
 def audio(
-    data: bytes, param: str, *, rate: int = RATE, max_bytes: int = MAX_BYTES, max_seconds: float = MAX_SECONDS
+    data: bytes, param: str, *, max_bytes: int = MAX_BYTES, max_seconds: float = MAX_SECONDS
 ) -> tuple[dict[str, Any], bytes]:
-    """Also "seconds", for which the bytes are enough: what the header says, or what so many bytes can hold at most."""
+    """Its "seconds": what the header says, or so many as are likely, and one more; more may be there."""
     claimed = claimed_seconds(data, param, max_bytes, max_seconds)
     seconds = len(data) * 8 / _BIT_RATE if claimed is None else max(0.0, claimed)
-    seconds = min(max_seconds, seconds + 1)
-    return {"seconds": seconds, "bytes": sound_bytes(seconds, rate)}, b""
-
-
-def sound_bytes(seconds: float, rate: int = RATE) -> int:
-    """What so many seconds of sound take while they are decoded."""
-    return COPIES * SAMPLE * int(seconds * rate)
-
-
-def _picture(pixels: int, max_pixels: int | None) -> int:
-    seen = pixels if max_pixels is None else min(pixels, max_pixels)
-    return DECODED * pixels + max(LEAST, FITTED * seen)
+    return {"seconds": min(max_seconds, seconds + 1)}, b""

@@ -59,12 +59,18 @@ class MediaProcess:
         """End the process. A later call starts a new one."""
         self._child.close()
 
-    async def turn(self, work: Callable[[], Result]) -> Result:
+    async def turn(self, work: Callable[[], Result], first: Callable[[], None] | None = None) -> Result:
         """`work`, which decodes here, on a thread when its turn has come: who waits holds no thread, of which the loop has few.
+
+        Args:
+            first: Called when the turn has come, before `work`, which is left out if it raises: what is booked there is booked
+                for one at a time.
 
         Cancelling it ends the process if it works for it, and with that the thread; the next one starts a new process.
         """
         async with self._turn:
+            if first is not None:
+                first()
             try:
                 return await asyncio.to_thread(work)
             except asyncio.CancelledError:

@@ -70,6 +70,10 @@ class Gemma3Layout:
     def markers(self) -> Mapping[MediaKind, str]:
         return _MARKERS
 
+    @property
+    def most_pixels(self) -> int:
+        return (1 + (self.scan.most if self.scan.on else 0)) * self.side**2
+
     def scanning(self, on: bool) -> Gemma3Layout:
         """See `layout.ScanLayout`."""
         return replace(self, scan=replace(self.scan, on=on))

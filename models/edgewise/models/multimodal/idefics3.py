@@ -44,6 +44,11 @@ class Idefics3Layout:
     def markers(self) -> Mapping[MediaKind, str]:
         return _MARKERS
 
+    @property
+    def most_pixels(self) -> int:
+        along = math.ceil(min(self.longest, _LONGEST) / self.tile) if self.splits else 0
+        return (1 + along**2) * self.tile**2
+
     def picture(self, pixels: Pixels, param: str, *, max_pixels: int | None = None) -> Fitted:
         """Fewer tiles where `max_pixels` asks for it, one at least."""
         del param

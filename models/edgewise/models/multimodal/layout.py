@@ -57,6 +57,10 @@ class Layout(Protocol):
     @property
     def placeholders(self) -> Mapping[MediaKind, int]: ...
 
+    @property
+    def most_pixels(self) -> int:
+        """What `picture` makes of any picture has no more pixels, all its parts together."""
+
     def picture(self, pixels: Pixels, param: str, *, max_pixels: int | None = None) -> Fitted:
         """Fit a picture.
 

@@ -89,6 +89,10 @@ class LlavaLayout:
     def placeholders(self) -> Mapping[MediaKind, int]:
         return {"image": self.placeholder}
 
+    @property
+    def most_pixels(self) -> int:
+        return self.side**2 + max(map(math.prod, self.grids), default=0)
+
     def picture(self, pixels: Pixels, param: str, *, max_pixels: int | None = None) -> Fitted:
         """See `Layout`. `max_pixels` chooses among the sizes that a picture may be tiled to, of which the smallest is always
         allowed."""

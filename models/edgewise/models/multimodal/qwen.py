@@ -61,6 +61,10 @@ class QwenLayout:
     def markers(self) -> Mapping[MediaKind, str]:
         return _MARKERS
 
+    @property
+    def most_pixels(self) -> int:
+        return max(self.side**2, self.picture_bounds.most)
+
     def picture(self, pixels: Pixels, param: str, *, max_pixels: int | None = None) -> Fitted:
         width, height = self.target(pixels.shape[1], pixels.shape[0], param, self.picture_bounds, max_pixels)
         frames = resized(pixels, width, height, Image.Resampling.BICUBIC)[None]

@@ -55,6 +55,10 @@ class Qwen2AudioLayout:
     def placeholders(self) -> Mapping[MediaKind, int]:
         return {"audio": self.placeholder}
 
+    @property
+    def most_pixels(self) -> int:
+        return 0
+
     def picture(self, pixels: Pixels, param: str, *, max_pixels: int | None = None) -> Fitted:
         """It has no eyes."""
         del pixels, max_pixels
