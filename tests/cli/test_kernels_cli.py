@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edgewise.cli import kernels
 from edgewise.cli.doctor_checks import check_kernels
 from edgewise.core.settings import Settings
 from edgewise.kernels.tuned import Place, Trial, Tuned, save, source_digest
@@ -68,7 +70,8 @@ def test_without_a_card_nothing_is_tuned(run: Run, tmp_path: Path) -> None:
 def test_the_doctor_says_whether_a_card_was_measured(tmp_path: Path, tuning: str, status: str) -> None:
     settings = Settings(home=tmp_path)
     settings = settings.model_copy(update={"engine": settings.engine.model_copy(update={"kernel_tuning": tuning})})
-    report: dict[str, Any] = {"cuda": {"devices": [{"name": "Card X"}]}}
+    place = asdict(record(source_digest()).place)
+    report: dict[str, Any] = {"cuda": {"devices": [{"place": place}]}}
     (check,) = check_kernels(settings, report)
     assert check.status == status
     assert list(check_kernels(settings, {"cuda": {"devices": []}})) == []
@@ -76,3 +79,22 @@ def test_the_doctor_says_whether_a_card_was_measured(tmp_path: Path, tuning: str
     (check,) = check_kernels(settings, report)
     assert check.status == "ok"
     assert tuning == "off" or "1 candidate(s) refused" in check.detail
+    for name in ("driver", "torch", "triton", "sources"):
+        (other,) = check_kernels(settings, {"cuda": {"devices": [{"place": place | {name: "other"}}]}})
+        assert other.status == status
+        assert tuning == "off" or f"not measured on this card with this {name} yet" in other.detail
+    assert list(check_kernels(settings, {"cuda": {"devices": [{"place": None}]}})) == []
+    save(tmp_path / "kernels", replace(record(source_digest()), failed="add int4 64x64 r8: an error of 0.5"))
+    (check,) = check_kernels(settings, report)
+    assert check.status == ("ok" if tuning == "off" else "fail")
+    assert tuning == "off" or "add int4 64x64 r8" in check.detail
+
+
+def test_records_of_other_software_are_shown_as_not_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    own = replace(record(source_digest()), failed="add int4 64x64 r8: an error")
+    kernels._print(own, own.place, all_trials=False)
+    shown = capsys.readouterr().err
+    assert "not in use" not in shown
+    assert "failed, so defaults serve, which may be wrong: add int4 64x64 r8: an error" in shown
+    kernels._print(own, replace(own.place, driver="1", torch="2"), all_trials=False)
+    assert "not in use, of another driver, torch" in capsys.readouterr().err

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import signal
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from edgewise.core.errors import ConfigError
+from edgewise.core.errors import ConfigError, StorageError
+from edgewise.core.files import alone
 from edgewise.engine import kernel_plan
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.kernel_plan import Launches, launches_for, tune_model
@@ -56,12 +59,12 @@ def found(config: EngineConfig, kernels: str = "triton") -> Launches:
     return launches_for(config, network, numerics(kernels), DEVICE, lambda share, what: None)
 
 
-def kept(config: EngineConfig, plan: Mapping[str, Any]) -> Path:
+def kept(config: EngineConfig, plan: Mapping[str, Any], failed: str = "") -> Path:
     from edgewise.models.decoder.cuda.tuning import shape_name
 
     network: Any = describe(config.model)
     shape = shape_name(kernel_plan._aim(config, network, numerics("triton"), DEVICE))
-    tuned = Tuned(place=PLACE, shape=shape, plan=plan, trials=(), when="now", seconds=1.0, figures={})
+    tuned = Tuned(place=PLACE, shape=shape, plan=plan, trials=(), when="now", seconds=1.0, figures={}, failed=failed)
     return save(Path(config.kernel_cache_dir or ""), tuned)
 
 
@@ -105,6 +108,94 @@ def test_it_is_measured_at_load_where_that_is_asked_for(config: EngineConfig, mo
         launches_for(asked, describe(config.model), numerics("triton"), DEVICE, lambda share, what: told.append(what))
     assert len(measured) == 1  # the second load found the record
     assert told == ["half"]
+
+
+def said(caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
+    """Fields of what was logged, by event."""
+    return {record.getMessage(): vars(record)["edgewise_fields"] for record in caplog.records}
+
+
+@pytest.fixture
+def loads(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Tuned]], Launches]:
+    """Loads with `kernel_tuning` "load" and the given tuner."""
+    from edgewise.models.decoder.cuda import tuning
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("P", (), {"L2_cache_size": 1}))
+
+    def load(tune: Callable[..., Tuned]) -> Launches:
+        monkeypatch.setattr(tuning, "tune", tune)
+        return found(replace(config, kernel_tuning="load"))
+
+    return load
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("no room"), RuntimeError("other"), StorageError("full"), ValueError("bad journal")]
+)
+def test_an_engine_starts_where_nothing_can_be_measured(
+    loads: Any, error: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> Tuned:
+        raise error
+
+    assert loads(fails) == Launches()
+    assert "kernels_not_tuned" in caplog.text
+    if isinstance(error, RuntimeError):
+        from edgewise.kernels.triton import tuning
+
+        monkeypatch.setattr(tuning, "device_lost", lambda: True)
+        with pytest.raises(RuntimeError):
+            loads(fails)
+
+
+def test_one_process_tunes_at_a_time(loads: Any, config: EngineConfig, caplog: pytest.LogCaptureFixture) -> None:
+    def never(*_: Any, **__: Any) -> Tuned:
+        raise AssertionError
+
+    with alone(Path(config.kernel_cache_dir or ""), f"{PLACE.key}-tuning.lock", "tuner of kernels"):
+        assert loads(never) == Launches()
+    assert "another tuner of kernels uses" in said(caplog)["kernels_not_tuned"]["reason"]
+
+
+def test_failed_tuning_is_loud_at_every_load(config: EngineConfig, caplog: pytest.LogCaptureFixture) -> None:
+    from edgewise.kernels.triton.plan import DEFAULT_PLAN
+
+    kept(config, DEFAULT_PLAN.document(), failed="add int8 64x64 r16: all refused")
+    assert found(config).label == ""
+    assert said(caplog)["kernel_tuning_failed"]["site"] == "add int8 64x64 r16: all refused"
+
+
+def test_a_stop_while_tuning_raises_and_again_forgets(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`edgewise kernels tune` that is ended by SIGTERM: what is under way can still say that it is no death."""
+    from edgewise.models.decoder.cuda import tuning
+
+    monkeypatch.setattr(kernel_plan, "resolve", lambda **_: numerics("triton"))
+    journal = Path(config.kernel_cache_dir or "") / f"{PLACE.key}-trying.log"
+    journal.parent.mkdir()
+    journal.write_text('{"trying": "", "deaths": {"x": 2}}')
+    seen: list[set[str]] = []
+
+    def stopped(*_: Any, journal: Any, **__: Any) -> Tuned:
+        seen.append(journal.fatal)
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(tuning, "tune", stopped)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("P", (), {"L2_cache_size": 1}))
+    for again in (False, True):
+        with pytest.raises(SystemExit):
+            tune_model(config, describe(config.model), lambda share, what: None, again=again)
+    assert seen == [{"x"}, set()]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_memory_of_random_pages_is_counted(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of one byte a number are drawn as float32, three times over."""
+    network: Any = describe(config.model)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 20, 1 << 20))
+    tokens = kernel_plan._aim(config, network, numerics("triton"), DEVICE).most_tokens
+    assert tokens * (2 + 12) * network.num_kv_heads * network.head_dim <= 1 << 18
 
 
 def test_other_kernels_are_not_tuned(config: EngineConfig) -> None:

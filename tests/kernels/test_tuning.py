@@ -67,15 +67,38 @@ def test_what_a_process_died_of_is_not_tried_again(tmp_path: Path) -> None:
     def dies(cut: Any) -> str:
         raise Killed
 
-    tuner = tuning.Tuner(by_columns, tuning.Journal(path))
-    tuner._journal.end = lambda: None  # a process that is gone writes nothing more
-    with pytest.raises(Killed):
-        tuner.choose("x", [SMALL], dies, lambda cut: [])
+    for deaths in range(2):
+        tuner = tuning.Tuner(by_columns, tuning.Journal(path))
+        assert tuner._journal.fatal == set(), deaths
+        tuner._journal.end = lambda: None  # a process that is gone writes nothing more
+        with pytest.raises(Killed):
+            tuner.choose("x", [SMALL], dies, lambda cut: [])
     again = tuning.Tuner(by_columns, tuning.Journal(path))
     choice = again.choose("x", [SMALL, SMALL._replace(stages=3)], lambda cut: "", lambda cut: [lambda: 1.0])
     assert choice.best.stages == 3
-    assert again.trials[0].why_not == "the process died while this was tried"
+    assert again.trials[0].why_not == "the device was lost, or processes died, while this was tried"
     assert tuning.Journal(path).fatal == tuning.Journal(path).fatal != set()
+
+
+def test_an_orderly_end_blames_nothing_and_a_lost_device_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.json"
+
+    def stops(cut: Any) -> str:
+        raise SystemExit(143)
+
+    for _ in range(3):
+        with pytest.raises(SystemExit):
+            tuning.Tuner(by_columns, tuning.Journal(path)).choose("x", [SMALL], stops, lambda cut: [])
+    assert tuning.Journal(path).fatal == set()
+    monkeypatch.setattr(tuning, "device_lost", lambda: True)
+    tuning.Tuner(by_columns, tuning.Journal(path)).choose("x", [SMALL], lambda cut: "bad", lambda cut: [])
+    (name,) = tuning.Journal(path).fatal
+    assert name.startswith("x {")
+    path.write_text('{"fatal": []}')
+    with pytest.raises(ValueError, match="tune --again"):
+        tuning.Journal(path)
 
 
 @pytest.mark.parametrize(

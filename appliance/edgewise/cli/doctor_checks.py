@@ -28,7 +28,7 @@ from edgewise.edge.enrol.folder import with_enrolment
 from edgewise.edge.offload.doctor import check_broker, check_cloud, check_peer
 from edgewise.engine.devices.shares import share_of
 from edgewise.kernels.native import library
-from edgewise.kernels.tuned import records, source_digest
+from edgewise.kernels.tuned import Place, records
 from edgewise.models.longtail.estimate import read_network
 from edgewise.models.store import Store
 from edgewise.security.tls import check_tls
@@ -143,20 +143,24 @@ def check_kernels(settings: Settings, report: Mapping[str, Any]) -> Iterator[Che
     devices = report.get("cuda", {"devices": []})["devices"]
     if not devices or settings.engine.device == "cpu" or settings.engine.kernels == "reference":
         return
-    card = devices[0]
-    found = [
-        record
-        for record in records(settings.home / "kernels")
-        if record.place.card == card["name"] and record.place.sources == source_digest()
-    ]
+    if devices[0]["place"] is None:  # no Triton
+        return
+    place = Place(**devices[0]["place"])
+    kept = [record for record in records(settings.home / "kernels") if record.place.card == place.card]
+    found = [record for record in kept if record.place == place]
+    failed = [record for record in found if record.failed]
     if settings.engine.kernel_tuning == "off":
         yield Check("gpu kernels", "ok", "launched by defaults: engine.kernel_tuning is off")
     elif not found:
         later = settings.engine.kernel_tuning == "load"
-        detail = "not measured on this card yet: " + (
+        other = f" with this {', '.join(max(kept, key=lambda it: it.when).place.differs(place))}" if kept else ""
+        detail = f"not measured on this card{other} yet: " + (
             "it is when a model is loaded" if later else "launched by defaults"
         )
         yield Check("gpu kernels", "ok" if later else "warn", detail, "" if later else "`edgewise kernels tune`")
+    elif failed:
+        detail = f"tuning failed, so defaults serve, which may be wrong: {failed[0].failed}"
+        yield Check("gpu kernels", "fail", detail, "set engine.kernels = reference; `edgewise kernels show` says more")
     else:
         refused = sum(len(record.refused) for record in found)
         latest = max(record.when for record in found)

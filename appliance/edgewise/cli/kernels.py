@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from edgewise.cli.doctor_checks import probe_torch
 from edgewise.cli.models_gate import gate_progress
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, print_table, say
 from edgewise.core.settings import load_settings
-from edgewise.kernels.tuned import Tuned, records, source_digest
+from edgewise.kernels.tuned import Place, Tuned, records, source_digest
 from edgewise.models.gate_record import read_record
 from edgewise.models.store import Store
 
@@ -24,6 +25,7 @@ def tune(
         str | None, typer.Argument(help="A model of the store; the one that is served if left out.")
     ] = None,
     config: ConfigFile = None,
+    again: Annotated[bool, typer.Option("--again", help="Try those candidates too that processes died of.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check and time every candidate on this card for a model's shapes, and keep the best. Takes minutes; stop the service
@@ -41,12 +43,15 @@ def tune(
     own = replace(engine_config(settings, files), measured_kv=measured)
     with gate_progress(show=not as_json) as tell:
         found = tune_model(
-            own, describe(files, max_context=own.max_context), lambda share, what: tell and tell(what, share)
+            own,
+            describe(files, max_context=own.max_context),
+            lambda share, what: tell and tell(what, share),
+            again=again,
         )
     if as_json:
         print_json(asdict(found))
     else:
-        _print(found, all_trials=False)
+        _print(found, found.place, all_trials=False)
 
 
 @app.command()
@@ -61,18 +66,24 @@ def show(
     if as_json:
         print_json({"sources": source_digest(), "records": [asdict(record) for record in found]})
         return
+    # Torch, Triton and the driver are asked by a process of their own: importing them may end this one.
+    devices = probe_torch().get("cuda", {"devices": []})["devices"] if found else []
+    here = Place(**devices[0]["place"]) if devices and devices[0]["place"] is not None else None
     for record in found:
-        _print(record, all_trials=trials)
+        _print(record, here, all_trials=trials)
     if not found:
         say("Nothing was measured here: kernels are launched by defaults. `edgewise kernels tune` measures.")
 
 
-def _print(record: Tuned, *, all_trials: bool) -> None:
+def _print(record: Tuned, here: Place | None, *, all_trials: bool) -> None:
+    """`here` is the card and software at hand, None where there is no card."""
     place = record.place
-    stale = "" if place.sources == source_digest() else " - of other kernels than are installed: not in use"
-    say(
-        f"{place.card}, capability {place.capability}, driver {place.driver}, triton {place.triton}, {record.when}{stale}"
-    )
+    differ = place.differs(here or replace(place, sources=source_digest()))
+    stale = f" - not in use, of another {', '.join(differ)}" if differ else ""
+    versions = f"driver {place.driver}, torch {place.torch}, triton {place.triton}"
+    say(f"{place.card}, capability {place.capability}, {versions}, {record.when}{stale}")
+    if record.failed:
+        say(f"  failed, so defaults serve, which may be wrong: {record.failed}")
     say(f"  {record.shape}")
     for rows, figures in record.figures.items():
         parts = ", ".join(f"{name} {us} us" for name, us in figures.items())

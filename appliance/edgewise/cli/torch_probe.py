@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from typing import Any
 
 from edgewise.engine.numerics import cpu_flags, native_bfloat16
@@ -69,7 +70,19 @@ def _gpu(index: int) -> dict[str, Any]:
         "bf16_native": torch.cuda.get_device_capability(index) >= (8, 0),
         "ok": error < _TOLERANCE,
         "error": error,
+        "place": _place(index),
     }
+
+
+def _place(index: int) -> dict[str, str] | None:
+    """What the tuner's records are kept by (`kernels.tuned.Place`); None without Triton."""
+    import torch
+
+    try:
+        from edgewise.kernels.triton.place import place_of
+    except ImportError:
+        return None
+    return asdict(place_of(torch.device("cuda", index)))
 
 
 def report() -> dict[str, Any]:

@@ -5,14 +5,18 @@ Triton and the tuner are imported where Triton's kernels compute, and nowhere el
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
-from edgewise.core.errors import ConfigError
+from edgewise.core.errors import ConfigError, StorageError
+from edgewise.core.files import FolderInUse, alone
 from edgewise.core.log import get_logger
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.numerics import Numerics, resolve
@@ -49,19 +53,24 @@ def launches_for(
     if reason:
         log.warning("kernel_plan_unreadable", reason=reason, remedy="`edgewise kernels tune` writes it anew")
     if found is None and config.kernel_tuning == "load":
-        found = _measured(config, network, numerics, device, progress)
+        found = _measured_or_not(config, network, numerics, device, progress)
     if found is None:
         log.info("kernels_untuned", card=torch.cuda.get_device_name(device), remedy="`edgewise kernels tune`")
         return Launches()
     return _launches(found)
 
 
-def tune_model(config: EngineConfig, network: NetworkConfig, progress: TuneProgress) -> Tuned:
+def tune_model(config: EngineConfig, network: NetworkConfig, progress: TuneProgress, *, again: bool = False) -> Tuned:
     """Measure for a model's shapes, and keep what was found; no weights are read.
+
+    Args:
+        again: Whether candidates are tried that processes died of.
 
     Raises:
         ConfigError: Triton's kernels do not compute this model here; the message says why.
-        RuntimeError: A candidate broke the device; the next call leaves it out.
+        FolderInUse: Another process tunes.
+        StorageError: The result cannot be kept.
+        RuntimeError: A candidate broke the device, the next call leaves it out; or there is too little memory.
     """
     numerics = resolve(
         device=config.device,
@@ -79,7 +88,8 @@ def tune_model(config: EngineConfig, network: NetworkConfig, progress: TuneProgr
         why = numerics.lacking or f"on '{numerics.device}' the kernels are {numerics.kernels}"
         raise ConfigError(f"{config.model.name}: only Triton's kernels are tuned, and {why}.", param="engine.kernels")
     assert isinstance(network, DecoderConfig)
-    return _measured(config, network, numerics, torch.device(numerics.device), progress)
+    with _ends_by_exception():
+        return _measured(config, network, numerics, torch.device(numerics.device), progress, again=again)
 
 
 def _recorded(
@@ -91,27 +101,73 @@ def _recorded(
     return load(_folder(config), place_of(device), shape_name(_aim(config, network, numerics, device)))
 
 
-def _measured(
+@contextmanager
+def _ends_by_exception() -> Iterator[None]:
+    """SIGTERM raises within, so that an orderly stop is not taken for a death by what was just tried."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _measured_or_not(
     config: EngineConfig, network: DecoderConfig, numerics: Numerics, device: torch.device, progress: TuneProgress
+) -> Tuned | None:
+    """None, and a warning, where it cannot be measured: an engine starts all the same.
+
+    Raises:
+        RuntimeError: The device computes no more.
+    """
+    from edgewise.kernels.triton.tuning import FAILURES, device_lost
+
+    try:
+        return _measured(config, network, numerics, device, progress)
+    except (*FAILURES, StorageError, FolderInUse) as error:
+        if device_lost():
+            raise
+        reason = f"{type(error).__name__}: {error}"
+    torch.cuda.empty_cache()  # here, where the error holds no tensors any more
+    log.warning(
+        "kernels_not_tuned", reason=reason, remedy="kernels are launched by defaults; see `edgewise kernels tune`"
+    )
+    return None
+
+
+def _measured(
+    config: EngineConfig,
+    network: DecoderConfig,
+    numerics: Numerics,
+    device: torch.device,
+    progress: TuneProgress,
+    *,
+    again: bool = False,
 ) -> Tuned:
     from edgewise.kernels.triton.place import place_of
     from edgewise.kernels.triton.tuning import Journal, graph_timer
     from edgewise.models.decoder.cuda.tuning import tune
 
-    place = place_of(device)
-    with torch.inference_mode():
+    place, folder = place_of(device), _folder(config)
+    path = folder / f"{place.key}-trying.log"
+    with torch.inference_mode(), alone(folder, f"{place.key}-tuning.lock", "tuner of kernels"):
+        if again:
+            path.unlink(missing_ok=True)
         found = tune(
             _aim(config, network, numerics, device),
             device,
             place=place,
             timer=graph_timer,
             progress=progress,
-            journal=Journal(_folder(config) / f"{place.key}-trying.log"),
+            journal=Journal(path),
             cache_bytes=int(torch.cuda.get_device_properties(device).L2_cache_size),
         )
     torch.cuda.empty_cache()
-    path = save(_folder(config), found)
-    log.info("kernels_tuned", path=str(path), seconds=found.seconds, refused=len(found.refused), figures=found.figures)
+    kept = save(folder, found)
+    log.info("kernels_tuned", path=str(kept), seconds=found.seconds, refused=len(found.refused), figures=found.figures)
     return found
 
 
@@ -123,6 +179,9 @@ def _launches(tuned: Tuned) -> Launches:
     except ValueError as error:
         log.warning("kernel_plan_unreadable", reason=str(error), remedy="`edgewise kernels tune` writes it anew")
         return Launches()
+    if tuned.failed:
+        remedy = 'answers may be wrong; engine.kernels = "reference" avoids these kernels'
+        log.error("kernel_tuning_failed", site=tuned.failed, serving="defaults", remedy=remedy)
     log.info("kernel_plan", label=plan.label or "default bits", when=tuned.when, figures=tuned.figures)
     return Launches(tuned.plan, plan.label)
 
@@ -132,6 +191,8 @@ def _aim(config: EngineConfig, network: DecoderConfig, numerics: Numerics, devic
 
     formats = (numerics.kv_dtype,) * network.num_layers
     layer = kv_token_bytes(network, formats) // network.num_layers
+    # Random numbers of keys, and then of values, are float32 three times over before they are rounded.
+    layer += 3 * 4 * network.num_kv_heads * network.head_dim
     free, _ = torch.cuda.mem_get_info(device)
     return Aim(
         config=network,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,10 @@ class Place:
     torch: str
     triton: str
     sources: str
+
+    def differs(self, other: Place) -> list[str]:
+        """Names of what is not the same."""
+        return [field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)]
 
     @property
     def key(self) -> str:

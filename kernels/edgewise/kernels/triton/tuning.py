@@ -1,7 +1,8 @@
 """Chooses among candidates on the card: each is checked first, then timed, and what fails is named and never used.
 
-A candidate may end the process (an illegal access does). So what is being tried is written to a journal before it is tried; a
-tuner that begins again refuses what its predecessor died of.
+A candidate may end the process, or the device's work (an illegal access does). So what is being tried is written to a journal
+before it is tried; a tuner that begins again refuses what broke the device, or what two of its predecessors died of: one death
+may have another cause, as a kill from outside.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ FAILURES = (TritonError, RuntimeError, OSError, ValueError, AssertionError, subp
 Call = Callable[[], object]
 Timer = Callable[[Sequence[Call]], float]
 """Microseconds of one of several calls that follow one another."""
+_MOST_DEATHS = 2  # of processes that tried a candidate, before it is refused
 _LEAST_US, _REPEATS, _MOST_CALLS = 1500.0, 7, 256
 
 
@@ -48,15 +50,30 @@ class Choice(NamedTuple):
 
 
 class Journal:
-    """What is being tried, in a file, so that it outlives the process; without a file nothing is remembered."""
+    """What is being tried, in a file of one process at a time, so that it outlives the process; without a file nothing is
+    remembered. Names must say all that decides what is computed.
+
+    Raises:
+        ValueError: The file cannot be understood.
+        StorageError: It cannot be written.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self.fatal: set[str] = set()
+        self._trying = ""
+        self._deaths: dict[str, int] = {}
         if path is not None and path.exists():
             found = json.loads(path.read_text(encoding="utf-8"))
-            self.fatal = {*found["fatal"], *([found["trying"]] if found["trying"] else [])}
+            if not isinstance(found, dict) or not isinstance(found.get("deaths"), dict):
+                raise ValueError(f"{path} is no journal of a tuner; `edgewise kernels tune --again` begins a new one")
+            self._deaths = dict(found["deaths"])
+            if trying := found.get("trying"):
+                self._deaths[trying] = self._deaths.get(trying, 0) + 1
             self._write("")
+
+    @property
+    def fatal(self) -> set[str]:
+        return {name for name, deaths in self._deaths.items() if deaths >= _MOST_DEATHS}
 
     def begin(self, name: str) -> None:
         self._write(name)
@@ -64,10 +81,16 @@ class Journal:
     def end(self) -> None:
         self._write("")
 
+    def blame(self) -> None:
+        """What is being tried broke the device: no other cause is possible."""
+        self._deaths[self._trying] = _MOST_DEATHS
+        self._write("")
+
     def _write(self, trying: str) -> None:
+        self._trying = trying
         if self._path is not None:
             make_folder(self._path.parent)
-            atomic_write(self._path, json.dumps({"trying": trying, "fatal": sorted(self.fatal)}))
+            atomic_write(self._path, json.dumps({"trying": trying, "deaths": self._deaths}, sort_keys=True))
 
 
 class Tuner:
@@ -118,7 +141,7 @@ class Tuner:
     ) -> tuple[float | None, str]:
         name = f"{site} {json.dumps(candidate._asdict(), sort_keys=True)}"
         if name in self._journal.fatal:
-            return None, "the process died while this was tried"
+            return None, "the device was lost, or processes died, while this was tried"
         self._journal.begin(name)
         try:
             reason = problem(candidate)
@@ -129,11 +152,13 @@ class Tuner:
             first = str(error).strip().partition("\n")[0]
             return None, f"{type(error).__name__}: {first[:200]}"
         finally:
-            if not _lost():
+            if device_lost():
+                self._journal.blame()
+            else:
                 self._journal.end()
 
 
-def _lost() -> bool:
+def device_lost() -> bool:
     """Whether the device computes no more."""
     if not torch.cuda.is_available():
         return False
