@@ -15,17 +15,24 @@ from tests.accept.line import NotRun
 ROOT = Path(__file__).resolve().parents[2]
 PATH = ROOT / "docs" / "figures" / "gpu-vllm.json"
 _SOURCES = (
-    "kernels/edgewise/kernels/triton/*.py",
-    "models/edgewise/models/decoder/cuda/*.py",
-    "appliance/edgewise/engine/ahead.py",
+    "kernels/edgewise/kernels/**/*.py",
+    "models/edgewise/models/decoder/**/*.py",
+    "appliance/edgewise/engine/**/*.py",
     "tests/bench/gpu*.py",
+    "tests/accept/cuda.py",
+    "tests/accept/engine_8.py",
+    "tests/accept/fast_2.py",
 )
+
+
+def sources() -> list[Path]:
+    return sorted({path for pattern in _SOURCES for path in ROOT.glob(pattern)})
 
 
 def code_digest() -> str:
     """Of everything that decides what a card computes and how it is measured."""
     digest = hashlib.sha256()
-    for path in sorted(path for pattern in _SOURCES for path in ROOT.glob(pattern)):
+    for path in sources():
         digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,6 +71,22 @@ def test_what_a_budget_cuts_is_begun_again(tmp_path: Path) -> None:
     assert list(report["parts"]) == ["first"]
     todo[1] = part("long", "pass")
     assert list(go(todo, out, failed_again=False, machine={})["parts"]) == ["first", "long", "last"]
+
+
+def test_a_cut_is_told_from_a_failure_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded seconds of a part may be less than those that were left, or as many."""
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], strftime=time.strftime, gmtime=time.gmtime)
+    monkeypatch.setattr(gpu_all, "time", clock)
+
+    def run_part(part: Part, folder: Path) -> dict[str, Any]:
+        now[0] += 5.96 if part.name == "fails" else part.limit_s
+        return {"ok": False, "ended": "?", "seconds": 6.0 if part.name == "fails" else 5.9, "output": ""}
+
+    monkeypatch.setattr(gpu_all, "run_part", run_part)
+    todo = [part("fails", ""), part("cut", "")]
+    assert list(go(todo, tmp_path / "a.json", failed_again=False, machine={}, budget_s=5.98)["parts"]) == ["fails"]
+    assert list(go(todo[1:], tmp_path / "b.json", failed_again=False, machine={}, budget_s=5.94)["parts"]) == []
 
 
 def test_the_engine_is_there_without_packages_of_the_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +175,23 @@ def test_a_record_of_other_code_counts_as_none(tmp_path: Path, monkeypatch: pyte
     gpu_record.PATH.write_text(json.dumps(made(code="0")))
     with pytest.raises(NotRun, match="other code"):
         fast_2.measure(0)
+
+
+def test_a_record_is_of_all_code_that_decides() -> None:
+    found = {path.relative_to(gpu_record.ROOT).as_posix() for path in gpu_record.sources()}
+    assert found >= {
+        "models/edgewise/models/decoder/streaming.py",
+        "models/edgewise/models/decoder/cuda/tuning.py",
+        "appliance/edgewise/engine/kernel_plan.py",
+        "appliance/edgewise/engine/scheduler.py",
+        "appliance/edgewise/engine/devices/runner.py",
+        "kernels/edgewise/kernels/tuned.py",
+        "kernels/edgewise/kernels/triton/plan.py",
+        "tests/accept/cuda.py",
+        "tests/accept/engine_8.py",
+        "tests/accept/fast_2.py",
+        "tests/bench/gpu_all.py",
+    }
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
