@@ -67,6 +67,8 @@ class Failures:
     def _keep(self, report: pytest.TestReport | pytest.CollectReport, shared: bool) -> None:
         """One failure for each test; but a fixture that a file's tests share fails for all of them."""
         cause = (report.nodeid.partition("::")[0], report.longreprtext) if shared else (report.nodeid, "")
+        if cause not in self._by_cause:
+            print(f"\nfailed: {report.nodeid}", flush=True)  # pytest itself tells only at the end
         failure = self._by_cause.setdefault(cause, Failure([], report.longreprtext))
         if report.nodeid not in failure.tests:
             failure.tests.append(report.nodeid)

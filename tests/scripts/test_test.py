@@ -92,6 +92,7 @@ def test_a_suite_that_passes_leaves_no_report(folder: Path) -> None:
 def test_what_fails_once_and_passes_twice_alone_is_told_and_costs_nothing(folder: Path, flags: tuple[str, ...]) -> None:
     code, output = run(folder, ONCE, flags=flags)
     assert code == 0, output
+    assert "failed: test_tiny.py::test_first_run_fails" in output.splitlines()
     assert (runs(folder, "once"), runs(folder, "right")) == (3, 1)
     (told,) = json.loads((folder / REPORT).read_text())
     assert told["tests"] == ["test_tiny.py::test_first_run_fails"]
