@@ -29,7 +29,7 @@ from edgewise.kernels.triton.blocks import Blocks  # noqa: E402 - Triton must be
 from edgewise.kernels.triton.decode_attention import AttentionBlocks, AttentionForm  # noqa: E402
 from edgewise.kernels.triton.plan import DEFAULT_PLAN, Plan, site  # noqa: E402
 from edgewise.kernels.triton.product_trials import ProductTrial  # noqa: E402
-from edgewise.kernels.tuned import Place  # noqa: E402
+from edgewise.kernels.tuned import Place, Tuned  # noqa: E402
 from edgewise.models.decoder.config import DecoderConfig  # noqa: E402
 from edgewise.models.decoder.cuda import tuning  # noqa: E402
 from edgewise.models.decoder.cuda.whole_step import WholeStep  # noqa: E402
@@ -131,7 +131,7 @@ class Clock:
     def __call__(self, calls: object) -> float:
         return self._times.get(self._now, 2.0)
 
-    def tune(self, **changes: Any) -> tuning.Tuned:
+    def tune(self, **changes: Any) -> Tuned:
         with torch.inference_mode():
             return tuning.tune(aim(**changes), CPU, place=PLACE, timer=self, progress=lambda share, what: None)
 
