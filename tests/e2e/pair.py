@@ -23,6 +23,8 @@ TOKEN = b",[]]"
 that the cloud writes to its log in one commit come in one event, so events say nothing of how far an answer is. The first token
 is an event of its own, since it carries the engine's account."""
 ONE_THREAD = {"EDGEWISE_ENGINE__THREADS": "1"}  # one numeric class on both sides, and no fight for the cores
+TOKEN_BY_TOKEN = {"EDGEWISE_ENGINE__STREAM_INTERVAL_S": "0"}
+"""Links are cut between tokens, which otherwise travel several at a time."""
 
 
 @dataclass
@@ -95,7 +97,7 @@ def paired(
             import_tiny(cloud_home, only_cloud, seed=1)
         if only_cloud is not None and pictures:
             import_pictures(cloud_home, "painter")
-        cloud_settings = dict(ONE_THREAD)
+        cloud_settings = {**ONE_THREAD, **TOKEN_BY_TOKEN}
         if broker is not None:
             cloud_settings |= {"EDGEWISE_MQTT__HOST": broker.host, "EDGEWISE_MQTT__PORT": str(broker.port)}
         cloud = stack.enter_context(CloudService(cloud_home, ["--model", "tiny"], environment=cloud_settings))
@@ -108,7 +110,7 @@ def paired(
             "PLACEMENT__POLICY": "prefer-cloud",
             **settings,
         }
-        environment = {**ONE_THREAD, **{f"EDGEWISE_{name}": value for name, value in chosen.items()}}
+        environment = {**ONE_THREAD, **TOKEN_BY_TOKEN, **{f"EDGEWISE_{name}": value for name, value in chosen.items()}}
         service = stack.enter_context(running(model="tiny", home=device_home, environment=environment))
         pair = Pair(service, cloud, link, device_home, environment)
         pair.wait_link()

@@ -72,15 +72,19 @@ def _network(family: str, what: str, options: dict[str, Any]) -> Any:
         sizes |= {theirs: sizes.pop(name) for theirs, name in ours.items()} | {
             "hidden_dim": sizes.pop("intermediate_size")
         }
-    torch.manual_seed(3)
     config = getattr(transformers, f"{KINDS[family]}Config")(**sizes)
     network = getattr(transformers, KINDS[family] + what)(config)
-    with torch.no_grad():  # its own beginning is so small that nothing depends on attention
+    # Every number is drawn here: transformers' own beginning is so small that nothing depends on attention, and a load elsewhere
+    # in the process may have switched it off.
+    draw = torch.Generator().manual_seed(3)
+    with torch.no_grad():
         for name, parameter in network.named_parameters():
-            if parameter.dim() > 1 and not name.startswith("classifier"):
-                parameter.mul_(4.0)
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.08, generator=draw)
             elif name.endswith("bias"):
-                parameter.add_(0.1 * torch.randn_like(parameter))
+                parameter.normal_(std=0.1, generator=draw)
+            else:
+                parameter.fill_(1.0)
     return network
 
 

@@ -19,6 +19,7 @@ def cut(text: str) -> list[str]:
     [
         ("One. Two! Three?", ["One. ", "Two! ", "Three?"]),
         ("Dr. Smith met J. Doe, e.g. at 5 p.m. today. Then", ["Dr. Smith met J. Doe, e.g. at 5 p.m. today. ", "Then"]),
+        ("He was 42. Then he left.\n3. Go.", ["He was 42. ", "Then he left.\n", "3. Go."]),
         ("1. Fetch water. 2. Boil it.", ["1. Fetch water. ", "2. Boil it."]),
         ('He said "Go!" She went\u2026 Far.', ['He said "Go!" ', "She went\u2026 ", "Far."]),
         ("\u4f60\u597d\u3002\u518d\u89c1\uff01", ["\u4f60\u597d\u3002", "\u518d\u89c1\uff01"]),

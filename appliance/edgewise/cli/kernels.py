@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from edgewise.cli.doctor_checks import probe_torch
 from edgewise.cli.models_gate import gate_progress
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, print_table, say
@@ -67,6 +66,8 @@ def show(
         print_json({"sources": source_digest(), "records": [asdict(record) for record in found]})
         return
     # Torch, Triton and the driver are asked by a process of their own: importing them may end this one.
+    from edgewise.cli.doctor_checks import probe_torch  # brings most of the service along
+
     devices = probe_torch().get("cuda", {"devices": []})["devices"] if found else []
     here = Place(**devices[0]["place"]) if devices and devices[0]["place"] is not None else None
     for record in found:

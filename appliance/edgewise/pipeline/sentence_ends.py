@@ -12,7 +12,8 @@ _WIDE: Final = r"[\u3002\uff01\uff1f]+\s*|\n\s*"
 _END: Final = re.compile(rf"{_MARKS}\s+|{_WIDE}")
 _MAY_END: Final = re.compile(rf"(?:{_MARKS}\s*|{_WIDE})\Z")
 _NOT_AN_END: Final = re.compile(
-    r"(?:^|[\s(\"'])(?:[A-Za-z]|\d{1,3}|Mrs?|Ms|Dr|St|Prof|Jr|Sr|vs|etc|No|Nr|e\.g|i\.e|a\.m|p\.m|approx|ca)\.\s+\Z"
+    r"(?:(?:^|[\s(\"'])(?:[A-Za-z]|Mrs?|Ms|Dr|St|Prof|Jr|Sr|vs|etc|No|Nr|e\.g|i\.e|a\.m|p\.m|approx|ca)"
+    r"|(?:^|\n|[.!?:;]\s)\s*\d{1,3})\.\s+\Z"
 )
 _LONGEST: Final = 16
 """Characters of such an abbreviation, with the blanks around it."""
@@ -21,7 +22,7 @@ _LONGEST: Final = 16
 def sentence_ends(text: str, start: int = 0) -> Iterator[int]:
     """Positions behind sentences and the blanks after them: a mark and a blank, a mark of Chinese or Japanese, a line's end.
 
-    A full stop after an initial, the number of a list or an abbreviation ends none.
+    A full stop after an initial, an abbreviation or the number of a list, which begins a line or a sentence, ends none.
 
     Args:
         start: No sentence ends before.

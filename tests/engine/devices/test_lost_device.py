@@ -23,7 +23,7 @@ from tests.engine.process.conftest import QUICK
 from tests.fakes.adapters import adapter_files, make_adapter
 
 REQUEST = GenerateRequest(
-    id="a", prompt=tuple(range(40, 80)), sampling=SamplingParams(max_tokens=60, temperature=0.9, seed=3)
+    id="a", prompt=tuple(range(40, 80)), sampling=SamplingParams(max_tokens=180, temperature=0.9, seed=3)
 )
 LOST = "device 1 of 2 has ended"
 STEP_S = 8.0
@@ -101,7 +101,7 @@ async def test_killed_in_the_middle_of_an_answer(running: Running) -> None:
     whole = await running.tokens()
     before = [psutil.Process(running.client.pid), *members_of(running.client)]
     assert len(before) == 2
-    assert await running.tokens(kill_at=20) == whole
+    assert await running.tokens(kill_at=5) == whole
     assert LOST in running.crashes[-1]
     assert "SIGKILL" in running.crashes[-1]
     assert await gone(before)
@@ -140,7 +140,7 @@ async def test_one_that_hangs_is_killed_with_the_engine(running: Running) -> Non
     """An exchange with it never ends; the service finds that a step takes too long."""
     whole = await running.tokens()
     before = members_of(running.client)
-    assert await running.tokens(kill_at=20, with_signal=signal.SIGSTOP) == whole
+    assert await running.tokens(kill_at=5, with_signal=signal.SIGSTOP) == whole
     assert f"limit {STEP_S:g} s" in running.crashes[-1]
     assert await gone(before)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+
+import psutil
 
 from edgewise.wire.mqtt.broker_watch import BrokerWatch, takes_clients
 from tests.e2e.broker import iotcore_broker
@@ -23,6 +26,8 @@ def test_a_broker_that_takes_no_clients_is_started_again() -> None:
         assert takes_clients(broker.host, broker.port)
         assert broker.process is not None
         os.kill(broker.process.pid, signal.SIGSTOP)
+        while psutil.Process(broker.process.pid).status() != psutil.STATUS_STOPPED:
+            time.sleep(0.01)
         assert not takes_clients(broker.host, broker.port, 0.5)
         watch.start()
         assert restarted.wait(60)
