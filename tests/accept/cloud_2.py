@@ -98,9 +98,7 @@ def both_cuts(offset: int) -> tuple[int, int]:
 
 
 def fault(answer: Answer, uncut: Answer) -> str | None:
-    """Why an answer is not right, however often it was cut."""
-    if answer.segments not in ([("cloud", 0)], [("local", 0)]):
-        return f"was made by {answer.segments}"
+    """Why an answer is not right, however often it was cut and whoever made it."""
     return None if answer.same_as(uncut) else "differs from the uncut one"
 
 
@@ -108,6 +106,8 @@ def missed(answer: Answer, followed: int) -> str | None:
     """Why a trial was none, as happens where the machine is busy; `followed`: connections that were made after its beginning."""
     if answer.segments == [("local", 0)]:
         return "the device began itself, as the cloud did not take the job at once"
+    if answer.segments != [("cloud", 0)]:
+        return f"the device lost patience and went on itself: {answer.segments}"
     if len(answer.cuts) < 2 or followed < 2:
         return f"its tokens came together: it was cut at {answer.cuts}, and {followed} connections followed"
     return None
@@ -156,7 +156,7 @@ def trial(pair: Pair, number: int, offset: int, uncut: Answer, made: Counter[str
         pair.wait_link()
         connections = pair.link.connections
         answer = ask(pair, number, both_cuts(offset), cut)
-        made[answer.segments[0][0]] += 1
+        made["cloud" if answer.segments == [("cloud", 0)] else "local"] += 1
         if (wrong := fault(answer, uncut)) is not None:
             return wrong
         why = missed(answer, pair.link.connections - connections)
