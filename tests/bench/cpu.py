@@ -1,13 +1,14 @@
 """`make bench`: our engine, llama.cpp and transformers on this machine's processor, side by side in one run.
 
 Same weights at the same bits, same prompts (token ids), same threads, greedy answers of equal length, each engine in a process of
-its own without HTTP; ours also through its REST API. Rounds are interleaved: in each, every figure is measured on every side one
-after the other, the order of sides turns from round to round, and a ratio is the median of the ratios within a round; above 1
-ours is faster. `--model 1b` measures one stream of a model of a billion random weights. Writes build/bench-cpu.json.
+its own without HTTP; ours also through its REST API. Figures are measured one after the other, in rounds: every side in turn,
+the order of sides turns from round to round, and a ratio is the median of the ratios within a round; above 1 ours is faster. A
+peer that is less than half as fast in the first round as the fastest one is not asked for that figure again: the table stars it.
+`--model 1b` measures one stream of a model of a billion random weights. Writes build/bench-cpu.json.
 
 What a figure is: prefill, the prompt's tokens by the time to the first token of the answer; decode, tokens by the time between
-the first and the last, after a prompt of so many tokens; of 8 streams the sum of theirs, over prompts that are in the cache
-already. A peer that is not installed is named and left out.
+the first and the last, after a prompt of so many tokens, which is the same in all rounds, so that caches have it; of 8 streams
+the sum of theirs. A peer that is not installed is named and left out.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ from tests.e2e.service import starter_model
 
 PYTHON = "LLAMACPP_PYTHON"
 """Environment variable: the interpreter that has xllamacpp."""
+HOPELESS = 0.5
+"""Share of the fastest peer's speed below which one is not asked again."""
+Found = Mapping[str, Mapping[str, Sequence[float]]]
 OUT = Path(__file__).resolve().parents[2] / "build" / "bench-cpu.json"
 
 
@@ -83,36 +87,67 @@ def measure(
     figures: Sequence[Figure],
     rounds: int,
     prompts_of: Callable[[Figure], list[list[int]]],
-    tick: Callable[[str], None],
-) -> dict[str, dict[str, list[float]]]:
-    """Figure -> side -> its values, one a round, after a warm-up that is not counted."""
-    found: dict[str, dict[str, list[float]]] = {it.name: {side.name: [] for side in sides} for it in figures}
+    tick: Callable[[str, int], None],
+    told: Callable[[str, Mapping[str, Sequence[float]]], None],
+) -> Found:
+    """Figure -> side -> its values, one a round, after a warm-up that is not counted.
+
+    Args:
+        tick: Called before each work with its name and the pieces of work that it stands for: itself, and those left out.
+        told: Called with a figure's values when all are there.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
     for side in sides:
-        tick(f"{side.name}: warming up")
+        tick(f"{side.name}: warming up", 1)
         side.generate(prompts_of(figures[0]), 2)
-    for number in range(rounds):
-        shift = number % len(sides)
-        for figure in figures:
-            prompts = prompts_of(figure)
-            for side in [*sides[shift:], *sides[:shift]]:
-                tick(f"{side.name}: {figure.name}")
-                found[figure.name][side.name].append(figure.value(side, prompts))
+    for figure in figures:
+        values = found[figure.name] = {side.name: [] for side in sides}
+        asked, prompts = list(sides), prompts_of(figure)
+        for number in range(rounds):
+            if number and figure.kind == "prefill":
+                prompts = prompts_of(figure)  # one that no cache has
+            shift = number % len(asked)
+            for side in [*asked[shift:], *asked[:shift]]:
+                tick(f"{side.name}: {figure.name}", 1)
+                values[side.name].append(figure.value(side, prompts))
+            if number == 0:
+                asked = worth_asking(sides, values)
+                tick(figure.name, (len(sides) - len(asked)) * (rounds - 1))
+        told(figure.name, values)
     return found
 
 
-def summarize(sides: Sequence[Side], found: Mapping[str, Mapping[str, Sequence[float]]]) -> list[dict[str, Any]]:
-    """Medians and ranges, and the ratio of our engine to each peer of the same bits, and to our own REST API."""
+def worth_asking(sides: Sequence[Side], values: Mapping[str, Sequence[float]]) -> list[Side]:
+    """Our own sides, and the peers that may be the fastest of their bits; floats, of which there is one peer, by any peer."""
+    fastest: dict[int, float] = {}
+    for side in sides:
+        if not mine(side):
+            fastest[side.bits] = max(fastest.get(side.bits, 0.0), values[side.name][0])
+    for bits in fastest.keys() - QUANTIZE.keys():
+        fastest[bits] = max(fastest.values())
+    return [side for side in sides if mine(side) or values[side.name][0] >= HOPELESS * fastest[side.bits]]
+
+
+def mine(side: Side) -> bool:
+    return side.name.startswith("edgewise")
+
+
+def summarize(sides: Sequence[Side], found: Found) -> list[dict[str, Any]]:
+    """Medians and ranges, and the ratio of our engine to each peer of the same bits, and to our own REST API.
+
+    A peer that was not asked in all rounds is compared in those in which it was.
+    """
     rows = []
     for figure, values in found.items():
         ratios = {}
         for side in sides:
             ours = next((one.name for one in sides if one.name == _ours(side)), None)
             if ours is not None and ours != side.name:
-                pairs = zip(values[ours], values[side.name], strict=True)
+                pairs = zip(values[ours], values[side.name], strict=False)
                 ratios[side.name] = spread([mine / theirs for mine, theirs in pairs])
-        rows.append(
-            {"figure": figure, "values": {name: spread(them) for name, them in values.items()}, "ours_to": ratios}
-        )
+        times = {name: len(them) for name, them in values.items()}
+        spreads = {name: spread(them) for name, them in values.items()}
+        rows.append({"figure": figure, "values": spreads, "times": times, "ours_to": ratios})
     return rows
 
 
@@ -160,7 +195,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         wanted = starters(args, absent)
         task = bars.add_task("starting", total=len(wanted) * (1 + rounds * len(figures)))
         sides = [stack.enter_context(start()) for start in wanted.values()]
-        found = measure(sides, figures, rounds, prompts_of, lambda what: bars.update(task, advance=1, description=what))
+
+        def tick(what: str, work: int) -> None:
+            bars.update(task, advance=work, description=what)
+
+        def show(figure: str, values: Mapping[str, Sequence[float]]) -> None:
+            bars.console.print(f"{figure}: {', '.join(f'{name} {max(them):.4g}' for name, them in values.items())}")
+
+        found = measure(sides, figures, rounds, prompts_of, tick, show)
         told_of = {side.name: side.facts() for side in sides}
     return {
         "time": time.strftime("%FT%TZ", time.gmtime()),

@@ -9,13 +9,14 @@ Rows = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def rows_of(report: Mapping[str, Any]) -> Rows:
-    """Heading and lines; medians over the rounds, tokens a second."""
+    """Heading and lines; medians over the rounds, tokens a second; a star: asked once, being far slower than the fastest peer."""
     rows = []
     for name, facts in report["sides"].items():
         cells = []
         for row in report["figures"]:
             value, ratio = row["values"][name]["median"], row["ours_to"].get(name)
-            cells.append(f"{value:g}" if ratio is None else f"{value:g} ({ratio['median']:.2f})")
+            star = "*" if row.get("times", {}).get(name, report["rounds"]) < report["rounds"] else ""
+            cells.append(f"{value:g}{star}" if ratio is None else f"{value:g}{star} ({ratio['median']:.2f})")
         rows.append((name, *cells, str(facts.get("load_s", "-")), str(facts.get("peak_mib", "-"))))
     return ("side", *(row["figure"] for row in report["figures"]), "load s", "peak MiB"), rows
 

@@ -46,6 +46,10 @@ class KnownSide:
         return {"version": "1", "load_s": 0.5, "peak_mib": 100}
 
 
+def no_tick(_: str, __: object) -> None:
+    """Nobody watches."""
+
+
 def prompts_of(figure: Figure) -> list[list[int]]:
     return [[stream] * figure.prompt for stream in range(figure.streams)]
 
@@ -73,14 +77,14 @@ def test_rounds_are_interleaved_and_ours_is_compared_at_its_own_bits() -> None:
     sides = [KnownSide(name, bits, slow, order) for name, (bits, slow) in slowness.items()]
     names = [side.name for side in sides]
     figures = [Figure("decode", 1, 8, 3)]
-    found = measure(sides, figures, 2, prompts_of, lambda _: None)
+    found = measure(sides, figures, 2, prompts_of, no_tick, no_tick)
     assert order == [*names, *names, *names[1:], names[0]], "the warm-up, then each round from another side on"
     (row,) = summarize(sides, found)
     assert {name: ratio["median"] for name, ratio in row["ours_to"].items()} == {
         "llama.cpp Q4_0": 2,
         "llama.cpp Q8_0": 4,
     }
-    report = {"sides": {side.name: side.facts() for side in sides}, "figures": [row]}
+    report = {"sides": {side.name: side.facts() for side in sides}, "figures": [row], "rounds": 2}
     heading, lines = rows_of(report)
     assert heading == ("side", "decode at 8", "load s", "peak MiB")
     assert lines[1] == ("llama.cpp Q4_0", "0.5 (2.00)", "0.5", "100")
@@ -97,6 +101,41 @@ def test_rounds_are_interleaved_and_ours_is_compared_at_its_own_bits() -> None:
     assert "| llama.cpp Q4_0 | 0.5 (2.00) | 0.5 | 100 |" in page
     assert "Not measured" in markdown([])
     assert "llama.cpp Q4_0: decode at 8 0.5 (2.00), load s 0.5, peak MiB 100" in plain(report)
+
+
+def test_a_peer_that_cannot_be_the_fastest_is_asked_once() -> None:
+    order: list[str] = []
+    slowness = {
+        "edgewise int4": (4, 5.0),
+        "llama.cpp Q4_0": (4, 2.0),
+        "llama.cpp Q4_1": (4, 4.1),
+        "llama.cpp Q8_0": (8, 9.0),
+        "transformers float32": (32, 20.0),
+    }
+    sides = [KnownSide(name, bits, slow, order) for name, (bits, slow) in slowness.items()]
+    done: list[str] = []
+    found = measure(sides, [Figure("decode", 1, 8, 3)], 3, prompts_of, no_tick, lambda figure, _: done.append(figure))
+    assert {name: len(values) for name, values in found["decode at 8"].items()} == {
+        "edgewise int4": 3,
+        "llama.cpp Q4_0": 3,
+        "llama.cpp Q4_1": 1,
+        "llama.cpp Q8_0": 3,  # the fastest of its bits
+        "transformers float32": 1,  # alone of its bits, and slower than any
+    }
+    assert done == ["decode at 8"]
+    (row,) = summarize(sides, found)
+    assert row["ours_to"]["llama.cpp Q4_1"]["median"] == pytest.approx(0.82)
+    _, lines = rows_of({"sides": {side.name: side.facts() for side in sides}, "figures": [row], "rounds": 3})
+    assert lines[2][1] == "0.2439* (0.82)"
+    assert lines[1][1] == "0.5 (0.40)"
+
+
+def test_rounds_of_a_prefill_have_prompts_of_their_own() -> None:
+    """Else the second one would find the first one's prompt in the cache."""
+    fresh = iter(range(100))
+    side = KnownSide("edgewise int4", 4, 1.0, [])
+    found = measure([side], [Figure("prefill", 1, 8, 1)], 3, lambda _: [[next(fresh)] * 8], no_tick, no_tick)
+    assert found["prefill 8"]["edgewise int4"] == [1.0, 1.0, 1.0]
 
 
 def test_the_figures_are_those_that_are_promised() -> None:
