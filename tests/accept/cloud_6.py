@@ -1,9 +1,9 @@
 """A picture of 20 steps beside 8 chat streams on one device service: the streams keep their pace.
 
-What is compared: the time between two tokens of a stream, as its client sees it, (a) while nothing is drawn, (b) from the
-moment a picture was asked for until it has come. Blocks of (a) and (b) take turns in one run. A stream asks its next question
-when one is answered, until the picture has come, however quick the machine; the questions are the same in both blocks. The
-picture model has the starter's architecture and 23 M random parameters, at 64x64 pixels; the text model is random too.
+What is compared: the time between two tokens of a stream, each sent by itself, as its client sees it, (a) while nothing is drawn,
+(b) from the moment a picture was asked for until it has come. Blocks of (a) and (b) take turns in one run. A stream asks
+its next question when one is answered, until the picture has come, however quick the machine; the questions are the same in both
+blocks. The picture model has the starter's architecture and 23 M random parameters, at 64x64 pixels; the text model is random.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import httpx
 
 from edgewise.models.diffusion.starter.tiny import STARTER_SIZED, make_tiny_pictures
 from tests.accept.line import Line, Verdict, main, progress
-from tests.e2e.service import edgewise, import_tiny, new_home, running
+from tests.e2e.service import TOKEN_BY_TOKEN, edgewise, import_tiny, new_home, running
 
 STREAMS = 8
 TOKENS = 250
@@ -131,7 +131,7 @@ def measure(count: int) -> Verdict:
         import_tiny(home, CHAT, hidden=256, layers=4, context=1024)
         folder = make_tiny_pictures(home / "source", config=replace(STARTER_SIZED, size=64))
         edgewise(home, "models", "import", str(folder), "--name", PICTURES, "--role", "diffusion")
-        with running(model=CHAT, home=home) as service:
+        with running(model=CHAT, home=home, environment=TOKEN_BY_TOKEN) as service:
             run_block(service.url, picture=0)  # load both models, learn their costs
             for number in range(count):
                 quiet = run_block(service.url, picture=None)

@@ -18,7 +18,7 @@ import jsonschema
 from openai import OpenAI
 
 from tests.accept.line import Line, NotRun, Verdict, main, progress
-from tests.e2e.service import STARTER, running
+from tests.e2e.service import STARTER, TOKEN_BY_TOKEN, running
 
 NODE_CLIENT = "openai@7.59.0"
 SCRIPT = Path(__file__).with_name("engine_4.mjs")
@@ -153,7 +153,7 @@ def measure(count: int) -> Verdict:
     """Looks for `count` answers of exactly two calls among the seeds, and sends each again through both clients."""
     broken: list[dict[str, Any]] = []
     found = 0
-    with node_client() as folder, running() as service:
+    with node_client() as folder, running(environment=TOKEN_BY_TOKEN) as service:
         client = OpenAI(base_url=f"{service.url}/v1", api_key="unused", timeout=600, max_retries=0)
         for seed, whole in islice(answers_of_two(client), count):
             found += 1

@@ -60,7 +60,7 @@ async def test_latency_counts_from_when_a_request_was_due() -> None:
     report = summarize(run)
     assert report["time_to_first_token_s"]["p50"] == pytest.approx(6)
     assert report["latency_s"]["p50"] == pytest.approx(9)
-    assert report["between_tokens_s"]["p50"] == pytest.approx(2)
+    assert report["between_chunks_s"]["p50"] == pytest.approx(2)
     assert report["late_s"]["max"] == pytest.approx(5)
 
 
@@ -137,7 +137,7 @@ def test_a_report_counts_tokens_by_usage_and_gaps_by_chunks() -> None:
     report = summarize(run)
     assert report["requests"] == {"ended": 3, "good": 2, "failed": 1, "unfinished": 0, "errors": {"503 busy": 1}}
     assert report["time_to_first_token_s"] == {"mean": 2, "p50": 2, "p95": 2.9, "p99": 2.98, "max": 3}
-    assert report["between_tokens_s"]["p50"] == 2, "of 2, 2 and 1"
+    assert report["between_chunks_s"]["p50"] == 2, "of 2, 2 and 1"
     assert report["time_per_output_token_s"]["max"] == 0.5, "4 s for 8 tokens, 1 s for 2"
     assert report["per_second"] == {"requests": 0.25, "answer_tokens": 1.5, "prompt_tokens": 2.5}
     assert report["tokens"]["per_piece"] == 2.4, "12 tokens in 5 chunks"
@@ -148,7 +148,7 @@ def test_without_usage_no_tokens_are_made_up() -> None:
     assert report["tokens"]["answer"] is None
     assert report["per_second"] == {"requests": 0.25, "answer_tokens": None, "prompt_tokens": None}
     assert report["time_per_output_token_s"] is None
-    assert report["between_tokens_s"]["p50"] == 2
+    assert report["between_chunks_s"]["p50"] == 2
 
 
 def test_nothing_is_reported_of_nothing() -> None:

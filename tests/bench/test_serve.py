@@ -68,14 +68,14 @@ def test_a_real_service_is_measured(loop: tuple[str, str], endpoint: str, servic
     assert found["tokens"]["answer"] == 64, "as usage counts them"
     assert found["per_second"]["answer_tokens"] == pytest.approx(64 / found["wall_s"], rel=0.01)
     assert 0 < found["time_to_first_token_s"]["p50"] <= found["latency_s"]["max"] <= found["wall_s"]
-    assert found["between_tokens_s"]["p50"] <= found["between_tokens_s"]["p99"]
+    assert found["between_chunks_s"]["p50"] <= found["between_chunks_s"]["p99"]
     lengths = found["tokens"]["prompt_per_request"]
     assert 25 <= lengths["p50"] <= lengths["max"] <= 90, "prompts are about as long as asked for"
 
 
 def test_the_table(service: DeviceService, bench: Bench) -> None:
     out, err = bench.run(service.url, "--requests", "4", "--answer-tokens", "4")
-    for words in ("milliseconds", "time to first token", "between tokens", "4 good, 0 failed", "closed loop, 1"):
+    for words in ("milliseconds", "time to first token", "between chunks", "4 good, 0 failed", "closed loop, 1"):
         assert words in out
     assert "4 of 4 requests ended" in err
 
@@ -106,7 +106,7 @@ def test_a_server_without_usage_is_measured_without_tokens(server: OpenAIServer,
     server.default = Script(usage=False)
     found = bench.report(server.url, "--requests", "2")
     assert found["per_second"]["answer_tokens"] is None
-    assert found["between_tokens_s"] is not None
+    assert found["between_chunks_s"] is not None
     assert "not told by the server" in bench.run(server.url, "--requests", "2")[0]
 
 

@@ -16,15 +16,13 @@ from edgewise.bench.link import Link
 from edgewise.models.diffusion.starter.tiny import make_tiny_pictures
 from scripts.service import CloudService, DeviceService
 from tests.e2e.broker import BrokerProcess
-from tests.e2e.service import import_model, import_tiny, new_home, running
+from tests.e2e.service import TOKEN_BY_TOKEN, import_model, import_tiny, new_home, running
 
 TOKEN = b",[]]"
 """Passes the link once for every token of an answer over HTTP to a `Pair.body`: the end of its entry of log-probabilities. Tokens
 that the cloud writes to its log in one commit come in one event, so events say nothing of how far an answer is. The first token
 is an event of its own, since it carries the engine's account."""
 ONE_THREAD = {"EDGEWISE_ENGINE__THREADS": "1"}  # one numeric class on both sides, and no fight for the cores
-TOKEN_BY_TOKEN = {"EDGEWISE_ENGINE__STREAM_INTERVAL_S": "0"}
-"""Links are cut between tokens, which otherwise travel several at a time."""
 
 
 @dataclass

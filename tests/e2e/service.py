@@ -23,6 +23,8 @@ from scripts.service import DeviceService, edgewise_command, edgewise_environmen
 
 STARTER = "smollm2-135m-instruct"
 PULL_TIMEOUT_S = 900
+TOKEN_BY_TOKEN = {"EDGEWISE_ENGINE__STREAM_INTERVAL_S": "0"}
+"""For what is done or measured between two tokens, which otherwise travel several at a time."""
 
 
 def cache_dir() -> Path:

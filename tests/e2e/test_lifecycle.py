@@ -50,10 +50,12 @@ def test_an_answer_survives_a_kill_of_the_engine_and_its_receipt_says_so() -> No
         undisturbed = client.chat(STORY, **fields)
         with Client(service.url, model=STARTER) as other, other.stream_events(STORY, **fields) as events:
             answer = Answer()
+            killed = False
             for event in events:
                 answer.add(event)
-                if answer.chunks == 12:
+                if not killed and len(answer.text) >= 40:  # a quick engine sends many tokens in an event
                     os.kill(service.engine_pid(), signal.SIGKILL)
+                    killed = True
         assert answer.text == text_of(undisturbed)
         assert answer.receipt is not None
         assert max(stage["restarts"] or 0 for stage in answer.receipt["stages"]) >= 1
@@ -73,10 +75,11 @@ def test_sigterm_lets_a_short_answer_finish() -> None:
     with running(environment={"EDGEWISE_DRAIN_S": "60"}) as service, Client(service.url, model=STARTER) as client:
         answer = Answer()
         with client.stream_events(STORY, temperature=0, max_completion_tokens=48, ignore_eos=True) as events:
+            while not answer.text:  # a quick engine sends many tokens in an event; the first is one
+                answer.add(next(events))
+            service.terminate()
             for event in events:
                 answer.add(event)
-                if answer.chunks == 5:
-                    service.terminate()
         assert answer.finish_reason == "length"
         assert service.process.wait(60) == 0
 

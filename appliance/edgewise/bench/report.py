@@ -28,7 +28,7 @@ def summarize(run: Run) -> dict[str, Any]:
     """The figures of a run, JSON-able; seconds, and tokens as the server's usage counts them.
 
     Returns:
-        `requests` (counts, errors by code), `time_to_first_token_s`, `between_tokens_s` (arrivals of pieces),
+        `requests` (counts, errors by code), `time_to_first_token_s`, `between_chunks_s` (arrivals of pieces),
         `time_per_output_token_s` (of each request: first to last piece by its tokens but one), `latency_s`, each with mean,
         p50, p95, p99, max; `tokens` (counts and lengths), `per_second` (by the wall clock from the start to the last end) and
         `late_s` (how late this program itself was). A figure without samples is null.
@@ -43,7 +43,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "wall_s": round(wall, 4),
         "requests": _requests(run),
         "time_to_first_token_s": spread([sample.first_s for sample in good if sample.first_s is not None]),
-        "between_tokens_s": spread([gap for sample in good for gap in sample.gaps]),
+        "between_chunks_s": spread([gap for sample in good for gap in sample.gaps]),
         "time_per_output_token_s": spread([pace for sample in counted if (pace := _pace(sample)) is not None]),
         "latency_s": spread([sample.total_s for sample in good]),
         "tokens": {

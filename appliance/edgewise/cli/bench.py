@@ -71,9 +71,9 @@ def serve(
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Load a server and report time to first token, time between tokens, tokens and requests a second, and errors.
+    """Load a server and report time to first token, time between chunks and by token, tokens and requests a second, and errors.
 
-    Counts of tokens are those of the server's usage. Times between tokens are those between arriving chunks that bring text. In
+    Counts of tokens are those of the server's usage. A chunk brings text of one token or more, as the server sends it. In
     the open loop every time counts from the moment a request was due, not from when it could be sent.
     """
     from edgewise.bench.load import Limits

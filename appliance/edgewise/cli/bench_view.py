@@ -16,7 +16,7 @@ from edgewise.cli.output import print_table, say
 
 _TIMES: Final = (
     ("time to first token", "time_to_first_token_s"),
-    ("between tokens", "between_tokens_s"),
+    ("between chunks", "between_chunks_s"),
     ("per output token", "time_per_output_token_s"),
     ("whole answer", "latency_s"),
 )

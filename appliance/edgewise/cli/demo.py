@@ -157,6 +157,8 @@ class _Show:
 
     def cut(self, act: Act) -> None:
         self._end(act)
+        if not act.facts["cut"]:
+            self.line("the answer was over before it was long enough for its link to be cut")
         for segment in _segments(act.receipt):
             self.line(f"{segment['where']} from {segment['offset']}: {segment['why']}")
 

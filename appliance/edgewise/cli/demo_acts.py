@@ -14,8 +14,10 @@ from edgewise.cli.chat_client import Answer, ChatClient
 QUESTION = "What is the capital of France?"
 LONG_QUESTION = "Tell me how bread is made, step by step."
 PICTURE_PROMPT = "a red apple"
-CUT_AFTER = 24
-"""Pieces of text after which the link is cut."""
+CUT_CHARACTERS = 40
+"""What has come when the link is cut. Pieces would not say how far an answer is: a quick engine puts many tokens into one."""
+CUT_TOKENS = 240
+"""Length of the answer that is cut: its middle must last longer than a cut takes, on the quickest engine too."""
 
 Say = Callable[[str], None]
 POLICY_HEADER = "X-Edgewise-Policy"
@@ -27,7 +29,7 @@ class Act:
 
     Attributes:
         receipt: The `edgewise` object of its answer.
-        facts: What is worth a line: text, seconds, path of the picture.
+        facts: What is worth a line: text, seconds, path of the picture, whether the link was cut before the answer's end.
     """
 
     name: str
@@ -44,7 +46,7 @@ def local_answer(url: str, model: str, say: Say) -> Act:
 def cut_answer(url: str, model: str, say: Say, cut: Callable[[], None]) -> Act:
     """One question for the cloud; `cut` is called in the middle of its answer, which must go on all the same."""
     client = ChatClient(url, headers={POLICY_HEADER: "prefer-cloud"})
-    return _answer("cut", client, model, LONG_QUESTION, 120, say, cut=cut)
+    return _answer("cut", client, model, LONG_QUESTION, CUT_TOKENS, say, cut=cut)
 
 
 def picture(url: str, model: str, folder: Path) -> Act:
@@ -63,17 +65,16 @@ def _answer(
     name: str, client: ChatClient, model: str, question: str, tokens: int, say: Say, *, cut: Callable[[], None] | None
 ) -> Act:
     answer = Answer()
-    pieces = 0
-    first_s = None
+    first_s, was_cut = None, False
     messages = [{"role": "user", "content": question}]
     began = time.monotonic()
     with client:
         for piece in client.stream(messages, answer, model=model, temperature=0, max_completion_tokens=tokens):
             first_s = time.monotonic() - began if first_s is None else first_s
-            pieces += 1
             say(piece)
-            if cut is not None and pieces == CUT_AFTER:
+            if cut is not None and not was_cut and len(answer.text) >= CUT_CHARACTERS:
                 cut()
+                was_cut = True
     total_s = time.monotonic() - began
     count = int((answer.usage or {}).get("completion_tokens", 0))
     facts = {
@@ -83,5 +84,6 @@ def _answer(
         "tokens": count,
         "first_s": round(first_s or 0.0, 3),
         "tokens_per_s": round((count - 1) / (total_s - first_s), 1) if first_s and count > 1 else None,
+        **({} if cut is None else {"cut": was_cut}),
     }
     return Act(name=name, receipt=answer.receipt or {}, facts=facts)

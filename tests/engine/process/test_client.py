@@ -366,7 +366,8 @@ def test_the_service_side_does_not_import_torch() -> None:
 
 
 async def test_tokens_of_quick_steps_come_together(start_engine: StartEngine) -> None:
-    engine = await start_engine(stream_interval_s=0.05, settings={"step_s": 0.001})
+    # Shorter than the time between heartbeats, with which what waits goes too.
+    engine = await start_engine(stream_interval_s=0.02, settings={"step_s": 0.001})
     alone = await start_engine(settings={"step_s": 0.001})
     chunks = await read(engine, ask("a", 200))
     assert tokens(chunks) == tokens(await read(alone, ask("a", 200)))

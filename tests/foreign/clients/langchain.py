@@ -34,7 +34,7 @@ def whole() -> None:
 
 def stream() -> None:
     pieces = [piece.text for piece in chat.stream(QUESTION)]
-    assert len(pieces) > 2, pieces
+    assert sum(map(bool, pieces)) > 1, pieces  # the first token is sent at once, those after it perhaps together
     assert "Paris" in "".join(pieces), pieces
 
 
