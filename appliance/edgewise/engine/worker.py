@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
-import faulthandler
 import os
 import queue
 import select
-import signal
 import socket
-import sys
 import threading
 import time
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
-from typing import NoReturn, get_args
+from typing import NoReturn
 
 from edgewise.core.collector import lasting
 from edgewise.core.errors import EdgewiseError, EngineFault
-from edgewise.core.log import LogFormat, configure_logging, get_logger
 from edgewise.engine.api import EngineInfo
+from edgewise.engine.child import EXIT_FAULT, EXIT_ORPHAN, begin, last_words, leave, limit_caches, limit_threads
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.core import CoreLost, EngineCore, Guarded, HoldsPages, Limited, load_factory
 from edgewise.engine.encoders.request import EncoderInfo
@@ -68,16 +64,7 @@ from edgewise.engine.pictures.request import PictureInfo
 from edgewise.engine.transport import FrameReader, FrameWriter, PeerClosed
 from edgewise.engine.turns import Table, TextTurns
 
-EXIT_FAULT = 70
-"""EX_SOFTWARE of sysexits.h: the core or this process raised."""
-EXIT_ORPHAN = 69
-"""EX_UNAVAILABLE: the service is gone."""
-
-_PR_SET_PDEATHSIG = 1
-_OOM_SCORE = 500
 _LAST_WORDS_S = 2.0
-
-log = get_logger(__name__)
 
 
 class Link(threading.Thread):
@@ -266,75 +253,13 @@ def _ready(epoch: int, info: EngineInfo | PictureInfo | EncoderInfo) -> Ready | 
     return Ready(epoch=epoch, info=info)
 
 
-def limit_threads(count: int) -> None:
-    """Set the thread count of OpenMP, MKL and OpenBLAS; effective only before they are loaded.
-
-    A thread that waits for another spins first. GNU OpenMP's own default spins for milliseconds, and as soon as any other
-    program wants a core it burns exactly the time that the awaited thread needs (measured: a product 25 times slower beside
-    other work). A short spin, then sleep, costs next to nothing on an idle machine.
-    """
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = str(count)
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
-
-def limit_caches() -> None:
-    """Bound what oneDNN and torch keep for every shape of product they meet; effective only before they are loaded.
-
-    The default of 1,024 entries is memory that no ledger books (measured: 300 MB on a tiny model after 4,000 requests).
-    `kernels.rows` keeps the number of different shapes below this bound, so it costs no speed.
-    """
-    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        os.environ.setdefault(name, "192")
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG).
-
-    The parent may have died before the call; then this process has been handed to another parent already, and exits.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:
-        os._exit(EXIT_ORPHAN)
-
-
-def prefer_as_oom_victim() -> None:
-    """Let the kernel kill the engine, which is restarted and resumed, before the service (proc(5), oom_score_adj)."""
-    path = Path("/proc/self/oom_score_adj")
-    try:
-        if int(path.read_text()) < _OOM_SCORE:
-            path.write_text(str(_OOM_SCORE))
-    except OSError as error:  # a sandbox without it; the engine works, only the kernel's choice is less good
-        log.warning("oom_score_not_raised", reason=error.strerror)
-
-
-def ignore_signals() -> None:
-    """The service decides when the engine ends: a Ctrl-C or a SIGTERM to the whole group must not cut what is being drained."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
 def main(arguments: list[str] | None = None) -> NoReturn:
     parser = argparse.ArgumentParser(
         prog="edgewise.engine.worker", description="Engine process; started by the service."
     )
-    parser.add_argument("--fd", type=int, required=True, help="inherited end of the socket pair")
-    parser.add_argument("--parent", type=int, required=True, help="process id of the service")
     parser.add_argument("--factory", required=True, help="module:function that builds the engine")
-    parser.add_argument("--log-level", default="info")
-    parser.add_argument("--log-format", default="auto", choices=get_args(LogFormat))
-    options = parser.parse_args(arguments)
-    ignore_signals()
-    die_with_parent(options.parent)
-    configure_logging(level=options.log_level, format=options.log_format)
-    prefer_as_oom_victim()
-    faulthandler.enable()
+    options, sock = begin(parser, arguments)
     clock = StepClock()
-    sock = socket.socket(fileno=options.fd)
-    sock.set_inheritable(False)  # a compiler that the engine starts must not keep the connection open
     link = Link(sock, clock)
     link.start()
     try:
@@ -342,26 +267,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except PeerClosed:
         os._exit(EXIT_ORPHAN)
     except Exception as error:  # noqa: BLE001 - outermost frame: reported to the service and to the log, then the process ends
-        _leave(link, _fault(error), EXIT_FAULT)
+        _leave(link, Fault(**last_words(error)), EXIT_FAULT)
     _leave(link, None, 0)
 
 
-def _fault(error: Exception) -> Fault:
-    code = error.code if isinstance(error, EdgewiseError) else "engine_error"
-    message = error.message if isinstance(error, EdgewiseError) else f"{type(error).__name__}: {error}"
-    return Fault(code=code, message=message, traceback="".join(traceback.format_exception(error)))
-
-
 def _leave(link: Link, fault: Fault | None, status: int) -> NoReturn:
-    """Exit without the interpreter's tear-down, which waits for native threads and has crashed in drivers."""
+    """Exit once the service has what is left to say, or does not read it."""
     link.closing = fault is None
     with contextlib.suppress(PeerClosed):  # nobody listens any more
         if fault is not None:
             link.outbox.put(fault)
         link.outbox.flush_until(time.monotonic() + _LAST_WORDS_S)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    leave(status)
 
 
 if __name__ == "__main__":

@@ -8,26 +8,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import faulthandler
-import os
-import socket
-import sys
-import traceback
-from typing import NoReturn, get_args
+from typing import NoReturn
 
-from edgewise.core.errors import EdgewiseError
-from edgewise.core.log import LogFormat, configure_logging
+from edgewise.engine.child import EXIT_FAULT, EXIT_ORPHAN, begin, last_words, leave, limit_caches, limit_threads
 from edgewise.engine.devices.link import Gone, Link
 from edgewise.engine.devices.messages import Failed, Share, ToMember, decode_to_member
-from edgewise.engine.worker import (
-    EXIT_FAULT,
-    EXIT_ORPHAN,
-    die_with_parent,
-    ignore_signals,
-    limit_caches,
-    limit_threads,
-    prefer_as_oom_victim,
-)
 
 
 def serve(link: Link[ToMember]) -> None:
@@ -46,42 +31,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     parser = argparse.ArgumentParser(
         prog="edgewise.engine.devices.member", description="One device's process of an engine; started by the engine."
     )
-    parser.add_argument("--fd", type=int, required=True, help="inherited end of the socket pair")
-    parser.add_argument("--parent", type=int, required=True, help="process id of the engine")
     parser.add_argument("--rank", type=int, required=True, help="which member this is, for the list of processes")
-    parser.add_argument("--log-level", default="info")
-    parser.add_argument("--log-format", default="auto", choices=get_args(LogFormat))
-    options = parser.parse_args(arguments)
-    ignore_signals()
-    die_with_parent(options.parent)
-    configure_logging(level=options.log_level, format=options.log_format)
-    prefer_as_oom_victim()
-    faulthandler.enable()
-    sock = socket.socket(fileno=options.fd)
-    sock.set_inheritable(False)
+    _, sock = begin(parser, arguments)
     link: Link[ToMember] = Link(sock, decode_to_member)
     try:
         serve(link)
     except Gone:
-        _leave(EXIT_ORPHAN)
+        leave(EXIT_ORPHAN)
     except Exception as error:  # noqa: BLE001 - outermost frame: reported to the leader, then the process ends
         with contextlib.suppress(Gone):
-            link.send(_last_words(error))
-        _leave(EXIT_FAULT)
-    _leave(0)
-
-
-def _last_words(error: Exception) -> Failed:
-    code = error.code if isinstance(error, EdgewiseError) else "engine_error"
-    message = error.message if isinstance(error, EdgewiseError) else f"{type(error).__name__}: {error}"
-    return Failed(code=code, message=message, traceback="".join(traceback.format_exception(error)))
-
-
-def _leave(status: int) -> NoReturn:
-    """Exit without the interpreter's tear-down, as the engine does (`engine.worker`)."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+            link.send(Failed(**last_words(error)))
+        leave(EXIT_FAULT)
+    leave(0)
 
 
 if __name__ == "__main__":
