@@ -25,12 +25,14 @@ from edgewise.edge.offload.health import Health
 from edgewise.edge.offload.models import ModelsWithCloud
 from edgewise.models.face import face_files
 from edgewise.models.tiny import local_files, make_tiny_model
+from edgewise.pipeline.listener import ServedListener
 from edgewise.pipeline.model import Models
 from edgewise.pipeline.plan import Outside
 from edgewise.wire.face import Face, FaceFile, face_path
 from edgewise.wire.messages import Capability, CloudInfo
 from tests.edge.offload.double import FakeTransport
 from tests.fakes.serving import fake_model
+from tests.pipeline.transcribe.scripted import listener
 
 DIGEST = "sha256:" + "b" * 64
 
@@ -257,3 +259,29 @@ def test_for_a_request_that_stays_here_the_cloud_is_not_asked(tmp_path: Path, se
         assert len(server.asked) == fetched > 0
 
     with_models(tmp_path, server, use)
+
+
+class Hears(Models):
+    """A test double of a device that has a model for speech."""
+
+    def __init__(self, here: ServedListener) -> None:
+        super().__init__([fake_model()])
+        self._listener = here
+
+    async def open_listener(self, name: str | None, *, keep_alive_s: float | None = None) -> ServedListener:
+        assert (name, keep_alive_s) == ("scripted", 3.0)
+        return self._listener
+
+
+async def test_speech_is_heard_on_the_device_beside_a_cloud(tmp_path: Path, server: FaceServer) -> None:
+    here = listener(engine=None)
+    health = Health((FakeTransport(),), emit=lambda kind, message, **facts: None)
+    cloud = Cloud(CloudSettings(), health, device="test", tokenizer=lambda name: fake_model().tokenizer)
+    models = ModelsWithCloud(Hears(here), cloud, FaceStore(tmp_path / "faces", server.fetch))
+    assert await models.open_listener("scripted", keep_alive_s=3.0) is here
+
+
+def test_everything_that_is_asked_of_models_reaches_those_of_the_device() -> None:
+    """What is not overridden would be answered by the empty set of models that the base class is."""
+    asked = {name for name, member in vars(Models).items() if callable(member) and not name.startswith("_")}
+    assert asked <= vars(ModelsWithCloud).keys()

@@ -15,6 +15,7 @@ from edgewise.edge.offload.faces import FaceStore, served_face
 from edgewise.edge.placement.gates import LABELS
 from edgewise.engine.api import Engine
 from edgewise.models.manifest import Role
+from edgewise.pipeline.listener import ServedListener
 from edgewise.pipeline.model import (
     ModelCard,
     Models,
@@ -78,6 +79,10 @@ class ModelsWithCloud(Models):
     async def open_encoder(self, role: Role, name: str | None, *, keep_alive_s: float | None = None) -> ServedEncoder:
         """As `Models.open_encoder`: these run on this device only."""
         return await self._here.open_encoder(role, name, keep_alive_s=keep_alive_s)
+
+    async def open_listener(self, name: str | None, *, keep_alive_s: float | None = None) -> ServedListener:
+        """As `Models.open_listener`: speech is heard on this device only."""
+        return await self._here.open_listener(name, keep_alive_s=keep_alive_s)
 
     async def open_pictures(self, name: str | None, *, keep_alive_s: float | None = None) -> ServedPictures:
         """As `Models.open_pictures`; a model that is not here is the cloud's, if that has it: nothing is fetched for it."""
