@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
 import ssl
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -24,12 +25,13 @@ from cryptography.x509.oid import NameOID
 from edgewise.core.addresses import is_loopback
 from edgewise.core.errors import InvalidRequest, LinkLost
 from edgewise.core.tls_time import TimeFloor, client_context
+from edgewise.wire.bounded import read_bounded
 from edgewise.wire.fleet import Challenge, Enrolled, EnrolRequest, RenewalQuestion, RenewRequest, renewal_text
 from edgewise.wire.fleet_http import CHALLENGE, ENROL, RENEW, told_error
 from edgewise.wire.messages import Message
 
 _TIMEOUT_S = 20.0
-_MAX_ANSWER = 1024**2
+_MAX_ANSWER = 1024**2  # certificates and settings are some kilobytes
 AnswerT = TypeVar("AnswerT", bound=Message)
 
 
@@ -76,15 +78,17 @@ class EnrolmentClient:
 
     async def _post(self, path: str, message: Message, kind: type[AnswerT]) -> AnswerT:
         """Raises `LinkLost` if it is not reached or answers nonsense, else the error that it names."""
+        asked = message.model_dump(mode="json", exclude_none=True)
         try:
-            response = await self._http.post(path, json=message.model_dump(mode="json", exclude_none=True))
+            async with self._http.stream("POST", path, json=asked) as response:
+                self._learn_time(response)
+                content = await read_bounded(response, _MAX_ANSWER)
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError) as error:
             raise LinkLost(
                 f"The fleet service at {self.url} cannot be reached: {error or type(error).__name__}."
             ) from error
-        self._learn_time(response)
         try:
-            body = response.json()
+            body = json.loads(content)
         except ValueError:
             body = None
         if not response.is_success:

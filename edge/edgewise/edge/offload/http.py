@@ -33,9 +33,11 @@ from edgewise.core.errors import (
 )
 from edgewise.core.tls_time import TimeFloor, client_context
 from edgewise.edge.offload.counted import Counted
+from edgewise.edge.offload.partial import Partial
 from edgewise.edge.offload.transport import NotReached
 from edgewise.edge.offload.turns import Turns
 from edgewise.edge.placement.protocol import Meter
+from edgewise.wire.bounded import read_bounded
 from edgewise.wire.codec import encode_cbor
 from edgewise.wire.http import CBOR, CLOUD, JOBS, SILENCE_S, blob_path, job_path
 from edgewise.wire.messages import Accepted, Blob, Chunk, CloudInfo, Final, JobControl, JobRequest, Message
@@ -47,6 +49,7 @@ _HEAD_BYTES = 200  # about what request line and headers add
 _ASK_BYTES = 64 * 1024
 """Of a blob as large as this it is worth a round trip to learn what the cloud has of it."""
 _MAX_LINE = 64 * 1024**2
+_MAX_BODY = 64 * 1024**2  # the largest are tokenizers (`faces`)
 _BY_STATUS: Mapping[int, type[EdgewiseError]] = {
     401: NotAuthenticated,
     403: NotPermitted,
@@ -109,7 +112,7 @@ class HttpTransport(Counted):
         self._timeout = httpx.Timeout(silence_s, connect=CONNECT_S)
         self._pool = _Pool(self._client())
         self._ids: dict[str, str] = {}
-        self._partial: dict[str, bytearray] = {}
+        self._partial = Partial()
         self._blobs = Turns()
 
     def __repr__(self) -> str:
@@ -177,10 +180,11 @@ class HttpTransport(Counted):
 
     async def get_blob(self, blob: Blob) -> bytes:
         async with self._blobs.of(blob.sha256):
-            have = self._partial.setdefault(blob.sha256, bytearray())
+            have = self._partial.begun(blob.sha256)
             if len(have) < blob.bytes:
                 await self._fetch(blob, have)
-            content = bytes(self._partial.pop(blob.sha256))
+            self._partial.forget(blob.sha256)
+            content = bytes(have)
         if len(content) != blob.bytes or hashlib.sha256(content).hexdigest() != blob.sha256:
             raise DigestMismatch(f"{self._url} sent {len(content)} bytes that are not the blob {blob.sha256[:12]}.")
         return content
@@ -258,7 +262,7 @@ class HttpTransport(Counted):
             self._pool = _Pool(self._client())
 
     async def _whole(self, response: httpx.Response) -> bytes:
-        body = await response.aread()
+        body = await read_bounded(response, _MAX_BODY)
         self._received += len(body) + _HEAD_BYTES
         return body
 

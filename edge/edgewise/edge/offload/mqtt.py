@@ -19,6 +19,7 @@ from edgewise.core.errors import BadMessage, DigestMismatch, EngineFault, LinkLo
 from edgewise.core.log import get_logger
 from edgewise.edge.offload.counted import Counted
 from edgewise.edge.offload.inflow import Inflow, Question
+from edgewise.edge.offload.partial import Partial
 from edgewise.edge.offload.turns import Turns
 from edgewise.edge.placement.protocol import Meter
 from edgewise.wire import topics
@@ -65,7 +66,7 @@ class MqttTransport(Counted):
         self._answers: dict[str, asyncio.Future[Envelope]] = {}
         self._inflows: dict[str, Inflow] = {}
         self._pulls: dict[str, Pull] = {}
-        self._partial: dict[str, bytearray] = {}
+        self._partial = Partial()
         self._blobs = Turns()
         self._offers: dict[str, _Offer] = {}
         self._tasks = Tasks()
@@ -162,7 +163,7 @@ class MqttTransport(Counted):
         raise LinkLost("The cloud does not take a blob over MQTT.")
 
     async def _get(self, blob: Blob) -> bytes:
-        have = self._partial.setdefault(blob.sha256, bytearray())
+        have = self._partial.begun(blob.sha256)
         await self._connect()
         pull = self._pulls[blob.sha256] = Pull(blob, len(have), self._send_get)
         ended = self._link.connection.ended
@@ -177,7 +178,8 @@ class MqttTransport(Counted):
         finally:
             ended.remove_done_callback(lost)
             del self._pulls[blob.sha256]
-        content = bytes(self._partial.pop(blob.sha256))
+        self._partial.forget(blob.sha256)
+        content = bytes(have)
         found = hashlib.sha256(content).hexdigest()
         await self._send_blob("done", BlobDone(sha256=blob.sha256), blob.sha256)
         if found != blob.sha256:
