@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from edgewise.core.patience import Alarm, within
+from edgewise.core.patience import Alarm, wait_set, within
 
 
 class TooLate(Exception):
@@ -46,6 +46,27 @@ async def test_an_error_of_the_work_passes_through() -> None:
 
     with pytest.raises(TimeoutError, match="its own"):
         await within(work(), 60.0, TooLate)
+
+
+async def test_an_event_is_waited_for_as_long_as_allowed() -> None:
+    event = asyncio.Event()
+    assert not await wait_set(event, 0.01)
+    asyncio.get_running_loop().call_soon(event.set)
+    assert await wait_set(event, 60.0)
+    assert await wait_set(event, 0.0)
+
+
+async def test_a_cancellation_in_the_moment_of_waking_is_not_lost() -> None:
+    """`asyncio.wait_for` loses it before Python 3.12: a task that loops so cannot be ended."""
+    event = asyncio.Event()
+    task = asyncio.create_task(wait_set(event, 60.0))
+    for _ in range(2):
+        await asyncio.sleep(0)
+    event.set()
+    await asyncio.sleep(0)  # what it waits for is done, and it has not gone on yet
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 class KnownLoop:

@@ -34,6 +34,19 @@ async def within(work: Awaitable[Result], seconds: float, late: Callable[[], Exc
         timer.cancel()
 
 
+async def wait_set(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until an event is set, at most so long; whether it was.
+
+    Not by `asyncio.wait_for`, as above: a loop that waits so, and is cancelled in the moment in which it is woken, would go on.
+    """
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        done, _ = await asyncio.wait({waiting}, timeout=seconds)
+    finally:
+        waiting.cancel()
+    return bool(done)
+
+
 class Alarm:
     """Calls `ring` when one of many waits, of which one is under way at a time, has lasted too long.
 

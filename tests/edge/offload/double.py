@@ -91,8 +91,6 @@ class FakeTransport:
     connections: int = 0
     said: list[JobControl] = field(default_factory=list)
     name: Literal["http", "mqtt"] = "http"
-    sent_bytes: int = 0
-    received_bytes: int = 0
 
     def traffic(self, key: str) -> Traffic:
         return Traffic(100, 10 * self.connections) if key in self.jobs else Traffic()

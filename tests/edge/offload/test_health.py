@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from edgewise.core.errors import LinkLost, NotAuthenticated
 from edgewise.edge.offload.health import Health
+from edgewise.wire.messages import CloudInfo
 from tests.api.harness import until
 from tests.edge.offload.double import FakeTransport
 
@@ -101,3 +104,57 @@ def test_a_cloud_that_refuses_the_key_is_not_planned_with() -> None:
     up, why = asyncio.run(run())
     assert not up
     assert "Unknown key." in why
+
+
+async def test_a_refusal_is_logged_once_until_the_cloud_has_answered(caplog: pytest.LogCaptureFixture) -> None:
+    class Choosy(FakeTransport):
+        asked = 0
+        refuses = True
+
+        async def info(self) -> CloudInfo:
+            self.asked += 1
+            if self.refuses:
+                raise NotAuthenticated("Unknown key.")
+            return await super().info()
+
+    cloud = Choosy()
+    health, _, _ = watch(cloud)
+
+    async def ask_again(times: int) -> None:
+        for _ in range(times):
+            before = cloud.asked
+            health.lost("http", LinkLost("look at once"))
+            await until(lambda before=before: cloud.asked > before)
+
+    def told() -> int:
+        return sum(record.message == "cloud_refuses" for record in caplog.records)
+
+    health.start()
+    await until(lambda: cloud.asked > 0)
+    await ask_again(3)
+    assert told() == 1
+    cloud.refuses = False
+    health.lost("http", LinkLost("look at once"))
+    await until(lambda: health.state.up)
+    cloud.refuses = True
+    await ask_again(2)
+    await health.stop()
+    assert told() == 2
+
+
+async def test_a_fault_of_ours_does_not_end_the_watch() -> None:
+    class Broken(FakeTransport):
+        faults = 2
+
+        async def info(self) -> CloudInfo:
+            if self.faults:
+                self.faults -= 1
+                raise RuntimeError("a fault of this program")
+            return await super().info()
+
+    health, events, _ = watch(Broken())
+    health.start()
+    await until(lambda: events == ["cloud_down"])
+    assert "internal error (RuntimeError)" in (health.state.why or "")
+    await until(lambda: health.state.up)
+    await health.stop()

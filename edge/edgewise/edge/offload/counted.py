@@ -6,7 +6,8 @@ from edgewise.edge.offload.transport import Traffic
 
 
 class Counted:
-    """The counters of a `Transport`."""
+    """The counters of a `Transport`. Receipts and budgets have each job's; `sent_bytes` and `received_bytes` are of all messages
+    since the start, questions without a job among them."""
 
     def __init__(self) -> None:
         self._sent = self._received = 0

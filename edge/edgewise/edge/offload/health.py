@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from edgewise.core.errors import EdgewiseError, LinkLost
 from edgewise.core.log import get_logger
-from edgewise.core.patience import end_task
+from edgewise.core.patience import end_task, wait_set
 from edgewise.edge.offload.transport import Transport
 from edgewise.edge.placement.protocol import LinkState, Meter
 from edgewise.pipeline.plan import Outside
@@ -23,8 +23,6 @@ WARM_S = 12.0
 """Pause between two questions while the link is up; shorter than idle connections are kept."""
 
 _RETRY_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-_REFUSED_S = 30.0
-
 
 Emit = Callable[..., object]
 """`emit(kind, message, **facts)` of the service's event log."""
@@ -51,6 +49,7 @@ class Health:
         self._state = LinkState(False, f"The {place} has not been asked yet.")
         self._told: bool | None = None
         self._info: CloudInfo | None = None
+        self._refusals: dict[str, str] = {}
         self._wake = asyncio.Event()
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -90,29 +89,28 @@ class Health:
 
     async def wait_asked(self, seconds: float) -> None:
         """Return once the cloud has answered or refused for the first time, at most after `seconds`."""
-        waiting = asyncio.ensure_future(self._asked.wait())
-        try:
-            await asyncio.wait({waiting}, timeout=seconds)
-        finally:
-            waiting.cancel()
+        await wait_set(self._asked, seconds)
 
     # --- watching ----------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         failures = 0
         while True:
-            failures = 0 if await self._look() else failures + 1
+            failures = 0 if await self._looked() else failures + 1
             self._asked.set()
             pause = WARM_S if not failures else _RETRY_S[min(failures, len(_RETRY_S)) - 1]
-            await self._sleep(pause)
+            await wait_set(self._wake, pause)
+            self._wake.clear()
 
-    async def _sleep(self, seconds: float) -> None:
-        waiting = asyncio.ensure_future(self._wake.wait())
+    async def _looked(self) -> bool:
         try:
-            await asyncio.wait({waiting}, timeout=seconds)
-        finally:
-            waiting.cancel()
-        self._wake.clear()
+            return await self._look()
+        except (
+            Exception
+        ) as error:  # outermost frame of a task: a watch that ended would watch nothing, and nobody would know
+            log.exception(f"{self._place}_watch_broke")
+            self._down(f"asking it broke off by an internal error ({type(error).__name__}).")
+            return False
 
     async def _look(self) -> bool:
         """Ask every transport in turn; the first that answers is taken."""
@@ -124,16 +122,21 @@ class Health:
             except EdgewiseError as error:
                 reasons.append(f"{transport.name}: {error.message}")
                 if not isinstance(error, LinkLost):
-                    log.warning(
-                        f"{self._place}_refuses", transport=transport.name, code=error.code, message=error.message
-                    )
+                    self._refused(transport, error)
                 continue
+            self._refusals.pop(transport.name, None)
             if self._meter is not None and self._state.up:  # the first one also pays for the connection
                 self._meter.round_trip(time.monotonic() - started)
             self._up(transport, info)
             return True
         self._down(" ".join(reasons))
         return False
+
+    def _refused(self, transport: Transport, error: EdgewiseError) -> None:
+        """Logged once, not at every question: a key that was revoked stays so until somebody replaces it."""
+        if self._refusals.get(transport.name) != error.message:
+            self._refusals[transport.name] = error.message
+            log.warning(f"{self._place}_refuses", transport=transport.name, code=error.code, message=error.message)
 
     def _up(self, transport: Transport, info: CloudInfo) -> None:
         changed = self._told is not True or transport is not self._current

@@ -28,13 +28,6 @@ class Transport(Protocol):
     @property
     def name(self) -> Literal["http", "mqtt"]: ...
 
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes of messages that went up since the start, for budgets and receipts."""
-
-    @property
-    def received_bytes(self) -> int: ...
-
     def traffic(self, key: str) -> Traffic:
         """Of a job that was submitted here; zero once its end has been acknowledged, or if it never was."""
 
