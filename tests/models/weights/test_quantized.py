@@ -19,7 +19,7 @@ from edgewise.models.tiny import local_files
 from edgewise.models.weights import packed as packed_module
 from edgewise.models.weights.open import open_weights
 from edgewise.models.weights.quantization import parse_quantization
-from edgewise.models.weights.reader import WeightReader
+from edgewise.models.weights.reader import Fp8Reader, WeightReader
 from tests.models.weights.checkpoints import Made, Tensors, awq, compressed, config_of, fp8, gptq, save
 
 SHAPE = (48, 160)  # outputs, inputs
@@ -52,6 +52,12 @@ def cases() -> dict[str, Case]:
         for dtype in (torch.float16, torch.float32):
             tensors = fp8("a", SHAPE, block=block, dtype=dtype)
             made[f"fp8 {extra} {dtype}"] = tensors, config_of("float-quantized", type="float", **extra)
+    for method, block in (("fp8", (48, 160)), ("fbgemm_fp8", (1, 160))):
+        made[method] = fp8("a", SHAPE, block=block, dtype=torch.float32), {"quant_method": method}
+    parts, values = fp8("a", SHAPE, block=(20, 64), dtype=torch.float32)
+    parts["a.weight_scale_inv"] = parts.pop("a.weight_scale")
+    options = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [20, 64]}
+    made["fp8 in blocks"] = (parts, values), options
     options = {"type": "float", "strategy": "block", "block_structure": [20, 64]}
     made["fp8 by blocks"] = fp8("a", SHAPE, block=(20, 64)), config_of("float-quantized", **options)
     return made
@@ -104,6 +110,50 @@ def test_compressed_tensors_computes_the_same(name: str) -> None:
     assert same(compressor.decompress(state, scheme)["weight"], expected)
 
 
+def finite(made: Made) -> Made:
+    """Without the two codes of e4m3 that are NaN."""
+    tensors, values = made
+    codes = tensors["a.weight"].view(torch.uint8)
+    codes[(codes & 0x7F) == 0x7F] = 0x7E
+    return tensors, values
+
+
+@pytest.mark.parametrize("block", [(1, 160), (48, 160), (20, 160)])
+def test_fp8_with_one_scale_for_a_row_is_handed_out_as_it_is(block: tuple[int, int], tmp_path: Path) -> None:
+    tensors, _ = finite(fp8("a", SHAPE, block=block, dtype=torch.float32))
+    options = {"type": "float", "strategy": "block", "block_structure": list(block)}
+    with closing(open_weights(save(tmp_path, tensors, config_of("float-quantized", **options)))) as reader:
+        assert isinstance(reader, Fp8Reader)
+        for first, count in ((0, 48), (17, 9), (47, 1)):
+            found = reader.read_fp8("a.weight", first, count)
+            assert found is not None
+            rows = slice(first, first + count)
+            assert torch.equal(found[0].view(torch.uint8), tensors["a.weight"].view(torch.uint8)[rows])
+            spread = tensors["a.weight_scale"].repeat_interleave(block[0], 0)[rows, 0]
+            assert torch.equal(found[1], spread)
+        assert reader.read_fp8("b.weight", 0, 1) is None
+
+
+@pytest.mark.parametrize("name", ["fp8 by blocks", "fp8 in blocks", "int8 {'strategy': 'channel', 'symmetric': True}"])
+def test_others_are_not(name: str, tmp_path: Path) -> None:
+    (tensors, _), quantization = CASES[name]
+    with closing(open_weights(save(tmp_path, tensors, quantization))) as reader:
+        assert isinstance(reader, Fp8Reader)
+        assert reader.read_fp8("a.weight", 0, 4) is None
+
+
+@pytest.mark.parametrize("part", ["weight", "weight_scale"])
+def test_fp8_that_is_not_finite_is_named(part: str, tmp_path: Path) -> None:
+    tensors, _ = finite(fp8("a", SHAPE, block=(1, 160), dtype=torch.float32))
+    tensors[f"a.{part}"].view(torch.uint8)[5] = 0xFF
+    quantization = config_of("float-quantized", type="float", strategy="channel")
+    with closing(open_weights(save(tmp_path, tensors, quantization))) as reader:
+        assert isinstance(reader, Fp8Reader)
+        assert reader.read_fp8("a.weight", 0, 5) is not None
+        with pytest.raises(BadModelFile, match=r"'a\.weight' or its scale holds NaN or infinity in rows 4 to 7"):
+            reader.read_fp8("a.weight", 4, 4)
+
+
 def test_scales_of_activations_and_caches_are_left_out(tmp_path: Path) -> None:
     (tensors, _), quantization = CASES["int8 {'strategy': 'channel', 'symmetric': True}"]
     scales = {"a.input_scale": torch.ones(1), "self_attn.k_scale": torch.ones(1)}
@@ -150,7 +200,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "'bitsandbytes'; this build reads awq, gptq, compressed-tensors",
     ),
     "mxfp4": ({"quant_method": "mxfp4"}, "'mxfp4'"),
-    "fp8": ({"quant_method": "fp8"}, "'fp8'"),
+    "fp8 e5m2": ({"quant_method": "fp8", "fmt": "e5m2"}, "'fmt' is 'e5m2'"),
+    "fp8 activations": ({"quant_method": "fp8", "activation_scheme": "none"}, "'activation_scheme' is 'none'"),
     "no method": ({}, "the method None"),
     "gptq 3 bits": (config_of("gptq") | {"bits": 3}, "'bits' is 3"),
     "gptq marlin": (config_of("gptq", checkpoint_format="marlin"), "'marlin'"),
@@ -189,6 +240,7 @@ def test_what_cannot_be_read_is_refused_by_name(name: str) -> None:
         {**CT, "config_groups": [1]},
         config_of("int-quantized", strategy="group"),
         config_of("float-quantized", type="float", strategy="block", block_structure=[0, 1]),
+        {"quant_method": "fp8", "weight_block_size": [128]},
     ],
 )
 def test_impossible_values_are_named(bad: object) -> None:

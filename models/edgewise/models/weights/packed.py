@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from edgewise.core.errors import BadModelFile
@@ -126,13 +127,15 @@ class ColumnPacked:
 
 @dataclass(frozen=True, slots=True)
 class RowStored:
-    """A matrix of compressed-tensors. Parts are named `prefix` + weight (or weight_packed), weight_scale, weight_zero_point.
+    """A matrix of compressed-tensors or of "fp8". Parts are named `prefix` + weight (or weight_packed), `scale_part`,
+    weight_zero_point.
 
     Attributes:
         bits: Of a packed weight, 4 or 8; None where the weight is stored as int8 or fp8.
         scales: Rows and columns of the scale.
         block: Outputs and inputs that share a scale.
         zeros: None without zero points; "plain", or "packed" along the outputs.
+        scale_part: "weight_scale", or "weight_scale_inv", which is multiplied with all the same.
     """
 
     prefix: str
@@ -142,6 +145,7 @@ class RowStored:
     scales: tuple[int, int]
     block: tuple[int, int]
     zeros: str | None
+    scale_part: str = "weight_scale"
 
     def pieces(self, rows: Span) -> Iterator[tuple[Span, Span]]:
         band = PIECE_ELEMENTS // _WORD * _WORD
@@ -156,8 +160,17 @@ class RowStored:
         which = np.ix_(down - down[0], across - across[0])
         if self.zeros is not None:
             values -= self._zero_points(source, *used)[which]
-        values *= source.read_block(self.prefix + "weight_scale", *used)[which]
+        values *= source.read_block(self.prefix + self.scale_part, *used)[which]
         return values
+
+    def fp8_rows(self, source: SafetensorsReader, rows: Span) -> tuple[NDArray[np.uint8], torch.Tensor]:
+        """Stored fp8 [rows, inputs] and scales [rows] float32, of a matrix with one scale for all inputs of a row."""
+        inputs = self.shape[1]
+        codes = source.read_bytes(self.prefix + "weight", rows, (0, inputs)).reshape(-1, inputs)
+        down = _owners(rows, self.block[0])
+        used = int(down[0]), int(down[-1]) + 1
+        scale = source.read_block(self.prefix + self.scale_part, used, (0, 1))[down - down[0], 0]
+        return codes, torch.from_numpy(np.ascontiguousarray(scale, np.float32))
 
     def _weights(self, source: SafetensorsReader, rows: Span, columns: Span) -> Floats:
         if self.bits is None:

@@ -1,6 +1,7 @@
 """Which quantization a Hugging Face config.json names, and whether its weights can be read. Torch-free.
 
-Sources: the `quantization_config` that AutoAWQ, AutoGPTQ / GPTQModel and compressed-tensors write.
+Sources: the `quantization_config` that AutoAWQ, AutoGPTQ / GPTQModel, compressed-tensors, AutoFP8 and transformers (fine-grained
+and FBGEMM fp8) write.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from edgewise.core.errors import BadModelFile, UnsupportedModel
 
 KEY = "quantization_config"
 OLD_KEY = "compression_config"  # compressed-tensors before it joined transformers
-METHODS = ("awq", "gptq", "compressed-tensors")
+METHODS = ("awq", "gptq", "compressed-tensors", "fp8", "fbgemm_fp8")
 
-Method = Literal["awq", "gptq", "compressed-tensors"]
+Method = Literal["awq", "gptq", "compressed-tensors", "fp8"]
 Strategy = Literal["tensor", "channel", "group", "block"]
 _STRATEGIES: tuple[Strategy, ...] = ("tensor", "channel", "group", "block")
 _CT_FORMATS = ("int-quantized", "float-quantized", "naive-quantized", "pack-quantized")
@@ -69,6 +70,8 @@ def parse_quantization(config: Mapping[str, Any], name: str) -> Quantization | N
         return _gptq(options)
     if method in ("compressed-tensors", "compressed_tensors"):
         return _compressed_tensors(options)
+    if method in ("fp8", "fbgemm_fp8"):
+        return _fp8(options, "channel" if method == "fbgemm_fp8" else "tensor")
     raise UnsupportedModel(f"{options.where}: the method {method!r}; this build reads {', '.join(METHODS)}.")
 
 
@@ -194,14 +197,31 @@ def _compressed_weights(options: _Options, layout: str) -> Quantization:
         floats=kind == "float",
         group_size=group,
         strategy=next(known for known in _STRATEGIES if known == strategy),
-        block=_block(options) if strategy == "block" else None,
+        block=_block(options, "block_structure") if strategy == "block" else None,
         symmetric=symmetric,
         packed=packed,
     )
 
 
-def _block(options: _Options) -> tuple[int, int]:
-    sizes = options.get("block_structure", default=())
+def _fp8(options: _Options, strategy: Strategy) -> Quantization:
+    """Scales of blocks where their size is given, else one for a matrix or for each output."""
+    options.require("'fmt'", options.word("fmt", default="e4m3"), ("e4m3", "float8_e4m3fn"))
+    options.require("'activation_scheme'", options.word("activation_scheme", default="dynamic"), ("dynamic", "static"))
+    blocks = options.get("weight_block_size") is not None
+    return Quantization(
+        method="fp8",
+        bits=8,
+        floats=True,
+        group_size=None,
+        strategy="block" if blocks else strategy,
+        block=_block(options, "weight_block_size") if blocks else None,
+        symmetric=True,
+        packed=False,
+    )
+
+
+def _block(options: _Options, key: str) -> tuple[int, int]:
+    sizes = options.get(key, default=())
     if not isinstance(sizes, list) or len(sizes) != 2 or not all(type(size) is int and size > 0 for size in sizes):
-        raise BadModelFile(f"{options.where}: 'block_structure' is {sizes!r}; it must be two sizes.")
+        raise BadModelFile(f"{options.where}: '{key}' is {sizes!r}; it must be two sizes.")
     return sizes[0], sizes[1]

@@ -19,12 +19,15 @@ _SCALES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # Parts that belong to a quantized matrix, and scales of activations and KV caches: products here take unquantized
 # activations, and the KV cache has scales of its own.
 _COLUMN_PARTS = ("qweight", "qzeros", "scales", "g_idx")
-_ROW_PARTS = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point")
-_ACTIVATIONS = ("input_scale", "input_zero_point", "output_scale", "output_zero_point", "k_scale", "v_scale", "q_scale")
+_ROW_PARTS = ("weight_packed", "weight_scale", "weight_scale_inv", "weight_shape", "weight_zero_point")
+_ACTIVATIONS = (
+    "input_scale", "input_scale_ub", "input_zero_point", "output_scale", "output_zero_point", "k_scale", "v_scale", "q_scale",
+)  # fmt: skip
+_BY_COLUMNS = ("awq", "gptq")
 
 
 class QuantizedReader:
-    """`WeightReader` over AWQ, GPTQ or compressed-tensors files. Quantized matrices appear as `....weight` of the scale's
+    """`WeightReader` over AWQ, GPTQ, compressed-tensors or fp8 files. Quantized matrices appear as `....weight` of the scale's
     type, [outputs, inputs]; all other tensors as they are."""
 
     def __init__(self, files: ModelFiles, quantization: Quantization) -> None:
@@ -57,6 +60,20 @@ class QuantizedReader:
             values = torch.from_numpy(matrix.decode(self._source, rows, columns)).to(rounded)
             out[rows[0] - first_row : rows[1] - first_row, columns[0] : columns[1]].copy_(values)
 
+    def read_fp8(self, name: str, first_row: int, rows: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """See `Fp8Reader`."""
+        matrix = self._matrices.get(name)
+        if not isinstance(matrix, RowStored) or not self._quantization.floats or matrix.scales[1] != 1:
+            return None
+        codes, scale = matrix.fp8_rows(self._source, (first_row, first_row + rows))
+        stored = torch.from_numpy(codes)
+        if bool(((stored & 0x7F) == 0x7F).any()) or not bool(scale.isfinite().all()):
+            raise BadModelFile(
+                f"{self._source.file_of(name)}: the tensor '{name}' or its scale holds NaN or infinity in rows {first_row} to "
+                f"{first_row + rows - 1}."
+            )
+        return stored.view(torch.float8_e4m3fn), scale
+
     def close(self) -> None:
         self._source.close()
 
@@ -70,13 +87,13 @@ class QuantizedReader:
                 matrix = self._matrices[weight]
                 size = math.prod(matrix.shape) * _SCALES[matrix.scale_type].itemsize
                 shown[weight] = TensorInfo(weight, matrix.shape, matrix.scale_type, size)
-            elif self._quantization.method != "compressed-tensors" or part not in _ACTIVATIONS:
+            elif self._quantization.method in _BY_COLUMNS or part not in _ACTIVATIONS:
                 shown[name] = info
         return shown
 
     def _find_matrices(self) -> dict[str, Matrix]:
-        columns = self._quantization.method != "compressed-tensors"
-        mark = "qweight" if columns else "weight_scale"
+        columns = self._quantization.method in _BY_COLUMNS
+        mark = "qweight" if columns else self._scale_part
         found: dict[str, Matrix] = {}
         for name in self._source.tensors:
             prefix, _, part = name.rpartition(".")
@@ -112,11 +129,17 @@ class QuantizedReader:
             zero_offset=self._quantization.zero_offset,
         )
 
-    # --- compressed-tensors ---
+    # --- compressed-tensors and fp8 ---
+
+    @property
+    def _scale_part(self) -> str:
+        """Checkpoints of method "fp8" call the scales of blocks the inverse of those that they were made with."""
+        scheme = self._quantization
+        return "weight_scale_inv" if scheme.method == "fp8" and scheme.strategy == "block" else "weight_scale"
 
     def _rows(self, prefix: str) -> RowStored:
         scheme = self._quantization
-        scale = self._part(prefix + "weight_scale", tuple(_SCALES), None)
+        scale = self._part(prefix + self._scale_part, tuple(_SCALES), None)
         shape = self._packed_shape(prefix) if scheme.packed else self._plain_shape(prefix)
         block, scales = self._grid(shape)
         if not _fits_grid(scale.shape, scales):
@@ -129,6 +152,7 @@ class QuantizedReader:
             scales=scales,
             block=block,
             zeros=self._zeros(prefix, scales),
+            scale_part=self._scale_part,
         )
 
     def _plain_shape(self, prefix: str) -> tuple[int, int]:

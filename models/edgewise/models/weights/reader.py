@@ -49,6 +49,18 @@ class BlockReader(Protocol):
 
 
 @runtime_checkable
+class Fp8Reader(Protocol):
+    """A reader some of whose matrices are stored in fp8 (e4m3) with one scale for a row, or for all of them."""
+
+    def read_fp8(self, name: str, first_row: int, rows: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Codes [rows, columns] float8_e4m3fn as the file stores them and scales [rows] float32; None if stored otherwise.
+
+        Raises:
+            BadModelFile: The file is shorter than it was, or a number is not finite.
+        """
+
+
+@runtime_checkable
 class RawReader(Protocol):
     """A reader whose matrices are stored row by row in the blocks that `TensorInfo.type` names."""
 

@@ -67,6 +67,12 @@ class SafetensorsReader:
         Raises:
             BadModelFile: The file is shorter than it was.
         """
+        stored = self._ranges[name][1]
+        count, strip = rows[1] - rows[0], columns[1] - columns[0]
+        return CODECS[stored.dtype].decode(self.read_bytes(name, rows, columns)).reshape(count, strip)
+
+    def read_bytes(self, name: str, rows: tuple[int, int], columns: tuple[int, int]) -> NDArray[np.uint8]:
+        """As `read_block`, but the bytes as they are stored, one after the other."""
         file, stored = self._ranges[name]
         codec = CODECS[stored.dtype]
         width = _row_width(stored.shape, rows[1])
@@ -79,7 +85,7 @@ class SafetensorsReader:
             view, step = raw.data, strip * codec.block_bytes
             for row in range(count):
                 file.read_into(first + row * width * codec.block_bytes, view[row * step : (row + 1) * step])
-        return codec.decode(raw).reshape(count, strip)
+        return raw
 
     def close(self) -> None:
         for shard in self._shards.values():
