@@ -1,8 +1,9 @@
 """Build the native kernels: C++17 sources to `edgewise/kernels/native/libedgewise_native.so`.
 
 A build hook of the wheel and of editable installs (pyproject.toml), and a program: `python kernels/build_native.py`. Needs the
-standard library and a C++ compiler (g++ 9 or newer, or clang++); $CXX names another. Files are compiled in parallel; one is not
-compiled again if its command, its text and all headers are those of the last build. Where nothing changed nothing is written.
+standard library and a C++ compiler (g++ 9 or newer, on ARM 10, or clang++); $CXX names another. Files are compiled in parallel;
+one is not compiled again if its command, its text and all headers are those of the last build. Where nothing changed nothing is
+written.
 With EDGEWISE_NO_NATIVE=1 nothing is built: the engine then computes with the reference kernels and says so.
 """
 
@@ -58,7 +59,10 @@ ISA_FLAGS: dict[str, dict[str, tuple[str, ...]]] = {
             *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),
         ),
     },
-    "aarch64": {"isa_neon": ("-march=armv8.2-a+dotprod+fp16",)},
+    "aarch64": {
+        "isa_neon": ("-march=armv8.2-a+dotprod+fp16",),
+        "isa_i8mm": ("-march=armv8.2-a+dotprod+fp16+i8mm",),
+    },
 }
 GENERIC_FLAGS = {"isa_generic": ("-O2",)}  # -O3 takes g++ half a minute more
 NO_COMPILER = """no C++ compiler found: the native kernels need one.

@@ -8,7 +8,7 @@ import pytest
 
 from edgewise.kernels.native import library
 
-NAMES = ("avx512-vnni", "avx2", "neon-dotprod", "generic")
+NAMES = ("avx512-vnni", "avx2", "neon-i8mm", "neon-dotprod", "generic")
 
 
 def usable() -> list[str]:

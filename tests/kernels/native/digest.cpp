@@ -1,5 +1,5 @@
 // Prints a digest of what the kernels compute from fixed inputs, for each instruction set that this processor has: equal digests
-// are equal bits. usage: digest NAME...
+// are equal bits. Without names, prints which one is chosen here. usage: digest [NAME...]
 #include <cstdio>
 #include <cstring>
 #include <vector>
@@ -14,7 +14,8 @@ using namespace edgewise;
 
 namespace {
 
-constexpr int kRows = 7, kOut = 96, kIn = 100, kEven = (kIn + kGroup - 1) / kGroup * kGroup;
+constexpr int kLargestTile = 9, kRows = kLargestTile * (kLargestTile + 1) / 2;
+constexpr int kOut = 96, kIn = 100, kEven = (kIn + kGroup - 1) / kGroup * kGroup;
 
 struct Random {  // a linear congruential generator: the same everywhere
   uint64_t state = 1;
@@ -36,6 +37,11 @@ struct Digest {  // FNV-1a
     for (size_t i = 0; i < count; ++i) value = (value ^ static_cast<const uint8_t*>(data)[i]) * 1099511628211u;
   }
 };
+
+// The sign of a NaN is the processor's own.
+void canonical(std::vector<float>& values) {
+  for (float& each : values) each = each != each ? 12345.0f : each;
+}
 
 struct RoundedRowsOf {
   std::vector<int8_t> codes;
@@ -71,7 +77,8 @@ void products(const Kernels& kernels, WeightFormat format, Random& from, Digest&
   const std::vector<float> weight = random(static_cast<size_t>(kOut * cols), from), norm = random(static_cast<size_t>(cols), from);
   const std::vector<float> bias = random(kOut, from);
   std::vector<float> x = random(static_cast<size_t>(kRows * cols), from);
-  x[static_cast<size_t>(3 * cols + 50)] = __builtin_nanf("");
+  for (const int row : {3, 29}) x[static_cast<size_t>(row * cols + 50)] = __builtin_nanf("");
+  for (int col = 0; col < cols; ++col) x[static_cast<size_t>(30 * cols + col)] = 0.0f;
   std::vector<uint8_t> data(static_cast<size_t>(kOut / panel_rows() * panel_bytes(format, cols)));
   if (floats) {
     edgewise_pack_rows(weight.data(), kOut, cols, static_cast<int32_t>(format), data.data(), 0);
@@ -86,15 +93,17 @@ void products(const Kernels& kernels, WeightFormat format, Random& from, Digest&
     kernels.norm_prepare(x.data(), cols, 3, cols, norm.data(), 1e-5f, format, a, 0);
     kernels.prepare(x.data() + 3 * cols, cols, kRows - 3, cols, format, a, 3);
     std::vector<float> out(kRows * kOut, 0.5f);
-    kernels.linear(matrix, a, 0, kRows, 0, kOut / panel_rows(), static_cast<Epilogue>(epilogue), out.data(), kOut);
-    for (float& each : out) each = each != each ? 12345.0f : each;  // the sign of a NaN is the processor's own
+    for (int32_t row = 0, tile = 1; row < kRows; row += tile++) {  // tiles of every size
+      kernels.linear(matrix, a, row, tile, 0, kOut / panel_rows(), static_cast<Epilogue>(epilogue), out.data(), kOut);
+    }
+    canonical(out);
     digest.add(out.data(), out.size() * sizeof(float));
   }
 }
 
 // Keys and values stored and attended to, with all that is done to rows on the way.
-void attention(const Kernels& kernels, KVFormat format, int32_t head_dim, Random& from, Digest& digest) {
-  constexpr int kTokens = 5, kHeads = 2, kQueries = 3, kContext = 300, kPages = (kContext + kPageTokens - 1) / kPageTokens;
+void attention(const Kernels& kernels, KVFormat format, int32_t head_dim, int tokens, Random& from, Digest& digest) {
+  constexpr int kMostTokens = 5, kHeads = 2, kQueries = 3, kContext = 300, kPages = (kContext + kPageTokens - 1) / kPageTokens;
   const size_t size = static_cast<size_t>(kPages * kHeads * kPageTokens * head_dim);
   std::vector<uint8_t> k(size * 4), v(size * 4);
   std::vector<float> k_scale(size), v_scale(size);
@@ -112,24 +121,27 @@ void attention(const Kernels& kernels, KVFormat format, int32_t head_dim, Random
     for (float& each : k_scale) each = 1.0f;
     for (float& each : v_scale) each = 1.0f;
   }
-  std::vector<float> q = random(static_cast<size_t>(kTokens * kQueries * head_dim), from), out(q.size());
-  int64_t positions[kTokens];
+  std::vector<float> q = random(static_cast<size_t>(tokens * kQueries * head_dim), from), out(q.size());
+  int64_t positions[kMostTokens];
   int32_t table[kPages];
-  for (int i = 0; i < kTokens; ++i) positions[i] = kContext - kTokens + i;
+  for (int i = 0; i < tokens; ++i) positions[i] = kContext - tokens + i;
   for (int i = 0; i < kPages; ++i) table[i] = i;
   std::vector<float> scratch(static_cast<size_t>(attend_scratch(kQueries, head_dim)));
-  std::vector<float> maxima(2 * kTokens * kQueries), sums(maxima.size()), values(maxima.size() * static_cast<size_t>(head_dim));
+  std::vector<float> maxima(static_cast<size_t>(2 * tokens * kQueries)), sums(maxima.size());
+  std::vector<float> values(maxima.size() * static_cast<size_t>(head_dim));
   for (int32_t head = 0; head < kHeads; ++head) {
+    if (head == 1) q[0] = __builtin_nanf("");
     for (int32_t tile = 0; tile < 2; ++tile) {
-      const int32_t first = tile * kTileTokens, end = tile == 0 ? kTileTokens : kContext, row = tile * kTokens * kQueries;
-      const AttentionTile task{q.data(), kQueries * head_dim, kTokens, kQueries, positions, positions, 150, table, head, first, end,
+      const int32_t first = tile * kTileTokens, end = tile == 0 ? kTileTokens : kContext, row = tile * tokens * kQueries;
+      const AttentionTile task{q.data(), kQueries * head_dim, tokens, kQueries, positions, positions, 150, table, head, first, end,
                                0.2f, head == 0 ? 0.0f : 5.0f};
       kernels.attend(pages, task, scratch.data(),
                      {maxima.data() + row, sums.data() + row, values.data() + static_cast<int64_t>(row) * head_dim});
     }
-    kernels.merge({maxima.data(), sums.data(), values.data()}, 2, kTokens, kQueries, head_dim, out.data(), kQueries * head_dim);
+    kernels.merge({maxima.data(), sums.data(), values.data()}, 2, tokens, kQueries, head_dim, out.data(), kQueries * head_dim);
     kernels.softcap(out.data(), static_cast<int64_t>(out.size()), 2.0f);
     const int32_t best = kernels.argmax(out.data(), static_cast<int32_t>(out.size()));
+    canonical(out);
     digest.add(out.data(), out.size() * sizeof(float));
     digest.add(&best, sizeof(best));
   }
@@ -138,6 +150,7 @@ void attention(const Kernels& kernels, KVFormat format, int32_t head_dim, Random
 }  // namespace
 
 int main(int count, char** names) {
+  if (count == 1) std::printf("%s\n", choose_kernels(nullptr)->name);
   for (int i = 1; i < count; ++i) {
     const Kernels* kernels = choose_kernels(names[i]);
     if (kernels == nullptr) continue;
@@ -145,7 +158,9 @@ int main(int count, char** names) {
     Digest digest;
     for (int32_t format = 0; format <= 9; ++format) products(*kernels, static_cast<WeightFormat>(format), from, digest);
     for (int32_t format = 0; format <= 5; ++format) {
-      for (int32_t head_dim : {10, 64, 80}) attention(*kernels, static_cast<KVFormat>(format), head_dim, from, digest);
+      for (int32_t head_dim : {10, 64, 80}) {
+        for (int tokens : {2, 3, 5}) attention(*kernels, static_cast<KVFormat>(format), head_dim, tokens, from, digest);
+      }
     }
     std::printf("%s %016llx\n", kernels->name, static_cast<unsigned long long>(digest.value));
   }

@@ -71,7 +71,7 @@ def library() -> ctypes.CDLL:
 
 
 def isa() -> str:
-    """The instruction set in use: "avx512-vnni", "avx2", "neon-dotprod" or "generic".
+    """The instruction set in use: "avx512-vnni", "avx2", "neon-i8mm", "neon-dotprod" or "generic".
 
     Raises:
         NativeUnavailable: See `library`.

@@ -59,6 +59,9 @@ EDGEWISE_INLINE void in_fours(int rows, Some&& some) {
 #elif defined(EDGEWISE_ISA_AVX2)
 #include "attention_avx2.inc.h"
 #include "attention_runs.inc.h"
+#elif defined(EDGEWISE_ISA_NEON)
+#include "attention_neon.inc.h"
+#include "attention_runs.inc.h"
 #else
 #include "attention_generic.inc.h"
 #endif

@@ -7,6 +7,9 @@
 #include <cpuid.h>
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
+#ifndef HWCAP2_I8MM  // headers of older systems
+#define HWCAP2_I8MM (1 << 13)
+#endif
 #endif
 
 namespace edgewise {
@@ -23,6 +26,9 @@ extern const Kernels kKernels;
 }
 #elif defined(__aarch64__)
 namespace neon {
+extern const Kernels kKernels;
+}
+namespace i8mm {
 extern const Kernels kKernels;
 }
 #endif
@@ -61,6 +67,10 @@ unsigned features() {
 #elif defined(__aarch64__) && defined(__linux__)
 // What isa_neon.cpp is compiled for (build_native.py): dot products, and halves as scalars and in vectors.
 constexpr unsigned long kNeonNeeds = HWCAP_ASIMDDP | HWCAP_FPHP | HWCAP_ASIMDHP;
+
+bool has_neon() { return (getauxval(AT_HWCAP) & kNeonNeeds) == kNeonNeeds; }
+// isa_i8mm.cpp is compiled for all that and for products of matrices of bytes.
+bool has_i8mm() { return has_neon() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
 #endif
 
 // Best first.
@@ -71,7 +81,8 @@ const Kernels* first(Visit&& wanted) {
       {&avx512::kKernels, fits_avx512(features())},
       {&avx2::kKernels, fits_avx2(features())},
 #elif defined(__aarch64__) && defined(__linux__)
-      {&neon::kKernels, (getauxval(AT_HWCAP) & kNeonNeeds) == kNeonNeeds},
+      {&i8mm::kKernels, has_i8mm()},
+      {&neon::kKernels, has_neon()},
 #endif
       {&generic::kKernels, true},
   };

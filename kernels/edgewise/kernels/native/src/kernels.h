@@ -106,7 +106,7 @@ static constexpr int64_t attend_scratch(int32_t group, int32_t head_dim) {
 }
 
 struct Kernels {
-  const char* name;  // "avx2", "avx512-vnni", "neon-dotprod", "generic", ...
+  const char* name;  // "avx2", "avx512-vnni", "neon-i8mm", "neon-dotprod", "generic", ...
 
   // x [rows, cols] by stride -> activations rows [row, row + rows)
   void (*prepare)(const float* x, int64_t stride, int32_t rows, int32_t cols, WeightFormat, const Activations&, int32_t row);

@@ -9,6 +9,21 @@
 
 #include "packing.h"
 #include "rotation.h"
+
+namespace edgewise {
+namespace EDGEWISE_ISA_NAMESPACE {
+namespace {
+
+// Of one group of weights, their scales and minima; `second`: the scale of columns 16 to 31, for kInt8K16.
+struct GroupOfWeights {
+  const uint8_t* codes;
+  Floats scale, minimum, second;
+};
+
+}  // namespace
+}  // namespace EDGEWISE_ISA_NAMESPACE
+}  // namespace edgewise
+
 #if defined(EDGEWISE_ISA_AVX512)
 #include "linear_avx512.inc.h"
 #elif defined(EDGEWISE_ISA_AVX2)
@@ -17,6 +32,9 @@
 #include "linear_neon.inc.h"
 #else
 #include "linear_generic.inc.h"
+#endif
+#if defined(EDGEWISE_ISA_I8MM)
+#include "linear_i8mm.inc.h"
 #endif
 
 namespace edgewise {
@@ -28,6 +46,13 @@ constexpr float kLeastMagnitude = 0x1p-119f;
 constexpr int32_t kInfinityBits = 0x7f800000;
 // Activations that stay in a core's second-level cache while panels pass.
 constexpr int64_t kRowBlockBytes = 192 << 10;
+
+#if !defined(EDGEWISE_ISA_I8MM)
+constexpr int sums_of(int rows) { return rows; }
+#endif
+
+// Rows that go through a panel at once: of floats as many as leave registers for their sums.
+static constexpr int tile_rows(WeightFormat format) { return is_integer(format) ? kTileRows : 4; }
 
 // 32 floats to codes of one group. The largest magnitude is found among bit patterns, where NaN is above infinity.
 EDGEWISE_INLINE void round_group(Floats low, Floats high, bool halves, const RoundedRows& to, int64_t group) {
@@ -163,12 +188,6 @@ EDGEWISE_INLINE Panel panel_of(const Matrix& m, int64_t index) {
   return {at, at + scale_bytes(kFormat, groups_of(m.cols))};
 }
 
-// Of one group of weights, their scales and minima; `second`: the scale of columns 16 to 31, for kInt8K16.
-struct GroupOfWeights {
-  const uint8_t* codes;
-  Floats scale, minimum, second;
-};
-
 EDGEWISE_INLINE Floats load_halves(const uint8_t* from) { return load_float16(reinterpret_cast<const uint16_t*>(from)); }
 EDGEWISE_INLINE Floats load_factors(const uint8_t* from) { return load_int8(reinterpret_cast<const int8_t*>(from)); }
 
@@ -206,6 +225,9 @@ struct Scales {
 // zero have no codes and stay as they are.
 template <WeightFormat kFormat, int kRows, bool kSome>
 EDGEWISE_INLINE void add_group(const GroupOfWeights& w, const RoundedRows& x, int64_t at, int64_t groups, Floats* acc) {
+#if defined(EDGEWISE_ISA_I8MM)
+  if constexpr (is_paired(kRows)) return add_pairs<kFormat, kRows, kSome>(w, x, at, groups, acc);
+#endif
   Ints dots[kRows], seconds[kRows];
   const int64_t stride = groups * kGroup;
   const int8_t* codes = x.codes + at * kGroup;
@@ -236,13 +258,13 @@ EDGEWISE_INLINE bool any_scale(const float* scales, int64_t groups) {
   return any;
 }
 
-// kRows rows from `row` times a panel of integers.
+// kRows rows from `row` times a panel of integers; acc has sums_of(kRows) places.
 template <WeightFormat kFormat, int kRows>
 EDGEWISE_INLINE void integer_tile(const Panel& panel, const Activations& a, int64_t row, Floats* acc) {
   const int64_t groups = a.padded / kGroup, first = row * groups;
   Scales<kFormat> scales{panel.scales, splat(0.0f), splat(0.0f)};
   GroupOfWeights w{panel.codes, splat(0.0f), splat(0.0f), splat(0.0f)};
-  for (int i = 0; i < kRows; ++i) acc[i] = splat(0.0f);
+  for (int i = 0; i < sums_of(kRows); ++i) acc[i] = splat(0.0f);
   for (int64_t g = 0; g < groups; ++g, w.codes += group_bytes(kFormat)) {
     if constexpr (kRows <= kStreamRows) prefetch(w.codes + kPrefetchBytes, group_bytes(kFormat));
     scales.take(g, &w);
@@ -251,6 +273,9 @@ EDGEWISE_INLINE void integer_tile(const Panel& panel, const Activations& a, int6
       add_group<kFormat, kRows, true>(w, a.fine, first + g, groups, acc);
     }
   }
+#if defined(EDGEWISE_ISA_I8MM)
+  if constexpr (is_paired(kRows)) part_pairs<kRows>(acc);
+#endif
 }
 
 // kRows rows from `row` times a panel of floats, two columns at a time.
@@ -311,10 +336,10 @@ struct Output {
 // A tile and what follows it: one panel, or a gate panel and the up panel after it.
 template <WeightFormat kFormat, int kRows>
 void product(const Matrix& m, int64_t panel, const Activations& a, int64_t row, const Output& out) {
-  Floats acc[kRows];
+  Floats acc[sums_of(kRows)];
   tile<kFormat, kRows>(m, panel, a, row, acc);
   if (out.epilogue == Epilogue::kSiluMul || out.epilogue == Epilogue::kGeluMul) {
-    Floats up[kRows];
+    Floats up[sums_of(kRows)];
     tile<kFormat, kRows>(m, panel + 1, a, row, up);
     const int64_t col = panel / 2 * kPanelRows;
     for (int i = 0; i < kRows; ++i) store(out.data + (row + i) * out.stride + col, gated(out.epilogue, acc[i], up[i]));
@@ -330,8 +355,8 @@ void product(const Matrix& m, int64_t panel, const Activations& a, int64_t row, 
 
 using Product = void (*)(const Matrix&, int64_t, const Activations&, int64_t, const Output&);
 
-// product<kFormat, rows> for 1 <= rows <= kTileRows
-template <WeightFormat kFormat, int kRows = kTileRows>
+// product<kFormat, rows> for 1 <= rows <= tile_rows(kFormat)
+template <WeightFormat kFormat, int kRows = tile_rows(kFormat)>
 EDGEWISE_INLINE Product product_of(int32_t rows) {
   if constexpr (kRows == 1) {
     return product<kFormat, 1>;
@@ -344,13 +369,14 @@ template <WeightFormat kFormat>
 void multiply(const Matrix& m, const Activations& a, int32_t row, int32_t rows, int32_t panel, int32_t panels, const Output& out) {
   const int step = out.epilogue == Epilogue::kSiluMul || out.epilogue == Epilogue::kGeluMul ? 2 : 1;
   const int64_t row_bytes = a.padded * (is_integer(kFormat) ? 1 : 4);
-  const int64_t block = kRowBlockBytes / row_bytes / kTileRows * kTileRows, end = row + rows;
+  constexpr int kTile = tile_rows(kFormat);
+  const int64_t block = kRowBlockBytes / row_bytes / kTile * kTile, end = row + rows;
   for (int64_t from = row; from < end;) {
-    const int64_t to = block > 0 && end - from > block ? from + block : block > 0 ? end : from + kTileRows < end ? from + kTileRows : end;
+    const int64_t to = block > 0 && end - from > block ? from + block : block > 0 ? end : from + kTile < end ? from + kTile : end;
     for (int32_t p = panel; p < panel + panels; p += step) {
-      for (int64_t r = from; r < to; r += kTileRows) {
+      for (int64_t r = from; r < to; r += kTile) {
         const int64_t left = to - r;
-        product_of<kFormat>(left < kTileRows ? static_cast<int32_t>(left) : kTileRows)(m, p, a, r, out);
+        product_of<kFormat>(left < kTile ? static_cast<int32_t>(left) : kTile)(m, p, a, r, out);
       }
     }
     from = to;

@@ -1,33 +1,22 @@
-// Integer products of a group with NEON's dot product: four registers hold four columns of the 16 rows of a panel.
+// Integer products of a group with NEON's dot product.
 #pragma once
+
+#include "dots_neon.inc.h"
 
 namespace edgewise {
 namespace EDGEWISE_ISA_NAMESPACE {
 namespace {
 
+#if defined(EDGEWISE_ISA_I8MM)
+constexpr int kTileRows = 8;
+#else
 constexpr int kTileRows = 4;
+#endif
 constexpr int kStreamRows = 4;
 constexpr int64_t kPrefetchBytes = 1024;
 
 EDGEWISE_INLINE void prefetch(const uint8_t* at, int64_t count) {
   for (int64_t i = 0; i < count; i += 64) __builtin_prefetch(at + i);
-}
-
-// dots += four columns of the panel (w[0..3]) times the activations' four codes in lane kLane
-template <int kLane>
-EDGEWISE_INLINE void add_products(Ints& dots, const int8x16_t* w, int8x16_t x) {
-  for (int j = 0; j < 4; ++j) dots.v[j] = vdotq_laneq_s32(dots.v[j], w[j], x, kLane);
-}
-
-EDGEWISE_INLINE void load_columns(const uint8_t* from, int8x16_t* w) {
-  for (int j = 0; j < 4; ++j) w[j] = vreinterpretq_s8_u8(vld1q_u8(from + 16 * j));
-}
-
-template <int kRows, int kLane>
-EDGEWISE_INLINE void add_four(const uint8_t* w, const int8x16_t* x, Ints* dots) {
-  int8x16_t columns[4];
-  load_columns(w + 64 * kLane, columns);
-  for (int i = 0; i < kRows; ++i) add_products<kLane>(dots[i], columns, x[i]);
 }
 
 template <int kRows, int kColumns>
@@ -36,10 +25,7 @@ EDGEWISE_INLINE void dot_int8(const uint8_t* w, const int8_t* x, int64_t stride,
   for (int half = 0; half < kColumns / 16; ++half, w += 256) {
     int8x16_t codes[kRows];
     for (int i = 0; i < kRows; ++i) codes[i] = vld1q_s8(x + i * stride + 16 * half);
-    add_four<kRows, 0>(w, codes, dots);
-    add_four<kRows, 1>(w, codes, dots);
-    add_four<kRows, 2>(w, codes, dots);
-    add_four<kRows, 3>(w, codes, dots);
+    add_sixteen<kRows>(w, codes, dots);
   }
 }
 
