@@ -209,6 +209,11 @@ async def test_a_listed_origin_gets_its_preflight_and_its_header_but_still_needs
     refused = await api.get("/v1/models", headers=origin)
     assert refused.status_code == 401
     assert refused.headers["access-control-allow-origin"] == "https://app.example"
+    asked = origin | {"authorization": "Bearer good", "x-edgewise-receipt": "header"}
+    answered = await api.post(CHAT, hello(), headers=asked)
+    assert answered.headers["x-edgewise-receipt"]
+    readable = answered.headers["access-control-expose-headers"].split(", ")
+    assert {"x-request-id", "retry-after", "x-edgewise-receipt", "x-edgewise-model", "x-edgewise-voice"} <= {*readable}
     other = await api.request(
         "OPTIONS", CHAT, headers={"origin": "https://evil.example", "access-control-request-method": "POST"}
     )

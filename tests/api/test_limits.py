@@ -12,7 +12,8 @@ from starlette.types import Message
 
 from edgewise.api.deps import Limits
 from edgewise.api.shapes import ChatShape
-from edgewise.core.errors import QueueFull
+from edgewise.core.errors import EdgewiseError, QueueFull
+from edgewise.pipeline.receipts import Usage
 from tests.api.harness import CHAT, COMPLETIONS, Api, content_of, error_of, hello, make_api, parse_events, prompt, until
 from tests.fakes.engine import FakeEngine
 from tests.fakes.serving import says
@@ -54,6 +55,43 @@ async def test_a_refused_request_gives_its_place_back() -> None:
     assert (await api.post(CHAT, b"x", headers={"content-type": "text/plain"})).status_code == 415
     assert (await api.post(CHAT, hello())).status_code == 200
     assert repr(api.deps.requests) == "Requests(open=0, limit=1, draining=False)"
+
+
+class Stubborn:
+    """A double of a run whose end is waited for, or fails."""
+
+    model_name = "tiny"
+    first_token_s: float | None = None
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def usage(self) -> Usage:
+        return Usage(prompt_tokens=0, completion_tokens=0, cached_tokens=None)
+
+    def fail(self, error: EdgewiseError) -> None: ...
+
+    async def aclose(self) -> None:
+        if self.error is not None:
+            raise self.error
+        await asyncio.Event().wait()
+
+
+async def test_a_run_that_does_not_end_well_gives_its_place_back() -> None:
+    requests = make_api(limits=Limits(max_concurrent_requests=1)).deps.requests
+    broken = requests.enter(id="broken", route=CHAT, key=None)
+    requests.attach(broken, Stubborn(RuntimeError("a fault of a stream")))
+    with pytest.raises(RuntimeError):
+        await requests.end(broken, status=200)
+    waits = requests.enter(id="waits", route=CHAT, key=None)
+    requests.attach(waits, Stubborn())
+    ending = asyncio.create_task(requests.end(waits, status=200))
+    await asyncio.sleep(0)
+    assert requests.open == 1
+    ending.cancel()
+    await asyncio.gather(ending, return_exceptions=True)
+    assert requests.open == 0
+    assert await requests.wait_idle(0.0)
 
 
 async def test_while_draining_new_requests_are_refused_and_running_ones_end_well() -> None:

@@ -21,6 +21,8 @@ _ALLOWED_HEADERS = (
     "authorization, x-api-key, content-type, last-event-id, anthropic-version, anthropic-beta, x-edgewise-priority, "
     "x-edgewise-privacy, x-edgewise-policy, x-edgewise-receipt"
 )
+_EXPOSED_HEADERS = "x-request-id, retry-after, x-edgewise-receipt, x-edgewise-model, x-edgewise-voice"
+"""Of answers, what a page may read: a browser keeps all others from it."""
 
 
 class ContextMiddleware:
@@ -60,14 +62,13 @@ class ContextMiddleware:
         seconds = self._deps.clock.monotonic() - context.started
         record = context.record
         if record is not None:
+            record.error = context.error
             if record.run is not None:
                 usage = record.run.usage()
                 self._deps.metrics.answered(record.run.model_name, usage, seconds)
                 context.facts["prompt_tokens"] = usage.prompt_tokens
                 context.facts["completion_tokens"] = usage.completion_tokens
-                await record.run.aclose()
-            record.error = context.error
-            self._deps.requests.leave(record, status=status)
+            await self._deps.requests.end(record, status=status)
         route = getattr(scope.get("route"), "path", "other")
         method = scope.get("method", "GET") if route != "other" else "other"
         self._deps.metrics.requests.labels(route, method, str(status)).inc()
@@ -115,7 +116,7 @@ class CorsMiddleware:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["access-control-allow-origin"] = origin
-                headers["access-control-expose-headers"] = "x-request-id, retry-after"
+                headers["access-control-expose-headers"] = _EXPOSED_HEADERS
                 headers.add_vary_header("Origin")
             await send(message)
 

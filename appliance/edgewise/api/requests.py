@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from edgewise.core.clock import Clock
 from edgewise.core.errors import EdgewiseError, QueueFull, ShuttingDown
+from edgewise.core.patience import wait_set
 from edgewise.core.priority import Priority
 from edgewise.pipeline.receipts import Usage
 
@@ -164,6 +165,14 @@ class Requests:
             cut.cancel()
             await asyncio.gather(task, cut, return_exceptions=True)
 
+    async def end(self, record: RequestRecord, *, status: int) -> None:
+        """Close the request's run, if one has begun, and give its place back, also where that is cancelled or fails."""
+        try:
+            if record.run is not None:
+                await record.run.aclose()
+        finally:
+            self.leave(record, status=status)
+
     def leave(self, record: RequestRecord, *, status: int) -> None:
         """The request has been answered or given up."""
         record.status = status
@@ -195,13 +204,7 @@ class Requests:
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Whether all requests ended within the time; true at once if none is open."""
-        if self._idle.is_set():
-            return True
-        try:
-            await asyncio.wait_for(self._idle.wait(), timeout_s)
-        except asyncio.TimeoutError:
-            return False
-        return True
+        return self._idle.is_set() or await wait_set(self._idle, timeout_s)
 
     def cut(self) -> int:
         """End what still runs: streams get an error event, others an error body. Returns how many were cut."""

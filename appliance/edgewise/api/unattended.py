@@ -141,9 +141,7 @@ async def answer_unattended(
         status, record.error = error.http_status, error.code
         raise
     finally:
-        if record.run is not None:
-            await record.run.aclose()
-        deps.requests.leave(record, status=status)
+        await deps.requests.end(record, status=status)
 
 
 def refuse_stream(stream: bool | None) -> None:

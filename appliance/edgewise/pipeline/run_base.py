@@ -173,12 +173,14 @@ class RunBase(ABC, Generic[TaskT, PartT, ItemT]):
         for pump in self._pumps:
             pump.cancel()
         await asyncio.gather(*self._pumps, return_exceptions=True)
-        for part in self._parts:  # a pump that was cancelled before its first step has not closed its stream
-            await part.stream.aclose()
-        self._news.close()
-        self._tell_end(self._fault)
-        if self._passage is not None:
-            await self._passage.end(self._fault)
+        try:
+            for part in self._parts:  # a pump that was cancelled before its first step has not closed its stream
+                await part.stream.aclose()
+        finally:  # whatever befalls a stream, or whoever closes it: what the run holds is given back
+            self._news.close()
+            self._tell_end(self._fault)
+            if self._passage is not None:
+                await self._passage.end(self._fault)
 
     @abstractmethod
     def usage(self) -> Usage:

@@ -145,9 +145,7 @@ class DeviceModels:
             run = await deps.requests.until_cut(self._begin(task, record))
         except BaseException as error:
             status = error.http_status if isinstance(error, EdgewiseError) else Cancelled.http_status
-            if record.run is not None:
-                await record.run.aclose()
-            deps.requests.leave(record, status=status)
+            await deps.requests.end(record, status=status)
             raise
         return _Written(run, record, deps)
 
@@ -208,9 +206,8 @@ class _Written:
     async def aclose(self) -> None:
         run, deps = self._run, self._deps
         done = run.done
-        await run.aclose()
+        await deps.requests.end(self._record, status=200 if done else Cancelled.http_status)
         deps.metrics.answered(run.model_name, run.usage(), deps.clock.monotonic() - self._started)
-        deps.requests.leave(self._record, status=200 if done else Cancelled.http_status)
 
 
 async def open_models(

@@ -84,9 +84,7 @@ class _Inference:
             status, record.error = error.http_status, error.code
             raise
         finally:
-            if record.run is not None:
-                await record.run.aclose()
-            deps.requests.leave(record, status=status)
+            await deps.requests.end(record, status=status)
 
     async def _stream(self, run: Run, writer: Writer) -> dict[str, Any]:
         async for chunk in run.chunks():
