@@ -101,7 +101,8 @@ async def test_a_body_that_grows_too_large_is_refused_while_it_is_read(route: st
     api = make_api(limits=Limits(max_body_bytes=100))
     response = await api.request("POST", route, content=body(), headers={"content-type": "application/json"})
     assert response.status_code == 413
-    assert "100 bytes" in response.json()["error"]["message"]
+    told = response.json()["error"]["message"]
+    assert "(limits.max_body_bytes: 100 bytes): send less, or raise the setting" in told
     assert sent <= 160
 
 
@@ -119,6 +120,7 @@ async def test_a_body_that_does_not_arrive_is_given_up() -> None:
     response = await api.request("POST", CHAT, content=body(), headers={"content-type": "application/json"})
     assert response.status_code == 408
     assert response.json()["error"]["code"] == "request_timeout"
+    assert "within 0.02 s: send less" in response.json()["error"]["message"]
     assert api.deps.requests.open == 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import re
@@ -12,13 +11,16 @@ from starlette.requests import ClientDisconnect, Request
 
 from edgewise.api.errors import BadJson, BodyTimeoutError, NotJson
 from edgewise.core.errors import Cancelled, PayloadTooLarge
+from edgewise.core.patience import within
 
 MAX_DEPTH = 64
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> dict[str, Any]:
-    """The body as an object.
+async def read_json(
+    request: Request, *, max_bytes: int, timeout_s: float, setting: str | None = None
+) -> dict[str, Any]:
+    """The body as an object; `setting` names what `max_bytes` is set by, if it can be.
 
     Raises:
         NotJson: 415, the content type is another.
@@ -27,15 +29,14 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> di
         BadJson: 400; the message says where.
     """
     _check_content_type(request)
-    return parse_json(await read_bytes(request, max_bytes=max_bytes, timeout_s=timeout_s))
+    return parse_json(await read_bytes(request, max_bytes=max_bytes, timeout_s=timeout_s, setting=setting))
 
 
-async def read_bytes(request: Request, *, max_bytes: int, timeout_s: float) -> bytes:
+async def read_bytes(request: Request, *, max_bytes: int, timeout_s: float, setting: str | None = None) -> bytes:
     """The body of any type, within the limits of `read_json`."""
+    late = BodyTimeoutError(f"The body did not arrive within {timeout_s:g} s: send less of it, or over a faster link.")
     try:
-        return await asyncio.wait_for(_read(request, max_bytes), timeout_s)
-    except asyncio.TimeoutError as error:
-        raise BodyTimeoutError(f"The body did not arrive within {timeout_s:g} s.") from error
+        return await within(_read(request, max_bytes, setting), timeout_s, lambda: late)
     except ClientDisconnect as error:
         raise Cancelled("The client left while its body was being read.") from error
 
@@ -48,8 +49,11 @@ def _check_content_type(request: Request) -> None:
         raise NotJson(f"The content type is {shown}: send the body as application/json.")
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
-    too_large = PayloadTooLarge(f"The body is larger than this service accepts ({max_bytes} bytes).")
+async def _read(request: Request, max_bytes: int, setting: str | None) -> bytes:
+    bound, remedy = ("", "") if setting is None else (f"{setting}: ", ", or raise the setting")
+    too_large = PayloadTooLarge(
+        f"The body is larger than this service accepts ({bound}{max_bytes} bytes): send less{remedy}."
+    )
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > max_bytes:
         raise too_large

@@ -11,8 +11,8 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
 from edgewise.api.errors import MissingField, WrongType
-from edgewise.api.multipart import demand_multipart, parsed
-from edgewise.core.errors import InvalidRequest, PayloadTooLarge, UnsupportedField
+from edgewise.api.multipart import demand_multipart, parsed, too_large
+from edgewise.core.errors import InvalidRequest, UnsupportedField
 
 _MAX_FIELDS: Final = 40
 _MAX_FIELD_BYTES: Final = 256 * 1024
@@ -111,10 +111,7 @@ async def _file(name: str, value: UploadFile | str, max_bytes: int, setting: str
         raise WrongType(f"'{name}' must be a file.", param=name)
     data = await value.read(max_bytes + 1)
     if len(data) > max_bytes:
-        raise PayloadTooLarge(
-            f"'{name}' is larger than this service accepts ({setting}: {max_bytes}): send a smaller file, or raise the setting.",
-            param=name,
-        )
+        raise too_large(max_bytes, setting, name)
     if not data:
         raise InvalidRequest(f"'{name}' is empty: send the whole file.", param=name)
     return data

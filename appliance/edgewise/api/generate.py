@@ -63,7 +63,9 @@ def admit(request: Request, deps: ApiDependencies, route: str) -> RequestContext
 async def read_body(request: Request, deps: ApiDependencies) -> dict[str, Any]:
     """The JSON body, within its limits."""
     limits = deps.limits
-    reading = read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
+    reading = read_json(
+        request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s, setting="limits.max_body_bytes"
+    )
     return await deps.requests.until_cut(reading)
 
 

@@ -73,8 +73,13 @@ async def parsed(
         await form.close()
 
 
-def too_large(max_bytes: int, setting: str = "files.max_bytes") -> PayloadTooLarge:
-    return PayloadTooLarge(f"The file is larger than this service accepts ({setting}: {max_bytes}).")
+def too_large(max_bytes: int, setting: str = "files.max_bytes", param: str | None = None) -> PayloadTooLarge:
+    """Of a form's file; `param` is its field, where that is known."""
+    what = "The file" if param is None else f"'{param}'"
+    return PayloadTooLarge(
+        f"{what} is larger than this service accepts ({setting}: {max_bytes} bytes): send a smaller one, or raise the setting.",
+        param=param,
+    )
 
 
 async def within(

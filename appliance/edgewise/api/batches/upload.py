@@ -61,7 +61,7 @@ async def read_upload(request: Request, *, max_bytes: int, silence_s: float) -> 
         if not isinstance(file, UploadFile):
             raise WrongType("'file' must be a file with a name.", param="file")
         if (file.size or 0) > max_bytes:
-            raise too_large(max_bytes, _SETTING)
+            raise too_large(max_bytes, _SETTING, "file")
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
         name = (file.filename or "upload.jsonl").encode("utf-8", "replace").decode()[:255]
         yield Upload(file.file, name, fields)

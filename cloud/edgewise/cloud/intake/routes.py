@@ -29,14 +29,17 @@ from edgewise.wire.stream_log import START, Place, parse_place
 MessageT = TypeVar("MessageT", bound=Message)
 
 _CONTROL_BYTES = 4096
+_SETTING = "intake.max_request_bytes"
 
 
 def jobs_router(deps: ApiDependencies, intake: Intake, *, max_request_bytes: int) -> APIRouter:
     router = APIRouter(tags=["Cloud"])
     job = JOBS + "/{id}"
 
-    async def read(request: Request, kind: type[MessageT], limit: int, defaults: Mapping[str, Any]) -> MessageT:
-        body = await read_bytes(request, max_bytes=limit, timeout_s=deps.limits.body_timeout_s)
+    async def read(
+        request: Request, kind: type[MessageT], limit: int, defaults: Mapping[str, Any], setting: str | None = None
+    ) -> MessageT:
+        body = await read_bytes(request, max_bytes=limit, timeout_s=deps.limits.body_timeout_s, setting=setting)
         return read_message(kind, {**defaults, **(_decoded(request, body, limit) if body else {})})
 
     @router.get(CLOUD)
@@ -49,7 +52,7 @@ def jobs_router(deps: ApiDependencies, intake: Intake, *, max_request_bytes: int
     @router.post(JOBS)
     async def submit(request: Request) -> Response:
         """Take a job: 202, also for one that is there already."""
-        job_request = _of_its_device(request, await read(request, JobRequest, max_request_bytes, {}))
+        job_request = _of_its_device(request, await read(request, JobRequest, max_request_bytes, {}, _SETTING))
         try:
             accepted = await intake.submit(tenant_of(request), job_request)
         except QueueFull as error:
