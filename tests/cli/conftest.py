@@ -1,4 +1,4 @@
-"""Running the command line as a person would: a process of its own with an environment of its own."""
+"""Running the command line as a person would: a process of its own with an environment of its own; or, sooner, in this one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from tests.cli.here import edgewise_here
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -30,3 +33,9 @@ def run(tmp_path: Path) -> Run:
         )
 
     return call
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Run:
+    """As `run`, inside this process."""
+    return partial(edgewise_here, tmp_path / "home")

@@ -1,4 +1,4 @@
-"""`edgewise models` end to end, in a process of its own and through the real settings."""
+"""`edgewise models` end to end, through the real settings; on a terminal in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,20 +15,10 @@ import pytest
 
 from edgewise.core.sizes import file_size
 from edgewise.models.catalog import BUILT_IN, SETS
+from tests.cli.here import edgewise_here
 from tests.fakes.gguf import gguf_bytes
 
 MEMBERS = list(SETS["starter"])
-RUN = (
-    "import sys\n"
-    "from edgewise.cli.models import app\n"
-    "from edgewise.cli.exit_codes import exit_code\n"
-    "from edgewise.core.errors import EdgewiseError\n"
-    "try:\n"
-    "    app(args=sys.argv[1:], prog_name='models')\n"
-    "except EdgewiseError as error:\n"
-    "    print(error.message, file=sys.stderr)\n"
-    "    sys.exit(exit_code(error))\n"
-)
 
 
 @pytest.fixture
@@ -53,9 +43,7 @@ def catalogued(home: Path, tmp_path: Path) -> bytes:
 
 
 def models(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "EDGEWISE_HOME": str(home), "COLUMNS": "200"}
-    command = [sys.executable, "-c", RUN, *arguments]
-    return subprocess.run(command, env=environment, timeout=60, check=False, capture_output=True, text=True)
+    return edgewise_here(home, "models", *arguments)
 
 
 def as_json(home: Path, *arguments: str, code: int = 0) -> Any:
@@ -181,9 +169,9 @@ def test_unfinished_downloads_are_shown_and_given_up(home: Path) -> None:
 
 @pytest.mark.parametrize("columns", ["120", "50"])
 def test_a_terminal_gets_bars_with_whole_figures(home: Path, catalogued: bytes, columns: str) -> None:
-    script = "import pty, sys; sys.exit(pty.spawn([sys.executable, '-c', sys.argv[1], 'pull', 'own']) >> 8)"
+    script = "import pty, sys; sys.exit(pty.spawn([sys.executable, '-m', 'edgewise.cli.main', *sys.argv[1:]]) >> 8)"
     environment = {**os.environ, "EDGEWISE_HOME": str(home), "TERM": "xterm", "COLUMNS": columns}
-    command = [sys.executable, "-c", script, RUN]
+    command = [sys.executable, "-c", script, "models", "pull", "own"]
     done = subprocess.run(
         command, env=environment, timeout=60, check=False, capture_output=True, stdin=subprocess.DEVNULL
     )

@@ -20,10 +20,10 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 FEW = ("--tokens", "64", "--needle", "64")
 
 
-def test_the_gate_of_a_model_is_measured_shown_and_kept(run: Run, tmp_path: Path) -> None:
+def test_the_gate_of_a_model_is_measured_shown_and_kept(here: Run, tmp_path: Path) -> None:
     make_tiny_model(tmp_path / "tiny", context=256)
-    assert run("models", "import", str(tmp_path / "tiny"), "--name", "tiny").returncode == 0
-    done = run("models", "gate", "tiny", *FEW)
+    assert here("models", "import", str(tmp_path / "tiny"), "--name", "tiny").returncode == 0
+    done = here("models", "gate", "tiny", *FEW)
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()][:4] == ["FORMAT", "float32", "kv", "kv"]
     *steps, kept = done.stderr.splitlines()
@@ -35,20 +35,20 @@ def test_the_gate_of_a_model_is_measured_shown_and_kept(run: Run, tmp_path: Path
     assert len(list(record.iterdir())) == 1
 
 
-def test_json_alone_is_on_standard_output_and_refusals_name_the_limit(run: Run, tmp_path: Path) -> None:
+def test_json_alone_is_on_standard_output_and_refusals_name_the_limit(here: Run, tmp_path: Path) -> None:
     make_tiny_model(tmp_path / "tiny", context=256)
-    assert run("models", "import", str(tmp_path / "tiny"), "--name", "tiny").returncode == 0
-    done = run("models", "gate", "tiny", "--json", *FEW)
+    assert here("models", "import", str(tmp_path / "tiny"), "--name", "tiny").returncode == 0
+    done = here("models", "gate", "tiny", "--json", *FEW)
     assert done.stderr == ""
     assert json.loads(done.stdout)["positions"] == 64
     (tmp_path / "short.txt").write_text("Three words.")
-    short = run("models", "gate", "tiny", "--text", str(tmp_path / "short.txt"))
+    short = here("models", "gate", "tiny", "--text", str(tmp_path / "short.txt"))
     assert short.returncode == 2
     assert "at least 32 are needed" in short.stderr
 
 
-def test_a_model_that_is_not_there_is_named(run: Run) -> None:
-    done = run("models", "gate", "nothing")
+def test_a_model_that_is_not_there_is_named(here: Run) -> None:
+    done = here("models", "gate", "nothing")
     assert done.returncode == 5
     assert "nothing" in done.stderr
 

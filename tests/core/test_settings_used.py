@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,29 +15,49 @@ from edgewise.core.settings_schema import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADERS = {"settings.py", "settings_schema.py", "settings_reference.py"}
-SOURCES = "\n".join(path.read_text() for path in sorted(ROOT.glob("*/edgewise/**/*.py")) if path.name not in LOADERS)
-SECTIONS = {
-    name: "\n".join(
-        path.read_text()
-        for path in sorted(ROOT.glob("*/edgewise/**/*.py"))
-        if f": {field.annotation.__name__}" in path.read_text()
+
+Reads = frozenset[tuple[str, str]]
+
+
+def reads(texts: Iterable[str]) -> Reads:
+    """Every `one.other` in them."""
+    return frozenset(pair for text in texts for pair in re.findall(r"\b(\w+)(?=\.(\w+))", text))
+
+
+@cache
+def sources() -> tuple[str, ...]:
+    """Of the whole package but for what loads settings."""
+    paths = sorted(ROOT.glob("*/edgewise/**/*.py"))
+    return tuple(path.read_text() for path in paths if path.name not in LOADERS)
+
+
+@cache
+def everywhere() -> Reads:
+    return reads(sources())
+
+
+@cache
+def given(section: str) -> Reads:
+    """In sources that are given the section by itself, which they call `settings`."""
+    field = Settings.model_fields.get(section)
+    name = "" if field is None or field.annotation is None else field.annotation.__name__
+    return reads(text for text in sources() if f": {name}" in text) if name.endswith("Settings") else frozenset()
+
+
+@cache
+def derived() -> str:
+    """Properties of the settings that are read elsewhere: what they read is read."""
+    return "\n".join(
+        inspect.getsource(value.fget)
+        for name, value in inspect.getmembers(Settings, lambda member: isinstance(member, property))
+        if value.fget is not None and ("settings", name) in everywhere()
     )
-    for name, field in Settings.model_fields.items()
-    if field.annotation is not None and field.annotation.__name__.endswith("Settings")
-}
-"""Sources that are given a section by itself, which they call `settings`."""
-DERIVED = "\n".join(
-    inspect.getsource(value.fget)
-    for name, value in inspect.getmembers(Settings, lambda member: isinstance(member, property))
-    if value.fget is not None and re.search(rf"\bsettings\.{name}\b", SOURCES)
-)
-"""Properties of the settings that are read elsewhere: what they read is read."""
 
 
 @pytest.mark.parametrize("key", list(settings_fields()))
 def test_it_is_read(key: str) -> None:
     section, _, name = key.rpartition(".")
-    direct = re.search(rf"\b_?{section or 'settings'}\.{name}\b", SOURCES)
-    derived = re.search(rf"\bself\.{key}\b", DERIVED)
-    given = re.search(rf"\bsettings\.{name}\b", SECTIONS.get(section, ""))
-    assert direct or derived or given, f"nothing reads `{key}`"
+    place = section.rpartition(".")[2] or "settings"
+    direct = {(place, name), (f"_{place}", name)} & everywhere()
+    indirect = re.search(rf"\bself\.{key}\b", derived())
+    assert direct or indirect or ("settings", name) in given(section), f"nothing reads `{key}`"
