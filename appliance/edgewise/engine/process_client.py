@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from edgewise.core.errors import EdgewiseError, EngineUnavailable, QueueFull, ShuttingDown
 from edgewise.core.log import Logger, get_logger
+from edgewise.core.patience import wait_set
 from edgewise.engine.api import CacheTier, EngineState, EngineStats, MemoryReport
 from edgewise.engine.book_base import Accept, Action, Answered, Book, Deliver, Refuse, RequestT, Send
 from edgewise.engine.events import EngineEvent
@@ -37,7 +38,7 @@ from edgewise.engine.messages import (
     ToService,
 )
 from edgewise.engine.stream import Chunk, Mailbox, RequestStream
-from edgewise.engine.supervisor import EngineSupervisor, wait_for
+from edgewise.engine.supervisor import EngineSupervisor
 from edgewise.engine.timings import Timings
 
 _CLOCK_S = 0.1
@@ -241,7 +242,7 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
         self._closing = True
         try:
             if drain_s > 0:
-                await wait_for(self._idle, drain_s)
+                await wait_set(self._idle, drain_s)
         finally:
             error = ShuttingDown("The service is shutting down; the answer was cut.")
             self._do(self._requests.fail_all(error, time.monotonic()))
@@ -327,7 +328,11 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
             raise supervisor.unavailable()
         limit = self._config.max_running + self._config.max_waiting
         if not self._ready.is_set() and len(self._requests) >= limit:
-            raise QueueFull(f"{limit} requests wait for the engine to start.", retry_after_s=5.0)
+            raise QueueFull(
+                f"{limit} requests wait for the engine to start, as many as it takes (engine.max_running and "
+                "engine.max_waiting): try again shortly.",
+                retry_after_s=5.0,
+            )
         return supervisor
 
     def _too_late(self, supervisor: EngineSupervisor) -> EngineUnavailable:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from edgewise.core.errors import BadModelFile, ConfigError, EdgewiseError, EngineUnavailable, UnsupportedModel
 from edgewise.core.log import Logger
+from edgewise.core.patience import wait_set
 from edgewise.engine.api import EngineState
 from edgewise.engine.events import EngineEvent, EventKind
 from edgewise.engine.life import Life, LifeEnd
@@ -125,7 +126,7 @@ class EngineSupervisor:
                     await self._turn()
                 except Exception:  # noqa: BLE001 - outermost frame; logged, and the engine must come back
                     self._log.exception("engine_supervision_failed")
-                    await wait_for(self._stopping, self._timings.restart.slow_s)
+                    await wait_set(self._stopping, self._timings.restart.slow_s)
         finally:
             self.state = "stopped"
             self._tell("stopped", "The engine has been stopped.")
@@ -140,7 +141,7 @@ class EngineSupervisor:
             self._life = None
             self._listener.engine_down()
         if not self._stopping.is_set():
-            await wait_for(self._stopping, self._after_crash(end).pause_s)
+            await wait_set(self._stopping, self._after_crash(end).pause_s)
 
     async def _live(self) -> LifeEnd:
         self._life = Life(
@@ -219,12 +220,3 @@ class EngineSupervisor:
                 delay_s=delay_s,
             )
         )
-
-
-async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait until the event is set or the time is over, whichever comes first; a cancellation of the caller is never lost."""
-    wait = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait({wait}, timeout=timeout_s)
-    finally:
-        wait.cancel()

@@ -7,7 +7,6 @@ done are one commit, so the output has each line exactly once; a line that was u
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
@@ -22,6 +21,7 @@ from edgewise.api.generate import Prepare
 from edgewise.api.unattended import TextEndpoint, Unattended, answer_unattended, may_pass
 from edgewise.core.errors import EdgewiseError, NotFound, ShuttingDown
 from edgewise.core.log import get_logger
+from edgewise.core.patience import wait_set
 from edgewise.core.priority import priority_of
 from edgewise.core.privacy import privacy_of
 from edgewise.pipeline.batches.files import StoredFile
@@ -87,10 +87,7 @@ class BatchRunner:
             except Exception:
                 log.exception("batches_broke")
                 pause = _RETRY_S
-            with contextlib.suppress(
-                asyncio.TimeoutError
-            ):  # before Python 3.12 it can lose a cancellation: see `_stopped`
-                await asyncio.wait_for(self._store.changed.wait(), pause)
+            await wait_set(self._store.changed, pause)
 
     async def _tidy(self) -> None:
         try:

@@ -26,6 +26,7 @@ from edgewise.core.errors import (
     StorageError,
 )
 from edgewise.core.log import get_logger
+from edgewise.core.patience import wait_set
 from edgewise.core.priority import priority_of
 from edgewise.core.privacy import privacy_of
 from edgewise.edge.outbox.courier import Courier
@@ -135,10 +136,7 @@ class Runner:
             except Exception:  # outermost frame of a task; the outbox must not stand still
                 log.exception("outbox_broke")
                 pause = _RETRY_S
-            with contextlib.suppress(
-                asyncio.TimeoutError
-            ):  # before Python 3.12 it can lose a cancellation: see `_stopped`
-                await asyncio.wait_for(self._store.changed.wait(), pause)
+            await wait_set(self._store.changed, pause)
 
     async def _look(self) -> float:
         """Begin what can be begun; seconds until it is worth looking again."""
