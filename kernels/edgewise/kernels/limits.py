@@ -25,6 +25,9 @@ RANK_MULTIPLE = 8
 PRODUCT_CACHE_BYTES = 64 << 20
 QUERY_ROW_MULTIPLE = 8
 
+# Experts of a layer that Triton's kernels route to: a program holds the shares of all, for 64 tokens.
+MAX_EXPERTS = 512
+
 # Scratch of one attention call: scores of one group of query rows, and keys or values of one run of tiles.
 SCORE_BYTES = 32 << 20
 GATHER_BYTES = 8 << 20

@@ -11,6 +11,29 @@ from edgewise.kernels.triton.sums import sums_of_16
 
 
 @triton.jit
+def leave_row(
+    value: tl.tensor,
+    x: tl.tensor,
+    scaled: tl.tensor,
+    squares: tl.tensor,
+    norm: tl.tensor,
+    row: tl.tensor,
+    first: tl.tensor,
+    hidden: tl.constexpr,
+    block: tl.constexpr,
+) -> None:
+    """Store a row of the residual stream, `block` elements from `first` on, and what the next product needs of them."""
+    place = first + tl.arange(0, block)
+    real = place < hidden
+    tl.store(x + row * hidden + place, value, mask=real)
+    tl.store(scaled + row * hidden + place, value * tl.load(norm + place, mask=real, other=0.0), mask=real)
+    groups: tl.constexpr = block // 16
+    sums = tl.reshape(sums_of_16(tl.reshape(value * value, (block, 1)), groups, 1), (groups,))
+    group = first // 16 + tl.arange(0, groups)
+    tl.store(squares + row * (hidden // 16) + group, sums, mask=group < hidden // 16)
+
+
+@triton.jit
 def _embed(
     tokens: tl.tensor,
     table: tl.tensor,
@@ -29,12 +52,7 @@ def _embed(
     real = place < hidden
     token = tl.maximum(tl.load(tokens + row), 0)
     value = tl.load(table + token * hidden + place, mask=real, other=0.0).to(tl.float32) * factor
-    tl.store(x + row * hidden + place, value, mask=real)
-    tl.store(scaled + row * hidden + place, value * tl.load(norm + place, mask=real, other=0.0), mask=real)
-    groups: tl.constexpr = block // 16
-    sums = tl.reshape(sums_of_16(tl.reshape(value * value, (block, 1)), groups, 1), (groups,))
-    group = first // 16 + tl.arange(0, groups)
-    tl.store(squares + row * (hidden // 16) + group, sums, mask=group < hidden // 16)
+    leave_row(value, x, scaled, squares, norm, row, first, hidden, block)
 
 
 def embed(tokens: torch.Tensor, table: torch.Tensor, norm: torch.Tensor, r: Residual, scale: float = 1.0) -> None:

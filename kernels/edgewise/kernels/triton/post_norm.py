@@ -7,7 +7,8 @@ import triton
 import triton.language as tl
 
 from edgewise.kernels.triton.decode_product import SQUARES, Residual
-from edgewise.kernels.triton.sums import sum_of_pairs, sums_of_16
+from edgewise.kernels.triton.embed import leave_row
+from edgewise.kernels.triton.sums import sum_of_pairs
 
 
 @triton.jit
@@ -30,12 +31,7 @@ def _post_add(
     mean = tl.sum(sum_of_pairs(tl.reshape(more * more, (1, block)), 1), axis=0) / hidden
     more = more * (1.0 / tl.sqrt(mean + eps)) * tl.load(post + place, mask=real, other=0.0)
     value = tl.load(x + row * hidden + place, mask=real, other=0.0) + more
-    tl.store(x + row * hidden + place, value, mask=real)
-    tl.store(scaled + row * hidden + place, value * tl.load(norm + place, mask=real, other=0.0), mask=real)
-    groups: tl.constexpr = block // 16
-    sums = tl.reshape(sums_of_16(tl.reshape(value * value, (block, 1)), groups, 1), (groups,))
-    group = tl.arange(0, groups)
-    tl.store(squares + row * (hidden // 16) + group, sums, mask=group < hidden // 16)
+    leave_row(value, x, scaled, squares, norm, row, 0, hidden, block)
 
 
 def post_add(delta: torch.Tensor, post: torch.Tensor, r: Residual, norm: torch.Tensor, eps: float) -> None:

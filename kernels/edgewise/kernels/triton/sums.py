@@ -25,3 +25,11 @@ def sum_of_pairs(x: tl.tensor, rows: tl.constexpr) -> tl.tensor:
         if x.shape[1] > 1:
             x = tl.sum(tl.reshape(x, (rows, x.shape[1] // 2, 2)), axis=2)
     return tl.reshape(x, (rows,))
+
+
+@triton.jit
+def squares_of(squares: tl.tensor, row: tl.tensor, rows: tl.tensor, count: tl.constexpr) -> tl.tensor:
+    """[block_rows, count rounded up to a power of two]: the sums of 16 squares of each row."""
+    at = tl.arange(0, triton.next_power_of_2(count))
+    mask = (row < rows)[:, None] & (at < count)[None, :]
+    return tl.load(squares + row[:, None] * count + at[None, :], mask=mask, other=0.0)
