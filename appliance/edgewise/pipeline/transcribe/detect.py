@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,17 +55,22 @@ class Speech:
         return sum(max(0, min(end, span.end) - max(start, span.start)) for span in self.spans) / RATE
 
 
-async def find_speech(task: TranscribeTask) -> Speech:
-    """Raises as of every engine."""
+async def find_speech(task: TranscribeTask, left: Callable[[], float | None]) -> Speech:
+    """Raises as of every engine, and what `left` raises.
+
+    Args:
+        left: Seconds that the detector has for the next piece: the deadline is that of the whole recording.
+    """
     count = len(task.samples) // SAMPLE_BYTES
     if task.detector is None:
-        loud = bool(np.abs(np.frombuffer(task.samples, dtype="<f4")).max(initial=0.0) >= _AUDIBLE)
+        samples = np.frombuffer(task.samples, dtype="<f4")  # no copy of it is made: an hour of sound is 220 MiB
+        loud = max(samples.max(initial=0.0), -samples.min(initial=0.0)) >= _AUDIBLE
         return Speech([Span(0, count)] if loud else [], np.zeros(0, dtype=np.float32))
     found: list[Floats] = []
     accounts: list[EncodeStats | None] = []
     for number, start in enumerate(range(0, count, _PIECE)):
         lead = min(start, _LEAD)
-        chunk = await _ask(task, task.detector, number, start - lead, min(count, start + _PIECE))
+        chunk = await _ask(task, task.detector, number, start - lead, min(count, start + _PIECE), left())
         found.append(np.frombuffer(chunk.content, dtype="<f4")[lead // FRAME :])
         accounts.append(chunk.stats)
     probabilities = np.concatenate(found) if found else np.zeros(0, dtype=np.float32)
@@ -79,12 +85,14 @@ async def find_speech(task: TranscribeTask) -> Speech:
     )
 
 
-async def _ask(task: TranscribeTask, detector: ServedEncoder, number: int, start: int, end: int) -> EncodeChunk:
+async def _ask(
+    task: TranscribeTask, detector: ServedEncoder, number: int, start: int, end: int, left_s: float | None
+) -> EncodeChunk:
     request = EncodeRequest(
         id=f"{task.id}/speech-{number}",
         content=task.samples[start * SAMPLE_BYTES : end * SAMPLE_BYTES],
         key=task.key,
         priority=task.priority,
-        deadline_s=task.deadline_s,
+        deadline_s=left_s,
     )
     return await encode(detector, request)

@@ -62,7 +62,7 @@ class Hearing:
     async def segments(self) -> AsyncGenerator[list[Segment], None]:
         """The segments of each window. Raises as of every engine."""
         task, course = self._task, self.course
-        course.speech = speech = await find_speech(task)
+        course.speech = speech = await find_speech(task, self._writer.left)
         spans = speech.spans if task.detector is None else windows(speech.spans, speech.probabilities, seconds=SECONDS)
         if task.prompt:
             self._before = task.model.tokenizer.encode(f" {task.prompt.strip()}", parse_special=False)

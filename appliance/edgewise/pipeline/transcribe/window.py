@@ -187,7 +187,7 @@ class WindowWriter:
             salt=task.salt,
             key=task.key,
             priority=task.priority,
-            deadline_s=self._left(),
+            deadline_s=self.left(),
             constraint=rules,
             media=(sound(samples, count),),
             alignment=alignment,
@@ -205,7 +205,8 @@ class WindowWriter:
         self.account.add(chunks[-1].stats)
         return chunks
 
-    def _left(self) -> float | None:
+    def left(self) -> float | None:
+        """Seconds of the request's deadline that are left; None without one. Raises `DeadlineExceeded` after it."""
         if self.ends is None:
             return None
         left = self.ends - asyncio.get_running_loop().time()
@@ -231,5 +232,4 @@ def _looks_wrong(written: Written) -> bool:
 
 
 def _top(chunks: Sequence[TokenChunk]) -> list[tuple[int, float]]:
-
     return [(id, math.exp(logprob)) for chunk in chunks for one in chunk.logprobs or () for id, logprob in one.top]
