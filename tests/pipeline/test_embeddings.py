@@ -16,6 +16,7 @@ from edgewise.models.encoders.rows import unpack_rows
 from edgewise.models.encoders.text import EncoderTokenizer, TextFace
 from edgewise.pipeline.embeddings import ROWS, EmbedTask, Text, embed, shortened
 from edgewise.pipeline.hooks.hooks import Hooks
+from edgewise.pipeline.hooks.protocol import AuditRecord, Hook
 from edgewise.pipeline.model import ServedEncoder
 from tests.fakes.tiny_encoders import make_tokenizer
 
@@ -83,3 +84,22 @@ async def test_hooks_are_not_passed_by_as_token_ids() -> None:
     with pytest.raises(InvalidRequest, match="hooks that read"):
         await embed(task(engine, ((1, 2),)), Hooks([cast("Any", hook)]))
     assert engine.requests == []
+
+
+class Noting(Hook):
+    """A hook double that remembers what it was told."""
+
+    name = "noting"
+
+    def __init__(self) -> None:
+        self.records: list[AuditRecord] = []
+
+    async def audit(self, record: AuditRecord) -> None:
+        self.records.append(record)
+
+
+async def test_hooks_hear_which_error_ended_it() -> None:
+    hook = Noting()
+    with pytest.raises(EngineFault):
+        await embed(task(LengthEncoder(fails=True), ("a page",) * (ROWS + 1)), Hooks([hook]))
+    assert [(one.event, one.outcome) for one in hook.records] == [("asked", None), ("answered", "engine_error")]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from edgewise.core.errors import ContextLengthExceeded, EngineFault, InvalidRequest
+from edgewise.core.errors import Cancelled, ContextLengthExceeded, EdgewiseError, EngineFault, InvalidRequest
 from edgewise.core.priority import Priority
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
 from edgewise.models.encoders.rows import Pair, pack_pairs, pack_rows
@@ -101,9 +101,9 @@ async def compute(
     began, parts = clock(), _parts(lengths)
     try:
         chunks = await _ask(task, rows, parts)
-    except BaseException:
+    except BaseException as error:
         if passage is not None:
-            await passage.end("error")
+            await passage.end(error.code if isinstance(error, EdgewiseError) else Cancelled.code)
         raise
     if passage is not None:
         await passage.pass_picture(0, b"".join(chunk.content for chunk in chunks))
