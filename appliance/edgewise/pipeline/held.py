@@ -92,7 +92,7 @@ class HeldBytes:
             self.refused["machine"] += 1
             return OutOfMemory(
                 f"'{param}' takes {mib(size)} of memory, and the machine has {mib(free)} left, of which {mib(self._spare)} stay "
-                "free: try again shortly, send fewer or shorter media, or unload a model (`edgewise models unload`).",
+                "free: try again shortly, send fewer or shorter media, or unload a model (`edgewise stop NAME`).",
                 param=param,
                 retry_after_s=_RETRY_AFTER_S,
             )

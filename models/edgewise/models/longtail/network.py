@@ -68,7 +68,7 @@ def load_network(
 
 
 class TransformersNetwork:
-    """Satisfies `engine.runner.Network` as `models.decoder.Decoder` does.
+    """Satisfies `engine.runner.Network` as `models.decoder.model.Decoder` does.
 
     A token's bits may depend on what else is in the batch: the products are transformers' own.
     """

@@ -1,5 +1,5 @@
 """The attention function that transformers' models call instead of their own: this step's keys and values go into our pages,
-and `kernels.paged_attention` does the rest."""
+and `kernels.attention.paged_attention` does the rest."""
 
 from __future__ import annotations
 

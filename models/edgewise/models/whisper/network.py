@@ -50,7 +50,7 @@ class _Text:
 class WhisperNetwork:
     """Satisfies `engine.runner.Network` and `models.multimodal.protocol.MultimodalNetwork`.
 
-    Residual stream, norms and attention are float32, products in the weights' dtype, as in `models.decoder.Decoder`.
+    Residual stream, norms and attention are float32, products in the weights' dtype, as in `models.decoder.model.Decoder`.
 
     Args:
         heads: Those that tell where words are spoken (`alignment_heads`).
