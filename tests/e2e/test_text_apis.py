@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import anthropic
 import openai
 import pytest
 
@@ -46,6 +45,8 @@ def test_responses_and_their_continuation(guarded: DeviceService) -> None:
 
 
 def test_messages(guarded: DeviceService) -> None:
+    import anthropic  # here: it takes seconds
+
     with anthropic.Anthropic(base_url=guarded.url, api_key="none", max_retries=0) as client:
         with client.messages.stream(
             model=STARTER,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,9 +15,16 @@ def request_body(schema: type[BaseModel]) -> dict[str, Any]:
 
     Definitions stand where they are used: a reference inside the schema would be looked up from the start of the whole document.
     """
-    body = schema.model_json_schema()
-    content = {"application/json": {"schema": _inlined(body, body.pop("$defs", {}))}}
+    body = dict(_schema_of(schema))
+    definitions = body.pop("$defs", {})
+    content = {"application/json": {"schema": _inlined(body, definitions)}}
     return {"requestBody": {"required": True, "content": content}}
+
+
+@cache
+def _schema_of(schema: type[BaseModel]) -> dict[str, Any]:
+    """To be left as it is: making it takes most of the time in which an application is put together."""
+    return schema.model_json_schema()
 
 
 def request_form(schema: type[BaseModel], file: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 
@@ -143,6 +142,8 @@ def calling() -> Api:
 
 
 async def test_two_calls_through_the_official_clients() -> None:
+    import anthropic  # here: it takes seconds
+
     api = calling()
     async with listening(api) as url:
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:

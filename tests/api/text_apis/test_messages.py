@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import anthropic
 import pytest
 
 from edgewise.api.messages_api.parse import messages_task
@@ -227,6 +226,8 @@ async def test_counting_asks_no_engine(api: Api) -> None:
 
 
 async def test_the_official_client(api: Api) -> None:
+    import anthropic  # here: it takes seconds
+
     async with (
         listening(api) as url,
         anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client,
