@@ -70,9 +70,7 @@ def reference(kind: type[Any], options: Options, folder: Path, seed: int = 7) ->
     """A random model of transformers with norms and biases away from their trivial values, saved in `folder`."""
     torch.manual_seed(seed)
     config = kind(**options)
-    model: torch.nn.Module = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-        config, attn_implementation="eager"
-    ).eval()
+    model: torch.nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:

@@ -39,7 +39,7 @@ async def test_whole_answers() -> None:
         extra = answer.model_extra
         assert extra is not None
         assert extra["edgewise"]["model"] == "tiny"
-        again = await client.chat.completions.create(model="tiny", messages=[*MESSAGES, choice.message, *MESSAGES])  # type: ignore[list-item]
+        again = await client.chat.completions.create(model="tiny", messages=[*MESSAGES, choice.message, *MESSAGES])
         assert again.choices[0].message.content == TEXT
         text = await client.completions.create(model="tiny", prompt=["a", "b"], logprobs=2, extra_body={"top_k": 5})
         assert [one.text for one in text.choices] == [TEXT, TEXT]

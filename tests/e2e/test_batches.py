@@ -51,7 +51,7 @@ def connect(service: DeviceService) -> OpenAI:
 def completed(ai: OpenAI, batch_id: str) -> int:
     counts = ai.batches.retrieve(batch_id).request_counts
     assert counts is not None
-    return counts.completed
+    return int(counts.completed)
 
 
 def more_than(ai: OpenAI, batch_id: str, count: int) -> bool:

@@ -83,7 +83,8 @@ def test_the_same_seed_gives_the_same_answer(ai: OpenAI) -> None:
             temperature=1.0,
             max_completion_tokens=24,
         )
-        return answer.choices[0].message.content
+        content: str | None = answer.choices[0].message.content
+        return content
 
     assert ask(5) == ask(5)
     assert len({ask(seed) for seed in range(4)}) > 1

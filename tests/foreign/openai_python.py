@@ -64,8 +64,8 @@ EXPLAINED = (
 )
 
 
-def run() -> Report:
-    """Run them; raises `NotAvailable` without a network."""
+def run(*, brief: bool = False) -> Report:
+    """Run them, those of the asynchronous client too unless `brief`; raises `NotAvailable` without a network."""
     suite = PytestSuite(
         name="openai-python, API tests",
         version=VERSION,
@@ -74,7 +74,10 @@ def run() -> Report:
         files=[f"tests/api_resources/{name}" for name in RESOURCES],
         prefix="tests.api_resources.",
         explained=EXPLAINED,
-        options=("-o", "addopts=", "-o", "filterwarnings=", "-o", "xfail_strict=false"),
+        options=(
+            *("-o", "addopts=", "-o", "filterwarnings=", "-o", "xfail_strict=false"),
+            *(("-k", "not Async") if brief else ()),
+        ),
     )
     with served(EDGEWISE_ENGINE__MAX_CONTEXT="320") as relay:
         return suite.run(relay, {"TEST_API_BASE_URL": f"{relay.url}/v1", "PYTHONPATH": ""})

@@ -200,7 +200,7 @@ def test_text_part_of_a_gemma_that_also_sees_images(tmp_path: Path) -> None:
         eoi_token_index=298,
     )
     torch.manual_seed(1)
-    model = Gemma3ForConditionalGeneration(config).eval()  # type: ignore[no-untyped-call]
+    model = Gemma3ForConditionalGeneration(config).eval()
     model.save_pretrained(tmp_path)
     tokens = [random.Random(4).randrange(290) for _ in range(100)]
     expected = logits_of(model, tokens)

@@ -34,7 +34,7 @@ TEXT: dict[str, Any] = {
 def saved(config: Any, folder: Path) -> tuple[Any, ModelFiles]:
     """A random model with norms and biases away from their trivial values, and its files."""
     torch.manual_seed(11)
-    model: Any = AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()  # type: ignore[no-untyped-call]
+    model: Any = AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if not parameter.any():

@@ -127,7 +127,7 @@ def test_the_text_around_parts_is_that_of_transformers(scanning: tuple[Any, Mode
     whole = f"\n\n<start_of_image>{soft}<end_of_image>\n\n"
     processor = SimpleNamespace(full_image_sequence=whole)
     for size, crops in (((300, 200), 2), ((700, 90), 3), ((112, 112), 0)):
-        told = Gemma3Processor.replace_image_token(processor, {"num_crops": [crops]}, 0)  # type: ignore[arg-type]
+        told = Gemma3Processor.replace_image_token(processor, {"num_crops": [crops]}, 0)
         assert layout.picture(picture(*size), "image").text == told
 
 

@@ -69,7 +69,7 @@ def test_tiles_and_their_text_are_those_of_transformers(both: tuple[Any, ModelFi
         shown = picture(*size, seed=number)
         wanted = processed(both[1], [shown])
         fitted = layout.picture(shown, "image")
-        assert fitted.text == Idefics3Processor.replace_image_token(_Texts(), wanted, 0), size  # type: ignore[arg-type]
+        assert fitted.text == Idefics3Processor.replace_image_token(_Texts(), wanted, 0), size
         pixels = np.stack([np.frombuffer(one.content, np.uint8).reshape(one.shape)[0] for one in fitted.media])
         values = (pixels / 255 - np.array(HALF.mean)) / np.array(HALF.deviation)
         np.testing.assert_allclose(values.transpose(0, 3, 1, 2), wanted["pixel_values"][0].numpy(), atol=1e-6)
@@ -80,7 +80,7 @@ def test_tiles_and_their_text_are_those_of_transformers(both: tuple[Any, ModelFi
 def test_every_size_is_cut_as_by_transformers(width: int, height: int, longest: int, tile: int) -> None:
     """The sizes alone: nothing is resampled."""
     processor: Any = Idefics3ImageProcessorPil()
-    first = get_resize_output_image_size(np.empty((3, height, width), np.bool_), longest)[::-1]
+    first: tuple[int, int] = get_resize_output_image_size(np.empty((3, height, width), np.bool_), longest)[::-1]
     assert rescaled(width, height, longest) == first
     seen = []
     processor.resize = lambda image, size, resample=None: seen.append((size.width, size.height))

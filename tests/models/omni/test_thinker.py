@@ -54,7 +54,7 @@ def noise(seconds: float, seed: int = 0) -> Any:
 
 def heard_by(samples: list[Any]) -> dict[str, torch.Tensor]:
     """As the family's processor gives it: padded with silence, with a mask."""
-    extract = WhisperFeatureExtractor(feature_size=16)  # type: ignore[no-untyped-call]
+    extract = WhisperFeatureExtractor(feature_size=16)
     features = extract(
         samples, sampling_rate=16_000, return_attention_mask=True, padding="max_length", return_tensors="pt"
     )

@@ -170,11 +170,11 @@ def _check_model(model: PreTrainedModel, where: str) -> None:
 
 def _body_name(model: PreTrainedModel, where: str) -> str:
     if isinstance(getattr(model, model.base_model_prefix, None), torch.nn.Module):
-        return model.base_model_prefix
-    inner: torch.nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
+        return str(model.base_model_prefix)
+    inner: torch.nn.Module = model.get_decoder()
     for name, child in model.named_children():
         if any(module is inner for module in child.modules()):
-            return name
+            return str(name)
     raise UnsupportedModel(f"{where} does not keep its head apart from its layers.")
 
 

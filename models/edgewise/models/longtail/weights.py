@@ -127,7 +127,7 @@ def _initialised(
 ) -> dict[str, torch.Tensor]:
     for key, buffer in empty.items():
         module._buffers[key] = torch.full(buffer.shape, filling, dtype=buffer.dtype, device=device)
-    model._init_weights(module)  # type: ignore[no-untyped-call]
+    model._init_weights(module)
     return {key: value for key, value in module._buffers.items() if value is not None and key in empty}
 
 
