@@ -11,8 +11,8 @@ from dataclasses import asdict, replace
 from edgewise.core.errors import ConstraintFailed, EdgewiseError, InvalidRequest, UnsupportedField
 from edgewise.core.log import get_logger
 from edgewise.engine.adapters import Adapters
+from edgewise.engine.admission import Admission
 from edgewise.engine.ahead import AheadRunner, Flight
-from edgewise.engine.alignment import check_alignment
 from edgewise.engine.api import CacheTier, EngineInfo, EngineStats, MemoryReport
 from edgewise.engine.chunking import MediaKey, key_of
 from edgewise.engine.devices.group import DeviceGroup
@@ -22,12 +22,11 @@ from edgewise.engine.ledger import Ledger
 from edgewise.engine.messages import PageOrder, PageReply
 from edgewise.engine.notices import Notices, Notify
 from edgewise.engine.pacing import Pacer
-from edgewise.engine.request import FinishReason, GenerateRequest, RequestStats, TokenChunk, TokenLogprobs
+from edgewise.engine.request import FinishReason, GenerateRequest, TokenChunk, TokenLogprobs
 from edgewise.engine.runner import Runner
 from edgewise.engine.scheduler import Scheduler, StepPlan, Work
 from edgewise.engine.senses import Senses, Unseen
 from edgewise.engine.sequence import Sequence
-from edgewise.engine.spans import check_media
 from edgewise.engine.speculation.speculator import Speculator
 from edgewise.engine.step_cost import PromptLoad
 from edgewise.engine.tiering import NoTiers, PageTiers
@@ -90,7 +89,9 @@ class Engine:
         self._senses = senses
         self._adapters = adapters
         self._speculator = speculator
-        self._recording_tokens = recording_tokens
+        self._admission = Admission(
+            info, recording_tokens=recording_tokens, most_whole=pacer.max_step_tokens, senses=senses
+        )
         self._devices = devices
         self._writing_behind = False
         self._now = now
@@ -107,20 +108,8 @@ class Engine:
     # --- requests ---------------------------------------------------------------------------------------------------------
 
     def add(self, request: GenerateRequest) -> None:
-        """Queue a request. Raises what `Scheduler.add` and `SamplingParams.validate` raise; nothing is kept then."""
-        request.sampling.validate(self.info.vocab_size)
-        for token in (*request.prompt, *request.output):
-            if not 0 <= token < self.info.vocab_size:
-                raise InvalidRequest(
-                    f"The prompt has token id {token}: ids run from 0 to {self.info.vocab_size - 1}.", param="prompt"
-                )
-        if request.speech is not None:
-            raise UnsupportedField(
-                f"'modalities' asks for sound, and the model '{self.info.model}' answers in text alone: ask one that speaks "
-                "(Qwen2.5-Omni), or have the text spoken by /v1/audio/speech.",
-                param="modalities",
-            )
-        self._check_media(request)
+        """Queue a request. Raises what `Admission.check` and `Scheduler.add` raise; nothing is kept then."""
+        self._admission.check(request, self._live.values())
         request = request if self._senses is None else self._senses.bound(request)
         adapter = None if request.adapter is None else self._adapter(request.adapter)
         sequence = self._scheduler.add(request)
@@ -142,28 +131,6 @@ class Engine:
             )
         used = {one.request.adapter.digest for one in self._live.values() if one.request.adapter is not None}
         return self._adapters.open(files, used)
-
-    def _check_media(self, request: GenerateRequest) -> None:
-        needed = self._recording_tokens
-        if needed and [(one.kind, one.start, one.count) for one in request.media] != [("audio", 0, needed)]:
-            raise InvalidRequest(
-                f"The model '{self.info.model}' writes down what is said: its prompts begin with one recording of {needed} "
-                "tokens and have no other media. Send the recording to /v1/audio/transcriptions.",
-                param="media",
-            )
-        if request.alignment is not None:
-            check_alignment(request.alignment, recording=needed, prompt=len(request.prompt), model=self.info.model)
-        if not request.media:
-            return
-        check_media(
-            request,
-            kinds=self.info.media,
-            model=self.info.model,
-            most_whole=self._pacer.max_step_tokens,
-            max_position=self.info.model_context,
-        )
-        if self._senses is not None:
-            self._senses.check(request, [sequence.request for sequence in self._live.values()])
 
     def cancel(self, request_id: str) -> None:
         """Free a request's pages now; its last chunk comes with the next step. Unknown ids have finished already."""
@@ -328,7 +295,7 @@ class Engine:
             offset=offset,
             tokens=tuple(one.token for one in draws),
             logprobs=_logprobs(draws),
-            stats=self._stats_of(sequence) if first else None,
+            stats=sequence.account(self._now()) if first else None,
         )
         finish = _finish_reason(sequence, last.token)
         if finish is None:
@@ -386,26 +353,11 @@ class Engine:
         if self._senses is not None:
             self._senses.release(self._live.values())
         return TokenChunk(
-            request_id=sequence.id, offset=sequence.generated, tokens=(), finish=reason, stats=self._stats_of(sequence)
-        )
-
-    def _stats_of(self, sequence: Sequence) -> RequestStats:
-        now = self._now()
-        admitted = sequence.admitted_at if sequence.admitted_at is not None else now
-        first = sequence.first_token_at if sequence.first_token_at is not None else now
-        return RequestStats(
-            prompt_tokens=len(sequence.request.prompt),
-            cached_tokens=sequence.cached_tokens or 0,
-            completion_tokens=sequence.generated,
-            queued_s=admitted - sequence.added_at,
-            prefill_s=first - admitted,
-            decode_s=now - first,
-            preemptions=sequence.preemptions,
-            restored_tokens=sequence.restored_tokens,
-            proposed_tokens=sequence.proposed_tokens,
-            accepted_tokens=sequence.accepted_tokens,
-            device_s=sequence.device_s,
-            encoders=tuple(sequence.encoded.values()),
+            request_id=sequence.id,
+            offset=sequence.generated,
+            tokens=(),
+            finish=reason,
+            stats=sequence.account(self._now()),
         )
 
     # --- observation ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgewise.engine.pages import Parked
 from edgewise.engine.prefix import PageHash, chain_start
-from edgewise.engine.request import EncoderUse, GenerateRequest
+from edgewise.engine.request import EncoderUse, GenerateRequest, RequestStats
 from edgewise.engine.spans import NO_SPANS, Spans
 from edgewise.engine.speculation.guesser import Guesser
 
@@ -129,6 +129,25 @@ class Sequence:
     def waited(self, now: float) -> float:
         """Seconds in the queue in all, of a sequence that waits."""
         return self.waited_s + now - self.queued_at
+
+    def account(self, now: float) -> RequestStats:
+        """What it has cost so far."""
+        admitted = self.admitted_at if self.admitted_at is not None else now
+        first = self.first_token_at if self.first_token_at is not None else now
+        return RequestStats(
+            prompt_tokens=len(self.request.prompt),
+            cached_tokens=self.cached_tokens or 0,
+            completion_tokens=self.generated,
+            queued_s=admitted - self.added_at,
+            prefill_s=first - admitted,
+            decode_s=now - first,
+            preemptions=self.preemptions,
+            restored_tokens=self.restored_tokens,
+            proposed_tokens=self.proposed_tokens,
+            accepted_tokens=self.accepted_tokens,
+            device_s=self.device_s,
+            encoders=tuple(self.encoded.values()),
+        )
 
     def __repr__(self) -> str:
         return f"Sequence({self.id}: {self.computed}/{len(self.tokens)} computed, {len(self.pages)} pages)"
