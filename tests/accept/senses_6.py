@@ -24,9 +24,11 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
+from edgewise.models.encoders.record import read_ladders
+from edgewise.models.store import Store
 from tests.accept.line import Line, NotRun, Verdict, main, progress
 from tests.e2e.pulse import RATE, Pulse, missing, pulse
-from tests.e2e.service import STARTER, new_home, running
+from tests.e2e.service import STARTER, edgewise, new_home, running, thread_limit
 from tests.recordings import hearing_home, words
 
 QUICK: Mapping[str, str] = {"transcription": "whisper-tiny.en", "speech": "piper-joe"}
@@ -58,7 +60,8 @@ class Trial:
 def measure(count: int) -> Verdict:
     if (package := missing()) is not None:
         raise NotRun(f"the package {package} is not installed, so there is no sound server to talk through")
-    hearing_home("silero-vad", *QUICK.values(), *DEFAULT.values())
+    home = hearing_home("silero-vad", *QUICK.values(), *DEFAULT.values())
+    measure_encoders(home)
     with (
         new_home() as home,
         running(home=home) as service,
@@ -100,6 +103,16 @@ def measure(count: int) -> Verdict:
             "default_first_sound_ms": default.receipt["first_sound_ms"],
         },
     )
+
+
+def measure_encoders(home: Path) -> None:
+    """As a device does it beside its first requests, which are no trials."""
+    store = Store(home / "models")
+    for name in (QUICK["transcription"], DEFAULT["transcription"]):
+        if not read_ladders(store.root, store.manifest(name).digest):
+            progress(f"the encoder of {name} is measured")
+            measured = ("models", "encoders", name, "--measure")
+            edgewise(home, *measured, timeout_s=1800, environment=thread_limit())
 
 
 def _stage(trial: Trial, name: str) -> Any:

@@ -76,6 +76,10 @@ class FakeManagedEngine:
     def limit(self, share: float, pace: float) -> None:
         self.limits = (share, pace)
 
+    def notify(self, code: str) -> None:
+        """As the engine's process tells it."""
+        self._on_event(EngineEvent(kind="notice", epoch=1, message="", code=code))
+
     def crash(self, message: str = "It was killed.", *, for_good: bool = False) -> None:
         """As the supervisor tells it: the failure is there before the event."""
         self.failure = EngineUnavailable(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -135,6 +136,8 @@ def show(name: str, as_json: AsJson = False, config: ConfigFile = None) -> None:
     """Everything known about one model, installed or in the catalog."""
     store, catalog = _open(config)
     document = _describe_one(store, catalog, name)
+    if document["installed"] and document.get("role") == "speech-to-text":
+        document |= _encoder(config, store, name)
     if as_json:
         print_json(document)
     else:
@@ -242,6 +245,18 @@ def _describe_one(store: Store, catalog: Catalog, name: str) -> dict[str, Any]:
         return {"installed": True, **_installed(store.manifest(name))}
     except ModelNotFound:
         return {"installed": False, **describe(catalog.find(name))}
+
+
+def _encoder(config: Path | None, store: Store, name: str) -> dict[str, str]:
+    """What computes the encoder of a model that hears."""
+    # Here: for one role alone.
+    from edgewise.engine.machine import look
+    from edgewise.serving.ladders import hearing_ladder
+
+    settings = load_settings(config).settings
+    card = asyncio.run(look(settings.engine.device)).cuda
+    found = hearing_ladder(settings, store, store.manifest(name), card=card)
+    return {"encoder": found.detail, "encoder_remedy": found.remedy}
 
 
 def _print_list(document: Mapping[str, Any]) -> None:

@@ -16,7 +16,16 @@ from edgewise.cli.output import print_json, print_table, say
 from edgewise.core.errors import InvalidRequest
 from edgewise.core.settings import Settings, load_settings
 from edgewise.engine.machine import look
-from edgewise.models.encoders.record import CARD_ROLES, LADDER_ROLES, CandidateRecord, LadderRecord, read_ladders
+from edgewise.models.encoders.record import (
+    CARD_ROLES,
+    HEARING_ROLES,
+    LADDER_ROLES,
+    REMEDY,
+    CandidateRecord,
+    LadderRecord,
+    read_ladders,
+)
+from edgewise.models.encoders.voices import voices_of
 from edgewise.models.manifest import Manifest
 from edgewise.models.store import Store
 
@@ -29,7 +38,9 @@ def encoders_command(
     samples: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of recordings of speech: what an encoder that hears is measured with.", file_okay=False
+            help="Folder of recordings of speech: what an encoder that hears is judged by; without it a voice of the device "
+            "reads aloud.",
+            file_okay=False,
         ),
     ] = None,
     config: ConfigFile = None,
@@ -40,7 +51,7 @@ def encoders_command(
     store = Store(settings.home / "models")
     shown: list[tuple[Manifest, list[LadderRecord]]] = []
     for manifest in _encoders(store, name):
-        if measure:
+        if measure and (name is not None or not _judged_better(store, manifest, samples)):
             _measure(settings, store, manifest, samples)
         shown.append((manifest, read_ladders(store.root, manifest.digest)))
     if as_json:
@@ -66,9 +77,18 @@ def _encoders(store: Store, name: str | None) -> Iterator[Manifest]:
     yield manifest
 
 
+def _judged_better(store: Store, manifest: Manifest, samples: Path | None) -> bool:
+    """Whether recordings judged already, and only a voice would now: said, and asked for by name."""
+    judges = [it.judge for it in read_ladders(store.root, manifest.digest) if it.judge is not None]
+    if samples is not None or not any(judge.kind == "recordings" for judge in judges):
+        return False
+    say(f"{manifest.name} was judged by {judges[0]}: left as it is. Name it, or give --samples, to measure it anew.")
+    return True
+
+
 def _measure(settings: Settings, store: Store, manifest: Manifest, samples: Path | None) -> None:
-    if manifest.info.role == "speech-to-text" and samples is None:
-        say(f"{manifest.name} is measured with recordings of speech: name a folder of some with --samples.")
+    if manifest.info.role in HEARING_ROLES and samples is None and not voices_of(store):
+        say(f"{manifest.name} is not measured: nothing judges it. To have it measured {REMEDY.format(manifest.name)}.")
         return
     # Here: it brings ONNX Runtime along.
     from edgewise.models.encoders.build import climb
@@ -78,7 +98,7 @@ def _measure(settings: Settings, store: Store, manifest: Manifest, samples: Path
     threads = settings.engine.threads or len(os.sched_getaffinity(0))
     card = manifest.info.role in CARD_ROLES and asyncio.run(look(settings.engine.device)).cuda
     options = {**ladder_options(store, manifest, samples), "card": "yes" if card else "no"}
-    if manifest.info.role == "speech-to-text":
+    if manifest.info.role in HEARING_ROLES:
         options["dtype"] = encoder_dtype(settings)
     place = place_of(threads, options)
     files = store.resolve(manifest.name, manifest.info.role)
@@ -90,14 +110,19 @@ def _document(manifest: Manifest, records: list[LadderRecord]) -> dict[str, Any]
 
 
 def _print(manifest: Manifest, records: list[LadderRecord]) -> None:
-    if not records and manifest.info.role == "speech-to-text":
-        say(f"{manifest.name}: not measured yet; torch serves. --measure --samples FOLDER measures it with recordings.")
+    if not records and manifest.info.role in HEARING_ROLES:
+        say(
+            f"{manifest.name}: not measured yet; torch serves. `edgewise models show {manifest.name}` says what it waits for."
+        )
     elif not records:
         say(
             f"{manifest.name}: not measured yet; float32 serves. It is measured when it is first asked, or with --measure."
         )
     for record in records:
-        say(f"{record.model} on {record.runtime}, {record.device}, {record.threads} threads, {record.measured_at}")
+        judged = "" if record.judge is None else f"; judged by {record.judge}"
+        say(
+            f"{record.model} on {record.runtime}, {record.device}, {record.threads} threads, {record.measured_at}{judged}"
+        )
         columns = ("CANDIDATE", "COSINE", "ONE", f"{record.many} TOGETHER", "SIZE", "")
         print_table(columns, [_row(it) for it in record.candidates])
 

@@ -28,6 +28,7 @@ from edgewise.engine.devices.shares import share_of
 from edgewise.engine.draft_loading import load_draft
 from edgewise.engine.drafting import DraftPlan, plan_draft, why_no_guesses
 from edgewise.engine.encoder_cache import EncoderCache
+from edgewise.engine.encoders.climbs import start_climb
 from edgewise.engine.engine import Engine
 from edgewise.engine.fit import FitReport, fit
 from edgewise.engine.found import available_on, device_family, device_name, shares_host_memory
@@ -174,6 +175,7 @@ def _build_parts(config: EngineConfig, progress: ProgressSink, group: DeviceGrou
     senses = _senses(config, network, decoder, ledger, device, dtype, threads)
     speculator = _speculator(config, network, info, plan, ledger)
     spill = _spill(config, report, host_ledger, mover)
+    start_climb(senses, ledger, notices)
     looping = isinstance(decoder, Looping)
     scheduler = _scheduler(config, report, pacer, tiers, spill, senses, speculator, answers_apart=looping)
     runner = _runner(config, report, decoder, kv, device, group)

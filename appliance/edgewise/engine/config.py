@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -14,7 +15,7 @@ log = get_logger(__name__)
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 KVDtypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
 SpeculationName = Literal["auto", "off", "lookup", "draft"]
-QuantizeName = Literal["auto", "none", "int8", "int4"]
+QuantizeName = Literal["auto", "none", "int8", "int4", "fp8"]
 KernelsName = Literal["auto", "reference", "native", "triton"]
 KernelTuningName = Literal["cached", "load", "off"]
 
@@ -47,6 +48,7 @@ class EngineConfig:
         encoder_cache_bytes: Memory of the device for the rows of media, where the model takes media.
         encoder_ladders: Folder of the records of the model's own encoder's ladder, whose winner then encodes; None for torch.
         encoder_form_bytes: Memory that is kept for such a winner beside the rows of media.
+        encoder_climb: How that ladder is climbed beside requests, as `models.encoders.rung.place_of` reads it; empty for none.
         media_bytes: Bytes of decoded media that the requests in work may hold in all.
         vocabulary: Spelling of every token, for answers that follow a grammar; None refuses them.
         tensor_parallel: Devices that compute the model together, each a share of it.
@@ -89,6 +91,7 @@ class EngineConfig:
     encoder_cache_bytes: int = 128 << 20
     encoder_ladders: str | None = None
     encoder_form_bytes: int = 0
+    encoder_climb: Mapping[str, str] = field(default_factory=dict)
     media_bytes: int = 256 << 20
     vocabulary: Vocabulary | None = field(default=None, repr=False)
     tensor_parallel: int = 1

@@ -1,18 +1,24 @@
-"""An encoder inside an engine that takes the form which its ladder found quickest (`models.whisper.rungs`)."""
+"""An encoder inside an engine: it takes the form that its ladder found quickest (`models.whisper.rungs`), and has it climbed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import torch
 
+from edgewise.core.log import get_logger
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.ledger import Ledger
 from edgewise.engine.numerics import cpu_family
+from edgewise.models.encoders.record import REMEDY, read_ladder, read_unjudged
 from edgewise.models.multimodal.protocol import MediaEncoder
 from edgewise.models.whisper.encoder import WhisperEncoder
 from edgewise.models.whisper.rungs import Kept, RungEncoder
+
+log = get_logger(__name__)
 
 PURPOSE: Final = "encoder"
 
@@ -48,4 +54,26 @@ def with_ladder(
         elif beyond < before:
             ledger.give_back(PURPOSE, before - beyond)
 
-    return RungEncoder(encoder, dtype, kept, book)
+    climb = partial(_climb, config, str(dtype).removeprefix("torch."), threads) if config.encoder_climb else None
+    return RungEncoder(encoder, dtype, kept, book, climb)
+
+
+def _climb(config: EngineConfig, dtype: str, threads: int, book: Callable[[int], Callable[[], None]]) -> None:
+    """Climb beside requests, unless the ladder was climbed here, or nothing speaks on this device to be judged by."""
+    # Here: it brings ONNX Runtime along, which an engine without a ladder to climb does not need.
+    from edgewise.models.encoders.memory import space_for
+    from edgewise.models.encoders.rung import climb_beside, place_of
+
+    place = place_of(threads, {**config.encoder_climb, "dtype": dtype})
+    order = place.order(config.model, "speech-to-text", space_for(place.climb_bytes))
+    if read_ladder(order.folder, config.model.digest) is not None:
+        return
+    unjudged = read_unjudged(order.folder)
+    if not order.voices:
+        why = "no voice is installed that could read aloud what judges it"
+    elif unjudged is not None and unjudged.final and unjudged.voices == tuple(it.digest for it in order.voices):
+        why = unjudged.why
+    else:
+        climb_beside(order, place.climb_bytes, book, lambda _: None, serving=f"torch-{dtype}")
+        return
+    log.warning("encoder_climb_skipped", model=config.model.name, reason=why, remedy=REMEDY.format(config.model.name))

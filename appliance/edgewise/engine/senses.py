@@ -15,6 +15,7 @@ from edgewise.core.errors import EdgewiseError, EngineFault, InvalidRequest, Que
 from edgewise.core.sizes import mib
 from edgewise.engine.chunking import MediaKey, MediaPlan, key_of
 from edgewise.engine.encoder_cache import EncoderCache
+from edgewise.engine.encoders.climbs import Improves
 from edgewise.engine.request import GenerateRequest
 from edgewise.engine.scheduler import Work
 from edgewise.engine.sequence import Sequence
@@ -113,6 +114,11 @@ class Senses:
     def rung(self) -> str:
         """Which form of the encoder runs, as the ladder names it."""
         return rung_of(self._encoder, self._device)
+
+    def improve(self, book: Callable[[int], Callable[[], None]]) -> None:
+        """See `engine.encoders.climbs.Improves`."""
+        if isinstance(self._encoder, Improves):
+            self._encoder.improve(book)
 
     def close(self) -> None:
         if self._watch is not None:

@@ -105,7 +105,7 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
         card = machine.cuda and manifest.info.role in CARD_ROLES
         if not card and engine.device != "cpu":
             _demand_card(manifest, records)
-        if not any(_is_here(record, threads, card) for record in records):
+        if not any(is_here(record, threads, card=card) for record in records):
             climb = climb_bytes(manifest.info.role, 0 if face is None else face.shape.weight_bytes)
         options = {"climb_bytes": str(climb), "card": "yes" if card else "no"}
         together = _ON_CARD if card else config.max_running
@@ -129,7 +129,7 @@ def _demand_card(manifest: Manifest, records: Sequence[LadderRecord]) -> None:
             )
 
 
-def _is_here(record: LadderRecord, threads: int, card: bool) -> bool:
+def is_here(record: LadderRecord, threads: int, *, card: bool) -> bool:
     """Whether a ladder was climbed here, as far as can be told without loading its libraries; else room for a climb is kept."""
     there = bool(record.driver) if card else record.device == cpu_family()
     return there and record.threads == threads and record.runtime in _runtimes()

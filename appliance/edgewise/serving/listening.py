@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,13 +12,18 @@ from edgewise.core.settings import Settings
 from edgewise.engine.api import Engine
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.fit import Needs
+from edgewise.engine.ledger import REFUSE_MARK
 from edgewise.engine.machine import Machine
 from edgewise.engine.numerics import cpu_family
+from edgewise.models.encoders.memory import climb_bytes
 from edgewise.models.encoders.record import form_bytes, ladder_folder, read_ladders
+from edgewise.models.encoders.voices import voices_of
+from edgewise.models.manifest import Manifest
 from edgewise.models.store import Store
 from edgewise.models.tokenizer import Tokenizer, load_tokenizer
 from edgewise.models.whisper.config import WhisperConfig, WhisperTokens, read_tokens, read_whisper
 from edgewise.pipeline.listener import ServedListener
+from edgewise.serving.encoders import is_here, ladder_options
 from edgewise.serving.served import engine_config, model_needs, with_remedy
 
 _TOGETHER: Final = 4
@@ -25,6 +31,10 @@ _TOGETHER: Final = 4
 
 _ROWS: Final = 32 << 20
 """Bytes of encoded sound that are kept: once they are KV pages, nobody asks for them again."""
+
+
+_SHARE: Final = 2
+"""The pool gives a model half of what it can use beyond its needs: so much must be named for a climb to find room."""
 
 
 def _form_bytes(store: Store, digest: str, threads: int) -> int:
@@ -80,10 +90,13 @@ def read_listener(settings: Settings, store: Store, name: str, machine: Machine)
         raise with_remedy(error, name) from error
     plain = engine_config(settings, files)
     threads = plain.threads or len(os.sched_getaffinity(0))
+    manifest = store.manifest(name)
+    climb = _climb(store, manifest, whisper, threads, machine)
     config = replace(
         plain,
         encoder_ladders=str(ladder_folder(store.root, files.digest)),
         encoder_form_bytes=_form_bytes(store, files.digest, threads),
+        encoder_climb=climb,
         # 8 bits are for contexts that are long: here they would save a few MiB, and sound is what all text is read off.
         kv_dtype="bfloat16" if plain.kv_dtype == "auto" else plain.kv_dtype,
         # What is set for the models that write holds for no Whisper: only the reference kernels compute it.
@@ -99,11 +112,31 @@ def read_listener(settings: Settings, store: Store, name: str, machine: Machine)
         disk_cache_bytes=0,
         handover_bytes=0,
     )
+    needs = model_needs(config, whisper.sizes(), machine)
+    if climb and voices_of(store):
+        needs = _with_climb(needs, int(climb["climb_bytes"]))
     return ReadListener(
         config=config,
         whisper=whisper,
         tokens=tokens,
         tokenizer=tokenizer,
-        needs=model_needs(config, whisper.sizes(), machine),
-        created=store.manifest(name).installed_seconds,
+        needs=needs,
+        created=manifest.installed_seconds,
     )
+
+
+def _climb(
+    store: Store, manifest: Manifest, whisper: WhisperConfig, threads: int, machine: Machine
+) -> Mapping[str, str]:
+    """How the encoder's ladder is climbed; empty where it was climbed here, and on a card, where torch computes it."""
+    records = read_ladders(store.root, manifest.digest)
+    if machine.cuda or any(is_here(record, threads, card=False) for record in records):
+        return {}
+    size = climb_bytes("speech-to-text", whisper.sizes().weight_bytes("float32"))
+    return {**ladder_options(store, manifest), "climb_bytes": str(size)}
+
+
+def _with_climb(needs: Needs, size: int) -> Needs:
+    """Room for a climb beside all that the model could use itself."""
+    beyond = needs.full - needs.minimal + int(size / REFUSE_MARK) + 1
+    return replace(needs, full=needs.minimal + _SHARE * beyond)

@@ -62,6 +62,23 @@ def test_models_that_have_been_asked_find_room_beside_each_other() -> None:
     assert made.want("a", 3.0) == [Load("a", 60)]
 
 
+def test_a_model_that_makes_itself_quicker_stays_beyond_its_time_but_gives_way() -> None:
+    made = book("a", "b", budget=100)
+    loaded(made, "a", 0.0)
+    made.improving("a", begun=True)
+    assert made.tick(300.0) == []
+    assert made.next_tick() == 330.0
+    assert made.tick(330.0) == []
+    made.improving("a", begun=False)
+    assert made.tick(360.0) == [Unload("a", "keep_alive")]
+    made.unloaded("a")
+
+    loaded(made, "a", 400.0)
+    made.improving("a", begun=True)
+    assert made.want("b", 401.0) == [Unload("a", "evicted")]
+    made.improving("gone", begun=True)
+
+
 def test_an_idle_model_makes_room_the_least_recently_used_first() -> None:
     made = book("a", "b", "c", budget=130)
     loaded(made, "a", 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -18,6 +19,7 @@ from edgewise.core.errors import (
     QueueFull,
     ShuttingDown,
 )
+from edgewise.engine.encoders.climbs import BEGUN, ENDED
 from edgewise.engine.events import EngineEvent
 from edgewise.engine.fit import Needs
 from edgewise.engine.pool.book import PoolBook
@@ -100,6 +102,23 @@ async def test_a_limit_reaches_engines_that_are_loaded_later_too(one: Pool) -> N
     assert first.limits == (0.25, 0.5)
     assert await whole(one.b) == 3
     assert one.works.made[1].limits == (0.25, 0.5)
+
+
+async def test_a_model_is_kept_while_its_encoder_is_measured() -> None:
+    made = Pool(keep_alive_s=0.05)
+    assert await whole(made.a) == 3
+    engine = made.works.made[0]
+    engine.notify(BEGUN)
+    entry = made.book.get("a")
+    assert entry is not None
+    await until(lambda: (entry.expires or 0.0) > time.monotonic() + 1.0)  # looked at, and kept
+    assert made.loaded == ["a"]
+    engine.crash()  # whatever it measured has ended with it
+    assert not entry.improving
+    engine.notify(BEGUN)
+    engine.notify(ENDED)
+    assert not entry.improving
+    await made.pool.close()
 
 
 async def test_another_model_takes_its_place_when_the_answer_has_ended(one: Pool) -> None:

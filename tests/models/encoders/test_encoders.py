@@ -15,9 +15,10 @@ import pytest
 from edgewise.core.errors import BadModelFile, EngineUnavailable, InvalidRequest, UnsupportedModel
 from edgewise.core.settings import Settings
 from edgewise.core.settings_schema import EngineSettings
-from edgewise.engine.encoders.climbs import start_climb
+from edgewise.engine.encoders.climbs import BEGUN, ENDED, start_climb
 from edgewise.engine.ledger import Ledger
 from edgewise.engine.machine import Machine
+from edgewise.engine.notices import Notices
 from edgewise.models.encoders import ladder as ladder_module
 from edgewise.models.encoders.build import Order, climb, read_order
 from edgewise.models.encoders.calibrate import calibrate
@@ -264,11 +265,37 @@ def test_a_climb_runs_beside_and_its_winner_is_taken(files: ModelFiles, tmp_path
     assert float(np.frombuffer(before[1], np.float32) @ np.frombuffer(after[1], np.float32)) >= 0.999
 
 
+def told_by(notices: Notices) -> list[str]:
+    """The words of all notices so far."""
+    words: list[str] = []
+    notices.listen(lambda kind, message: words.append(kind))
+    return words
+
+
+def test_the_service_is_told_when_a_climb_begins_and_ends() -> None:
+    frees: list[Callable[[], None]] = []
+
+    class Climbing:
+        """A named double of an encoder that books what it needs and is done when the test says so."""
+
+        def improve(self, book: Callable[[int], Callable[[], None]]) -> None:
+            frees.append(book(1 << 20))
+
+    ledger, notices = Ledger(1 << 30, lambda: 1 << 40), Notices()
+    start_climb(Climbing(), ledger, notices)
+    words = told_by(notices)
+    assert (words, ledger.report().booked) == ([BEGUN], {"climb": 1 << 20})
+    frees[0]()
+    assert (words, ledger.report().booked) == ([BEGUN, ENDED], {})
+
+
 def test_without_room_for_a_climb_float32_serves(files: ModelFiles, tmp_path: Path) -> None:
     encoder, _ = load_text_encoder(files, 1, **options(tmp_path, climb_bytes=str(1 << 28)))
     ledger = Ledger(1 << 28, lambda: 1 << 40)
     ledger.book("model", 1 << 20)
-    start_climb(encoder, ledger)
+    notices = Notices()
+    start_climb(encoder, ledger, notices)
+    assert told_by(notices) == []
     assert ledger.report().booked == {"model": 1 << 20}
     assert encoder.precision == "fp32"
     assert not [thread for thread in threading.enumerate() if thread.name == "encoder-climb"]

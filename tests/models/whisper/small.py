@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +13,7 @@ import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from edgewise.models.files import ModelFiles
+from edgewise.models.tiny import make_tiny_model
 
 
 def small_whisper(*, vocabulary: int = 200, frames: int = 50, max_text: int = 40) -> WhisperForConditionalGeneration:
@@ -47,6 +50,16 @@ def folder(model: WhisperForConditionalGeneration, path: Path) -> ModelFiles:
     """The model as `save_pretrained` writes it."""
     model.save_pretrained(path)
     return files_of(path)
+
+
+def with_words(path: Path) -> Path:
+    """The folder with a decoder's tokenizer, and with the tokens that begin and end a text."""
+    plain = make_tiny_model(path.parent / f"{path.name}-plain")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(plain / name, path)
+    generation = {"eos_token_id": 9, "decoder_start_token_id": 1, "no_timestamps_token_id": 12}
+    (path / "generation_config.json").write_text(json.dumps(generation))
+    return path
 
 
 def files_of(path: Path) -> ModelFiles:

@@ -16,6 +16,7 @@ from edgewise.engine.encoders.config import EncoderConfig
 from edgewise.engine.encoders.engine import EncoderCore
 from edgewise.engine.encoders.request import EncoderInfo
 from edgewise.engine.ledger import REFUSE_MARK, Ledger, available_memory
+from edgewise.engine.notices import Notices
 
 LOADERS: Final[Mapping[str, str]] = {
     "embeddings": "edgewise.models.encoders.load:load_text_encoder",
@@ -55,8 +56,11 @@ def build(config: EncoderConfig, progress: ProgressSink) -> EncoderCore:
         pid=os.getpid(),
         load_s=time.monotonic() - began,
     )
-    start_climb(encoder, ledger)
-    return EncoderCore(info, encoder, ledger, max_batch=config.max_running, max_waiting=config.max_waiting)
+    notices = Notices()
+    start_climb(encoder, ledger, notices)
+    return EncoderCore(
+        info, encoder, ledger, max_batch=config.max_running, max_waiting=config.max_waiting, notices=notices
+    )
 
 
 def _book(config: EncoderConfig) -> Ledger:

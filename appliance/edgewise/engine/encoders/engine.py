@@ -77,6 +77,7 @@ class EncoderCore:
     encoder: The model.
     ledger: With the model booked.
     max_batch: Inputs that are computed together.
+    notices: What others have to say.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class EncoderCore:
         *,
         max_batch: int,
         max_waiting: int,
+        notices: Notices | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -102,7 +104,7 @@ class EncoderCore:
         self._arrivals = 0
         self._encoder_s = 0.0
         self._ended: list[EncodeChunk] = []
-        self._notices = Notices()
+        self._notices = notices or Notices()
         self._steps = 0
 
     def add(self, request: EncodeRequest) -> None:

@@ -4,8 +4,9 @@
 
 Models wait in the order of their modality (voice, chat, image, video), those of one in the order of asking. One is given room
 that is free; else idle models are unloaded, those of the last modality first and the least recently used of these, never one that
-is writing or has requests queued. An idle pinned model that holds more than it needs is started again
-with less. What does not fit after that waits until a writing model ends, for a bounded time.
+is writing or has requests queued. An idle pinned model that holds more than it needs is started again with less. What does not
+fit after that waits until a writing model ends, for a bounded time. One that makes itself quicker stays loaded beyond its time,
+but gives way like the others.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from edgewise.core.modality import Modality
 from edgewise.core.sizes import mib
 from edgewise.engine.fit import Needs
 from edgewise.engine.pool.entry import FOREVER, Action, Entry, Fail, Grant, Load, Unload, Why, again
+
+_IMPROVES_S = 30.0
+"""After so long a model that is kept because it makes itself quicker is looked at again."""
 
 
 class PoolBook:
@@ -200,6 +204,12 @@ class PoolBook:
         self._settle(entry)
         return self._plan()
 
+    def improving(self, key: str, *, begun: bool) -> None:
+        """The engine has begun, or ended, to make itself quicker beside requests, or its process is gone."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            entry.improving = begun
+
     # --- time --------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Action]:
@@ -207,7 +217,10 @@ class PoolBook:
         actions: list[Action] = []
         for entry in list(self._entries.values()):
             if entry.state == "ready" and entry.expires is not None and now >= entry.expires:
-                actions.append(self._unload(entry, "keep_alive"))
+                if entry.improving:
+                    entry.expires = now + _IMPROVES_S
+                else:
+                    actions.append(self._unload(entry, "keep_alive"))
             elif entry.state == "waiting" and entry.waiters and now >= entry.asked + self._wait_s:
                 actions += self._fail(entry, self._no_room(entry))
                 self._settle(entry)

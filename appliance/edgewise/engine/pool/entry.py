@@ -33,6 +33,7 @@ class Entry:
         used: When it was last asked or finished an answer.
         expires: When it is unloaded; None while it is busy, pinned or not loaded.
         failure, retry_at: Why the last load failed, and from when on the next request tries again.
+        improving: Whether its engine makes itself quicker: then it is not unloaded for want of requests, only for another's room.
         retired: Not to be loaded any more; forgotten once it is unloaded.
     """
 
@@ -52,6 +53,7 @@ class Entry:
     expires: float | None = None
     failure: EdgewiseError | None = None
     retry_at: float = 0.0
+    improving: bool = False
     retired: bool = False
 
     @property

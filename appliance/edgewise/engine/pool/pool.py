@@ -14,6 +14,7 @@ from edgewise.core.log import get_logger
 from edgewise.core.modality import Modality
 from edgewise.engine.api import CacheTier, EngineState, EngineStats, MemoryReport, TokenStream
 from edgewise.engine.client import EngineClient
+from edgewise.engine.encoders.climbs import BEGUN, ENDED
 from edgewise.engine.events import EngineEvent
 from edgewise.engine.fit import Needs
 from edgewise.engine.messages import AnyConfig
@@ -333,6 +334,10 @@ class EnginePool:
         self._on_event(name, event)
         if event.kind in ("crashed", "failed"):
             member.crashed.set()
+        if event.kind == "notice" and event.code in (BEGUN, ENDED):
+            self.book.improving(key, begun=event.code == BEGUN)
+        elif event.kind in ("starting", "crashed", "failed", "stopped"):
+            self.book.improving(key, begun=False)
         entry = self.book.get(key)
         if event.kind == "failed" and entry is not None and not entry.pinned:
             failure = None if member.engine is None else member.engine.failure

@@ -10,18 +10,29 @@ import json
 import os
 import resource
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, cast
 
 from edgewise.core.errors import EdgewiseError, UnsupportedModel
 from edgewise.models.encoders.ladder import Candidate, Ladder, Told
-from edgewise.models.encoders.network import Network, Session
-from edgewise.models.encoders.record import FLOAT32, GATE, CandidateRecord, LadderRecord, write_winner
+from edgewise.models.encoders.network import Judged, Network, Session
+from edgewise.models.encoders.record import (
+    FLOAT32,
+    GATE,
+    HEARING_ROLES,
+    REMEDY,
+    CandidateRecord,
+    LadderRecord,
+    Unjudged,
+    write_unjudged,
+    write_winner,
+)
 from edgewise.models.files import ModelFiles
 from edgewise.models.manifest import TIME_FORMAT
 from edgewise.models.onnx_session import RUNTIME
@@ -36,8 +47,13 @@ NETWORKS: Final[Mapping[str, str]] = {
 CARD_BYTES: Final = 2 << 30
 """Of a card's memory, that a candidate may take."""
 _NICEST: Final = 19
-_EXPORTED: Final = frozenset({"speech-to-text"})
+_EXPORTED: Final = HEARING_ROLES
 """Roles whose float32 graph an engine does not make itself."""
+_UNDERSTOOD: Final = 0.8
+"""Of the words that a voice reads aloud float32 must write so many: what it does not understand says nothing about words."""
+
+Read = Callable[[ModelFiles, "Path | None", float, int], Network]
+"""As in `NETWORKS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +62,8 @@ class Order:
     files: The encoder.
     role: Of the model, which says how its network is read (`NETWORKS`).
     samples: Real inputs for calibration and gate: a file or a folder, as the role has it; None where they are among the
-        model's own files.
+        model's own files, or where voices make them.
+    voices: Models that speak. Where there are no samples, the first that the model understands reads them aloud.
     folder: Where the place's record and the winner go.
     device: Name of the processor's family, for the record.
     threads: As the encoder will run.
@@ -66,43 +83,76 @@ class Order:
     card: bool = False
     memory_bytes: int | None = None
     dtype: str = ""
+    voices: tuple[ModelFiles, ...] = ()
 
     def to_json(self) -> str:
-        files = {
-            "name": self.files.name,
-            "digest": self.files.digest,
-            "format": self.files.format,
-            "paths": {name: str(path) for name, path in self.files.paths.items()},
-        }
         names = ("role", "device", "threads", "gate", "card", "memory_bytes", "dtype")
         rest = {name: getattr(self, name) for name in names}
         samples = None if self.samples is None else str(self.samples)
-        return json.dumps({"files": files, "samples": samples, "folder": str(self.folder), **rest})
+        files = {"files": _written(self.files), "voices": [_written(voice) for voice in self.voices]}
+        return json.dumps({**files, "samples": samples, "folder": str(self.folder), **rest})
+
+
+def _written(files: ModelFiles) -> dict[str, Any]:
+    paths = {name: str(path) for name, path in files.paths.items()}
+    return {"name": files.name, "digest": files.digest, "format": files.format, "paths": paths}
+
+
+def _read(raw: Mapping[str, Any]) -> ModelFiles:
+    return ModelFiles(**{**raw, "paths": {name: Path(path) for name, path in raw["paths"].items()}})
 
 
 def read_order(raw: Mapping[str, Any]) -> Order:
     """The order that `Order.to_json` wrote."""
-    files = raw["files"]
-    paths = {name: Path(path) for name, path in files["paths"].items()}
     samples = None if raw["samples"] is None else Path(raw["samples"])
-    read = {"files": ModelFiles(**{**files, "paths": paths}), "samples": samples}
-    return Order(**{**raw, **read, "folder": Path(raw["folder"])})
+    files = {"files": _read(raw["files"]), "voices": tuple(_read(voice) for voice in raw["voices"])}
+    return Order(**{**raw, **files, "samples": samples, "folder": Path(raw["folder"])})
 
 
 def network_of(order: Order) -> Network:
     """The network to climb with.
 
     Raises:
-        UnsupportedModel, BadModelFile: It cannot be read, or the samples are too few.
+        UnsupportedModel, BadModelFile: It cannot be read, the samples are too few, or no voice can judge.
     """
     place = NETWORKS.get(order.role)
     if place is None:
         raise UnsupportedModel(f"{order.files.name}: models for {order.role} have no ladder.")
     module, _, function = place.partition(":")
-    read = cast(
-        "Callable[[ModelFiles, Path | None, float, int], Network]", getattr(importlib.import_module(module), function)
-    )
+    read = cast("Read", getattr(importlib.import_module(module), function))
+    if order.samples is None and order.voices:
+        return _by_voice(order, read)
     return read(order.files, order.samples, order.gate, order.threads)
+
+
+def _by_voice(order: Order, read: Read) -> Network:
+    """Judged by the first voice that the model understands."""
+    # Here: other encoders need no voice.
+    from edgewise.models.speech.aloud import read_aloud
+
+    why, final = [], True
+    for voice in order.voices:
+        with tempfile.TemporaryDirectory(prefix="edgewise-aloud-") as name:
+            try:
+                read_aloud(voice, Path(name), order.threads)
+            except EdgewiseError as error:
+                why.append(f"{voice.name}: {error.message}")
+                final = False
+                continue
+            network = read(order.files, Path(name), order.gate, order.threads)
+        if not isinstance(network, Judged) or network.judge is None:
+            raise UnsupportedModel(f"{order.files.name}: models for {order.role} are not judged by speech.")
+        judge = network.judge = replace(network.judge, kind="voice", name=voice.name)
+        if judge.right >= _UNDERSTOOD * judge.words:
+            return network
+        why.append(
+            f"{voice.name}: of the {judge.words} words that it reads aloud the model writes {judge.right}, "
+            f"{_UNDERSTOOD:.0%} are needed"
+        )
+    found = Unjudged(voices=tuple(voice.digest for voice in order.voices), why="; ".join(why), final=final)
+    write_unjudged(order.folder, found)
+    remedy = REMEDY.format(order.files.name)
+    raise UnsupportedModel(f"{order.files.name}: no voice here can judge its encoder ({found.why}): {remedy}.")
 
 
 def climb(order: Order, told: Told) -> LadderRecord:
@@ -113,6 +163,8 @@ def climb(order: Order, told: Told) -> LadderRecord:
         StorageError: The disk refuses.
     """
     began = time.monotonic()
+    if order.voices:
+        told("reading aloud", 0.0)
     network = network_of(order)
     ladder = Ladder(network, _others(order))
     if order.card:
@@ -133,6 +185,7 @@ def climb(order: Order, told: Told) -> LadderRecord:
         many=network.many,
         file=f"{best.name}.onnx" if kept else "",
         candidates=tuple(candidates),
+        judge=network.judge if isinstance(network, Judged) else None,
         **place,
     )
     write_winner(order.folder, record, best.model if kept else None)
@@ -147,7 +200,7 @@ def is_kept(best: Candidate, role: str) -> bool:
 
 def _others(order: Order) -> dict[str, Session]:
     """What computes the encoder in an engine of its model."""
-    if not order.dtype or order.role != "speech-to-text":
+    if not order.dtype or order.role not in HEARING_ROLES:
         return {}
     # Here: other encoders need no Whisper.
     from edgewise.models.encoders.sound_texts import torch_session
@@ -185,6 +238,10 @@ def main() -> int:
     order = read_order(json.loads(sys.stdin.readline()))
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     os.nice(_NICEST)
+    if order.role in HEARING_ROLES:
+        importlib.import_module(
+            "torch"
+        )  # the addresses of its libraries, gigabytes with CUDA, are no memory of the climb
     if order.memory_bytes is not None and not order.card:  # CUDA reserves addresses for all memory that there is
         mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
         bound = mapped + order.memory_bytes

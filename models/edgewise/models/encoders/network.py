@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from edgewise.models.encoders.record import Judge
 from edgewise.models.encoders.weights import Array
 
 
@@ -22,6 +23,17 @@ class Objects(Protocol):
 
     def objection(self, session: Session) -> str:
         """Why a candidate that passes the gate may not serve all the same; "" where it may."""
+
+
+@runtime_checkable
+class Judged(Protocol):
+    """A network whose inputs say more or less for its use: the record tells which they were.
+
+    Attributes:
+        judge: None where the inputs are those of every climb of its kind.
+    """
+
+    judge: Judge | None
 
 
 class Network(Protocol):

@@ -23,9 +23,18 @@ log = get_logger(__name__)
 
 SCHEMA: Final = 2
 RECORD: Final = "ladder.json"
+UNJUDGED: Final = "unjudged.json"
+"""Why no voice of the device could judge; it is not tried again with the same ones, unless they may do better."""
 LADDER_ROLES: Final = ("embeddings", "rerank", "speech-to-text", "vision")
 """Of encoders that have a ladder. Texts are calibrated and judged with prose of our documentation, labels with photos among the
-model's own files, hearing with recordings that are given."""
+model's own files, hearing with recordings that are given, or with what a voice of the device reads aloud."""
+HEARING_ROLES: Final = frozenset({"speech-to-text"})
+"""Of encoders that hear: an engine computes them itself, in torch, and their words are judged."""
+REMEDY: Final = (
+    "install a voice that reads aloud (`edgewise models pull kokoro`), or measure with recordings of speech: "
+    "`edgewise models encoders {} --measure --samples FOLDER`"
+)
+"""Where nothing judges an encoder that hears; with the model's name."""
 CARD_ROLES: Final = frozenset({"vision"})
 """Of models whose ladders have rungs on a card: small encoders of texts are quicker on the CPU than the way to the card is."""
 _FOLDER: Final = "encoders"
@@ -64,6 +73,33 @@ class CandidateRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Which speech judged an encoder that hears: no more is known of the winner than that it changed nothing of this.
+
+    Attributes:
+        kind: "recordings" that were given, or a "voice" of the device that read sentences of ours.
+        name: Of the recordings' folder, or of the voice.
+        inputs: Recordings or readings whose words were compared; the calibration heard others.
+        words: That are known to be said in these; 0 where nobody says what is.
+        right: Of those, how many float32 wrote; a candidate that passed wrote the same text.
+    """
+
+    kind: str
+    name: str
+    inputs: int
+    words: int = 0
+    right: int = 0
+
+    def __str__(self) -> str:
+        who = (
+            f"{self.inputs} readings by the voice {self.name}"
+            if self.kind == "voice"
+            else f"{self.inputs} recordings of {self.name}"
+        )
+        return f"{who}, of whose {self.words} words float32 writes {self.right}" if self.words else who
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LadderRecord:
     """Attributes:
     model, digest: Whose it is.
@@ -75,6 +111,7 @@ class LadderRecord:
     inputs: How many the gate read; the calibration read others.
     many: Inputs of the larger timing.
     file: The winner's, beside the record; "" where float32 won, whose graph is made of the weights at each load.
+    judge: Which speech judged; None for encoders that do not hear, and in records of versions that did not say.
     """
 
     model: str
@@ -90,6 +127,7 @@ class LadderRecord:
     file: str
     candidates: tuple[CandidateRecord, ...]
     driver: str = ""
+    judge: Judge | None = None
 
     @property
     def needs_card(self) -> bool:
@@ -148,9 +186,41 @@ def write_winner(folder: Path, record: LadderRecord, model: bytes | None) -> Non
     if model is not None:
         atomic_write(folder / record.file, model)
     atomic_write(folder / RECORD, json.dumps({"schema": SCHEMA, **asdict(record)}, indent=1) + "\n")
+    (folder / UNJUDGED).unlink(missing_ok=True)
     for other in folder.parent.iterdir():
         if other != folder and other.is_dir():
             shutil.rmtree(other, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unjudged:
+    """That no ladder was climbed in a place.
+
+    Attributes:
+        voices: Digests of those that were tried.
+        why: None of them could judge.
+        final: Whether the same voices would fail again: what one of them lacks, say a program, may come.
+    """
+
+    voices: tuple[str, ...]
+    why: str
+    final: bool
+
+
+def write_unjudged(folder: Path, found: Unjudged) -> None:
+    """Keep it in a place's folder. Raises `StorageError`: the disk refuses."""
+    for one in (folder.parent.parent, folder.parent, folder):
+        make_folder(one)
+    atomic_write(folder / UNJUDGED, json.dumps(asdict(found)) + "\n")
+
+
+def read_unjudged(folder: Path) -> Unjudged | None:
+    """None where there is none, or none that can be read: then it is tried again."""
+    try:
+        raw = read_object(folder / UNJUDGED, UNJUDGED, most=1 << 16)
+        return Unjudged(voices=tuple(map(str, raw["voices"])), why=str(raw["why"]), final=raw["final"] is True)
+    except (BadModelFile, StorageError, KeyError, TypeError):
+        return None
 
 
 def read_ladder(folder: Path, digest: str) -> LadderRecord | None:
@@ -179,9 +249,10 @@ def _parse(raw: Mapping[str, Any], digest: str) -> LadderRecord:
     try:
         if raw["schema"] != SCHEMA or raw["digest"] != digest or "/" in raw["file"]:
             raise BadModelFile(f"not of schema {SCHEMA}, or of another model")
-        fields = {name: raw[name] for name in LadderRecord.__slots__ if name != "candidates"}
+        fields = {name: raw[name] for name in LadderRecord.__slots__ if name not in ("candidates", "judge")}
         candidates = tuple(CandidateRecord(**it) for it in raw["candidates"])
-        record = LadderRecord(**fields, candidates=candidates)
+        judge = raw.get("judge")
+        record = LadderRecord(**fields, candidates=candidates, judge=None if judge is None else Judge(**judge))
         if [it.chosen for it in candidates].count(True) != 1:
             raise BadModelFile("not exactly one candidate is chosen")
     except (KeyError, TypeError) as error:

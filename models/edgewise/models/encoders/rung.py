@@ -21,6 +21,7 @@ from edgewise.models.encoders.build import Order
 from edgewise.models.encoders.record import (
     FLOAT32,
     GATE,
+    HEARING_ROLES,
     LadderRecord,
     card_place_name,
     ladder_folder,
@@ -91,7 +92,14 @@ class Place:
         return card_place_name(f"{RUNTIME}-torch-{found.torch}", f"{found.card}-t{self.threads}", found.driver)
 
     def order(self, files: ModelFiles, role: str, memory_bytes: int | None = None) -> Order:
-        """To climb the ladder of a model here."""
+        """To climb the ladder of a model here. One that hears is judged by the store's voices where no samples are given."""
+        voices: tuple[ModelFiles, ...] = ()
+        if role in HEARING_ROLES and self.samples is None:
+            # Here: it brings the catalog along.
+            from edgewise.models.encoders.voices import voices_of
+            from edgewise.models.store import Store
+
+            voices = voices_of(Store(self.store))
         return Order(
             files=files,
             role=role,
@@ -103,6 +111,7 @@ class Place:
             card=self.card,
             memory_bytes=memory_bytes,
             dtype=self.dtype,
+            voices=voices,
         )
 
 
@@ -143,16 +152,8 @@ class Best(Generic[S]):
 
     def climb(self, needed: int, book: Book) -> None:
         """Climb in the background, unless this place was measured already; `needed` bytes of memory are booked for it."""
-        if self.record is not None or not needed:
-            return
-        try:
-            free = book(needed)
-        except OutOfMemory as error:
-            remedy = "free memory and load it again, or run `edgewise models encoders --measure`"
-            name = self._order.files.name
-            log.warning("encoder_climb_skipped", model=name, reason=error.message, remedy=remedy, serving=FLOAT32)
-            return
-        _Climb(self._order, self._take, free).start()
+        if self.record is None and needed:
+            climb_beside(self._order, needed, book, self._take)
 
     def _kept(self, record: LadderRecord | None) -> Rung[S] | None:
         """The winner's file, if it can be used."""
@@ -179,14 +180,37 @@ class Best(Generic[S]):
         log.info("encoder_rung", model=record.model, precision=self.rung.precision, took_s=record.took_s)
 
 
+def climb_beside(
+    order: Order, needed: int, book: Book, done: Callable[[LadderRecord], None], *, serving: str = FLOAT32
+) -> None:
+    """Climb in a process of its own, beside requests; returns at once. Where it cannot begin, the log says why.
+
+    Args:
+        needed: Bytes of memory that are booked for it.
+        done: Told the record, in a thread of its own; it may raise `EdgewiseError`.
+        serving: What serves meanwhile, for the log.
+    """
+    try:
+        free = book(needed)
+    except OutOfMemory as error:
+        remedy = "free memory and load it again, or run `edgewise models encoders --measure`"
+        name = order.files.name
+        log.warning("encoder_climb_skipped", model=name, reason=error.message, remedy=remedy, serving=serving)
+        return
+    _Climb(order, done, free, serving).start()
+
+
 class _Climb(threading.Thread):
     """Watches the process that climbs. Its standard input stays open as long as this process lives: its end ends it."""
 
-    def __init__(self, order: Order, done: Callable[[LadderRecord], None], free: Callable[[], None]) -> None:
+    def __init__(
+        self, order: Order, done: Callable[[LadderRecord], None], free: Callable[[], None], serving: str
+    ) -> None:
         super().__init__(name="encoder-climb", daemon=True)
         self._order = order
         self._done = done
         self._free = free
+        self._serving = serving
 
     def run(self) -> None:
         try:
@@ -208,9 +232,10 @@ class _Climb(threading.Thread):
         record = read_ladder(self._order.folder, self._order.files.digest) if status == 0 else None
         if record is None:
             reason = next((str(it["error"]) for it in said if "error" in it), f"the process ended with {status}")
-            log.warning("encoder_climb_failed", model=self._order.files.name, reason=reason, serving=FLOAT32)
+            log.warning("encoder_climb_failed", model=self._order.files.name, reason=reason, serving=self._serving)
             return
         try:
             self._done(record)
         except EdgewiseError as error:
-            log.warning("encoder_climb_failed", model=self._order.files.name, reason=error.message, serving=FLOAT32)
+            name = self._order.files.name
+            log.warning("encoder_climb_failed", model=name, reason=error.message, serving=self._serving)

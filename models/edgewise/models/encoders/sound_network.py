@@ -17,7 +17,8 @@ from edgewise.core.errors import BadModelFile
 from edgewise.models.encoders.exported import export
 from edgewise.models.encoders.layers import TransformerLayer
 from edgewise.models.encoders.network import Session
-from edgewise.models.encoders.sound_texts import Texts
+from edgewise.models.encoders.record import Judge
+from edgewise.models.encoders.sound_texts import Texts, right_words
 from edgewise.models.encoders.tensor_network import Samples, TensorNetwork, TensorSession
 from edgewise.models.encoders.weights import Array
 from edgewise.models.files import ModelFiles
@@ -88,12 +89,14 @@ def read_module(files: ModelFiles) -> tuple[WhisperConfig, WhisperModule]:
 def whisper_network(files: ModelFiles, samples: Path | None, gate: float, threads: int) -> TensorNetwork:
     """A Whisper's encoder for a climb; `samples` is a folder of recordings of speech: every second one, by name, is to judge.
 
+    A text beside a recording (`talk.txt` beside `talk.wav`) is what is said in it: words are counted then, for the record.
+
     Raises:
         BadModelFile, UnsupportedModel: It cannot be read.
     """
     config, module = read_module(files)
     recordings = [] if samples is None else sorted(path for path in samples.iterdir() if path.suffix in SOUNDS)
-    if len(recordings) < 2:  # one to find ranges, one to judge
+    if samples is None or len(recordings) < 2:  # one to find ranges, one to judge
         raise BadModelFile(
             f"{files.name} is calibrated and judged with recordings: name a folder that has two or more ({', '.join(SOUNDS)})."
         )
@@ -108,7 +111,25 @@ def whisper_network(files: ModelFiles, samples: Path | None, gate: float, thread
     def objects(session: Session) -> str:
         return texts().objection(session)
 
-    return TensorNetwork(graph, found, gate=gate, threads=threads, many=MANY, parts=_PARTS, objects=objects)
+    network = TensorNetwork(graph, found, gate=gate, threads=threads, many=MANY, parts=_PARTS, objects=objects)
+    said = [_said(path) for path in recordings[1::2]]
+    counts = (
+        [right_words(one, text) for one, text in zip(said, texts().wanted, strict=True) if one] if any(said) else []
+    )
+    network.judge = Judge(
+        kind="recordings",
+        name=samples.absolute().name,
+        inputs=len(said),
+        words=sum(words for words, _ in counts),
+        right=sum(right for _, right in counts),
+    )
+    return network
+
+
+def _said(recording: Path) -> str:
+    """What is said in it, "" where nobody has written it down."""
+    text = recording.with_suffix(".txt")
+    return text.read_text(encoding="utf-8", errors="replace") if text.is_file() else ""
 
 
 def spectrograms(recordings: Sequence[Path], config: WhisperConfig) -> list[Array]:

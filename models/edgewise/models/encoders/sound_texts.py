@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from difflib import SequenceMatcher
+from typing import Final
 
 import torch
 
@@ -15,6 +18,15 @@ from edgewise.models.whisper.encoder import WhisperEncoder
 from edgewise.models.whisper.greedy import greedy_text
 from edgewise.models.whisper.loading import load_whisper
 
+_WORD: Final = re.compile(r"\w+(?:'\w+)*")
+
+
+def right_words(said: str, written: str) -> tuple[int, int]:
+    """How many words are said, and how many of these are written, in their order; marks and capitals do not count."""
+    wanted, found = (_WORD.findall(text.casefold().replace("\u2019", "'")) for text in (said, written))
+    matched = SequenceMatcher(None, wanted, found, autojunk=False).get_matching_blocks()
+    return len(wanted), sum(block.size for block in matched)
+
 
 class Texts:
     """What a Whisper writes of spectrograms.
@@ -23,6 +35,9 @@ class Texts:
         files: The model.
         heard: [1, mels, 2 * frames] each.
         exact: Computes their states in float32.
+
+    Attributes:
+        wanted: What it writes of each with those.
     """
 
     def __init__(self, files: ModelFiles, heard: Sequence[Array], exact: Session) -> None:
@@ -30,11 +45,11 @@ class Texts:
         self._network.prove_rows()
         self._tokens, self._tokenizer = read_tokens(files), load_tokenizer(files)
         self._heard = heard
-        self._wanted = [self._text(exact, one) for one in heard]
+        self.wanted = [self._text(exact, one) for one in heard]
 
     def objection(self, session: Session) -> str:
         """What a candidate would change, "" for nothing."""
-        for one, wanted in zip(self._heard, self._wanted, strict=True):
+        for one, wanted in zip(self._heard, self.wanted, strict=True):
             found = self._text(session, one)
             if found != wanted:
                 return f"it changes words: {wanted.strip()!r} becomes {found.strip()!r}"

@@ -25,6 +25,7 @@ from edgewise.models.encoders.calibrate import by_block
 from edgewise.models.encoders.graph import BLOCK
 from edgewise.models.encoders.network import Session
 from edgewise.models.encoders.nodes import MICROSOFT
+from edgewise.models.encoders.record import Judge
 from edgewise.models.encoders.weights import Array
 from edgewise.models.onnx_session import open_quiet
 
@@ -78,6 +79,10 @@ class TensorNetwork:
         threads: As the encoder will run.
         many: Inputs of the larger timing.
         parts: In so many at most, each judged alone, it is divided for the mixture.
+        objects: As of `network.Objects`.
+
+    Attributes:
+        judge: As of `network.Judged`.
     """
 
     def __init__(
@@ -109,6 +114,7 @@ class TensorNetwork:
             self.absent["int8-blocks"] = f"no product is a matrix whose rows are a multiple of {BLOCK}"
         self._ranges: Any = None
         self._objects = objects
+        self.judge: Judge | None = None
 
     def objection(self, session: Session) -> str:
         """See `network.Objects`."""

@@ -49,6 +49,11 @@ class Speaker:
     def __init__(self, voice: Voice) -> None:
         self._voice = voice
 
+    @property
+    def names(self) -> Sequence[str]:
+        """Of its voices; the first is used where nobody names one."""
+        return self._voice.names
+
     def check(self, content: bytes, options: Mapping[str, Any]) -> Parts:
         """A run for each sentence, several for a long one. Raises `InvalidRequest`."""
         name = options.get("voice") or self._voice.names[0]

@@ -38,6 +38,8 @@ _PAUSE_S: Final = 60.0
 _PART: Final = 1 << 20
 
 Array = npt.NDArray[np.float32]
+Book = Callable[[int], Callable[[], None]]
+"""Books bytes for a climb and returns what gives them back; raises `OutOfMemory`."""
 
 
 class Session(Protocol):
@@ -97,12 +99,20 @@ class RungEncoder(SlicedEncoder):
         kept: Where a winner is looked for, whenever `serving` is read.
         book: Is told how many bytes all forms beside torch take together, whenever that changes; raises `OutOfMemory`, and what
             was booked before stays then.
+        climb: Climbs the ladder beside requests, where it is not climbed yet.
     """
 
-    def __init__(self, plain: WhisperEncoder, dtype: torch.dtype, kept: Kept, book: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        plain: WhisperEncoder,
+        dtype: torch.dtype,
+        kept: Kept,
+        book: Callable[[int], None],
+        climb: Callable[[Book], None] | None = None,
+    ) -> None:
         name = f"torch-{str(dtype).removeprefix('torch.')}"
         self._plain, self._dtype = plain, dtype
-        self._kept, self._book = kept, book
+        self._kept, self._book, self._climb = kept, book, climb
         self._torch = Form(name, name, None)
         self._best = self._torch
         self._forms = {name: self._torch}
@@ -151,6 +161,11 @@ class RungEncoder(SlicedEncoder):
             ) from error
         rows = states.to(self._dtype).to(self._plain.device)
         return functional.pad(rows, (0, 0, 0, item.count - rows.shape[0]))
+
+    def improve(self, book: Book) -> None:
+        """See `engine.encoders.climbs.Improves`; what wins is found as any other record is."""
+        if self._climb is not None:
+            self._climb(book)
 
     def close(self) -> None:
         self._opener.shutdown(wait=False, cancel_futures=True)
