@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgewise.kernels.reference.fp8_linear import round_rows
 from tests.kernels.interpreter import interpreted
 
 product = interpreted("decode_product")
@@ -23,6 +24,7 @@ CUTS = [
     ("float", product.Blocks(16, 256, 2)),
     ("float", product.Blocks(16, 256, 2, held=256, fetched=4096)),
     ("fp8", product.Blocks(16, 256, 2, form="ptx")),
+    ("fp8", product.Blocks(64, 256, 2, form="native")),
     *(
         (stored, product.Blocks(16, 512, 2, form=form))
         for stored in ("int8", "int4")
@@ -72,10 +74,17 @@ def close(result: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, roun
     assert float((result.double() - expected).norm() / expected.norm()) < most
 
 
-def normed(r: Any) -> torch.Tensor:
+def multiplied(a: torch.Tensor, stored: str) -> torch.Tensor:
+    """Activations as weights in a format are multiplied with them, float64: beside fp8 they are rounded to it, row by row."""
+    if stored != "fp8":
+        return a.double()
+    codes, step = round_rows(a)
+    return codes.double() * step.double()[:, None]
+
+
+def normed(r: Any, stored: str = "float") -> torch.Tensor:
     x: torch.Tensor = r.x.double()
-    scaled: torch.Tensor = r.scaled.double()
-    return scaled / ((x * x).mean(-1, keepdim=True) + EPS).sqrt()
+    return multiplied(r.scaled, stored) / ((x * x).mean(-1, keepdim=True) + EPS).sqrt()
 
 
 def nothing(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -102,7 +111,7 @@ def test_project(
     r = stream(rows, hidden, dtype, random(hidden, seed=8))
     result = nothing(rows, out, dtype=torch.float32 if wide else dtype)
     product.project(r, w, EPS, result, blocks)
-    expected = normed(r) @ values.T + (w.bias.double() if bias else 0)
+    expected = normed(r, stored) @ values.T + (w.bias.double() if bias else 0)
     close(result, expected, dtype, rounded=blocks.form == "integers")
 
 
@@ -120,7 +129,7 @@ def test_gated(cut: tuple[str, Any], dtype: torch.dtype, rows: int, ffn: int, bi
     w, values = weight(stored, 2 * ffn, 64, dtype, 3, bias)
     r = stream(rows, 64, dtype, random(64, seed=8))
     result: torch.Tensor = product.gated(r, w, EPS, nothing(rows, ffn, dtype=dtype), activation, blocks)
-    both = normed(r) @ values.T + (w.bias.double() if bias else 0)
+    both = normed(r, stored) @ values.T + (w.bias.double() if bias else 0)
     act = (
         torch.nn.functional.silu if activation == "silu" else lambda x: torch.nn.functional.gelu(x, approximate="tanh")
     )
@@ -147,7 +156,7 @@ def test_add_leaves_what_the_next_product_needs(
         x.clone(), nothing(rows, hidden, dtype=dtype), nothing(rows, hidden // 16, dtype=torch.float32)
     )
     product.add(a, w, r, norm, blocks)
-    expected = x.double() + a.double() @ values.T + (w.bias.double() if bias else 0)
+    expected = x.double() + multiplied(a, stored) @ values.T + (w.bias.double() if bias else 0)
     close(r.x, expected, dtype)
     torch.testing.assert_close(r.scaled, (r.x * norm).to(dtype), rtol=2**-7, atol=0)
     torch.testing.assert_close(r.squares, (r.x * r.x).view(rows, -1, 16).sum(-1))
@@ -190,13 +199,17 @@ def test_a_row_does_not_depend_on_its_neighbours(cut: tuple[str, Any]) -> None:
         assert torch.equal(getattr(alone, name)[0], getattr(whole, name)[5])
 
 
-@pytest.mark.parametrize(("stored", "form"), [("float", "plain"), ("int8", "integers"), ("int4", "integers")])
+@pytest.mark.parametrize(
+    ("stored", "form"),
+    [("float", "plain"), ("fp8", "plain"), ("fp8", "native"), ("int8", "integers"), ("int4", "integers")],
+)
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
 def test_what_is_not_finite_stays_in_its_row(stored: str, form: str, poison: float) -> None:
     w, _ = weight(stored, 48, 64, torch.bfloat16, 3, bias=False)
     r = stream(3, 64, torch.bfloat16, torch.ones(64))
     r.scaled[1, 5] = poison
-    result = product.project(r, w, EPS, nothing(3, 48, dtype=torch.bfloat16), product.Blocks(16, 512, 2, form=form))
+    blocks = product.Blocks(*((64, 256) if form == "native" else (16, 512)), 2, form=form)
+    result = product.project(r, w, EPS, nothing(3, 48, dtype=torch.bfloat16), blocks)
     if poison == torch.inf and form == "plain":
         result[1] = torch.where(result[1].isinf(), torch.nan, result[1])
     assert result[1].isnan().all()
@@ -229,7 +242,7 @@ def test_a_result_is_normed_before_it_is_added(cut: tuple[str, Any], rows: int, 
     w, values = weight(stored, hidden, 64, dtype, 3, bias)
     a, norm, post = random(rows, 64, seed=4, dtype=dtype), random(hidden, seed=6), random(hidden, seed=7)
     delta = product.plain(a, w, nothing(rows, hidden, dtype=dtype), blocks)
-    close(delta, a.double() @ values.T + (w.bias.double() if bias else 0), dtype)
+    close(delta, multiplied(a, stored) @ values.T + (w.bias.double() if bias else 0), dtype)
     x = random(rows, hidden, seed=5)
     r = product.Residual(
         x.clone(), nothing(rows, hidden, dtype=dtype), nothing(rows, hidden // 16, dtype=torch.float32)
@@ -263,6 +276,7 @@ def test_impossible_cuts_are_named() -> None:
         (plain, product.Blocks(16, 512, 2, form="integers"), "integers are multiplied"),
         (four, product.Blocks(16, 512, 2, wide=True), "floats of 16 bits"),
         (plain, product.Blocks(16, 256, 2, held=256), "cannot be held back"),
+        (plain, product.Blocks(64, 256, 2, form="native"), "fp8 alone is multiplied as it is"),
     ):
         with pytest.raises(ValueError, match=message):
             product.project(r, w, EPS, out, blocks)

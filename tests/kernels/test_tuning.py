@@ -103,7 +103,13 @@ def test_an_orderly_end_blames_nothing_and_a_lost_device_at_once(
 
 @pytest.mark.parametrize(
     ("kind", "codes", "form"),
-    [("project", torch.int8, "integers"), ("gated", torch.uint8, "integers"), ("add", torch.bfloat16, "plain")],
+    [
+        ("project", torch.int8, "integers"),
+        ("gated", torch.uint8, "integers"),
+        ("add", torch.bfloat16, "plain"),
+        ("gated", torch.float8_e4m3fn, "ptx"),
+        ("add", torch.float8_e4m3fn, "native"),
+    ],
 )
 def test_candidates_compute_what_they_must(kind: str, codes: torch.dtype, form: str) -> None:
     trial = product_trials.ProductTrial(

@@ -1,13 +1,13 @@
 """Matrix product of activation rows with a weight, both in fp8 (e4m3): the format "fp8" of weights.
 
 A row of either has one scale, max|x| / 448; its codes are x * (448 / max|x|) to the nearest number of e4m3, half to even
-(Micikevicius et al. 2022, "FP8 Formats for Deep Learning"). A row below 2^-119 becomes zeros. So nothing saturates but what rounds
-to 448 itself. Rows of activations are rounded as they come ("dynamic per token"), rows of weights once, at load. A NaN or an
-infinity in a row of activations makes every output of that row NaN and touches no other row.
+(Micikevicius et al. 2022, "FP8 Formats for Deep Learning"). A row below 2^-119 becomes zeros. So nothing saturates but what
+rounds to 448 itself. Rows of activations are rounded as they come ("dynamic per token"), rows of weights once, at load. A NaN or
+an infinity in a row of activations makes every output of that row NaN and touches no other row.
 
 Three forms compute the same numbers up to the order and the width of their sums: the reference has exact sums; `triton` adds in
-float32, in an order that the shape of the weight alone decides; the library's product (`torch._scaled_mm`) promises nothing about its
-order, so `measure` finds out on the card at hand whether a row's bits are its own there.
+float32, in an order that the shape of the weight alone decides; the library's product (`torch._scaled_mm`) promises nothing about
+its order, so `measure` finds out on the card at hand whether a row's bits are its own there.
 """
 
 from __future__ import annotations

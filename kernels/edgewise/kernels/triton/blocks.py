@@ -8,16 +8,20 @@ import torch
 
 from edgewise.kernels.triton.launch import capability, shared_memory
 
-Form = Literal["plain", "ptx", "integers"]
-"""How rounded weights are multiplied: converted by the compiler, converted by what `narrow` writes out, or as integers
-(`integer_product`). Weights of 8 bits have the same bits in the first two, weights of 4 bits do not; weights of floats know
-one form only."""
-FORMS: tuple[Form, ...] = ("plain", "ptx", "integers")
+Form = Literal["plain", "ptx", "integers", "native"]
+"""How rounded weights are multiplied: converted by the compiler, converted by what `narrow` writes out, as integers
+(`integer_product`), or in fp8 by the card's own instructions (`fp8_product`). Weights of 8 bits have the same bits in the first
+two, weights of 4 bits do not; weights of floats know one form only."""
+FORMS: tuple[Form, ...] = ("plain", "ptx", "integers", "native")
 
 ROW_CLASSES = (8, 16, 32, 64)
 """Rows that products are compiled for; a batch takes the next."""
 STEP_4BIT = 512
 """Columns of a step of 4-bit numbers: low and high ones are two products in a step, so it decides the order of additions."""
+STEP_FP8, COLUMNS_FP8, _LEAST_ROWS_FP8 = 256, 64, 16
+"""Columns of a step, outputs of a program, and fewest rows of its block, of fp8 by the card's own instructions. Hopper's add a
+step's products in fewer bits than float32 has, and Triton takes them for 64 outputs and 16 rows at least, so all three decide
+results."""
 _MANY_OUTPUTS = 12288
 
 
@@ -26,7 +30,7 @@ class Blocks(NamedTuple):
 
     Attributes:
         columns: Outputs of a program.
-        inner: Inner elements of one step, a multiple of 256; 512 of 4-bit numbers and of integers.
+        inner: Inner elements of one step, a multiple of 256; 512 of 4-bit numbers and of integers, 256 of the form "native".
         stages: Of the pipeline of steps.
         wide: Computed by `wide_product`; of a weight of floats.
         held: The last inner elements of a weight of floats that are loaded before the program waits for its predecessor: 0, or
@@ -62,7 +66,9 @@ def choose_blocks(
     outputs = shape[0]
     floats = is_float(codes)
     columns = 32 if rows > 16 or (outputs >= _MANY_OUTPUTS and (floats or rows > 8)) else 16
-    if form == "integers" and not floats and codes != torch.float8_e4m3fn:
+    if form == "native" and codes == torch.float8_e4m3fn:
+        blocks = Blocks(COLUMNS_FP8, STEP_FP8, 4, form=form)
+    elif form == "integers" and not floats and codes != torch.float8_e4m3fn:
         blocks = Blocks(16, STEP_4BIT, 3, form=form)
     elif codes == torch.uint8:
         blocks = Blocks(columns, STEP_4BIT, 4, form=form)
@@ -78,7 +84,8 @@ def choose_blocks(
 def fitting(blocks: Blocks, rows: int, gated: bool, device: torch.device) -> Blocks:
     """With as many stages as the card's shared memory holds, one less than their number, and nothing held that does not fit."""
     most, matrices = shared_memory(device), 2 if gated else 1
-    stage = 2 * blocks.inner * (blocks.columns * matrices + block_rows(rows))
+    element = 1 if blocks.form == "native" else 2
+    stage = element * blocks.inner * (blocks.columns * matrices + block_rows(rows, blocks.form))
     if 2 * blocks.held * blocks.columns * matrices + stage > most:
         blocks = blocks._replace(held=0)
     room = most - 2 * blocks.held * blocks.columns * matrices
@@ -90,6 +97,6 @@ def is_float(codes: torch.dtype) -> bool:
     return codes in (torch.bfloat16, torch.float16, torch.float32)
 
 
-def block_rows(rows: int) -> int:
+def block_rows(rows: int, form: Form = "plain") -> int:
     """Rows of the activations' block: a matrix instruction takes 8 at least."""
-    return max(8, 1 << (rows - 1).bit_length())
+    return max(_LEAST_ROWS_FP8 if form == "native" else 8, 1 << (rows - 1).bit_length())

@@ -5,7 +5,16 @@ from __future__ import annotations
 import torch
 
 from edgewise.kernels.paging import SCALED_FORMATS
-from edgewise.kernels.triton.blocks import STEP_4BIT, Blocks, Form, choose_blocks, fitting, is_float
+from edgewise.kernels.triton.blocks import (
+    COLUMNS_FP8,
+    STEP_4BIT,
+    STEP_FP8,
+    Blocks,
+    Form,
+    choose_blocks,
+    fitting,
+    is_float,
+)
 from edgewise.kernels.triton.decode_attention import AttentionBlocks, AttentionForm
 from edgewise.kernels.triton.launch import can_overlap
 
@@ -16,7 +25,7 @@ def forms_of(codes: torch.dtype) -> tuple[Form, ...]:
     """Forms in which weights of a type are multiplied."""
     if is_float(codes):
         return ("plain",)
-    return ("plain", "ptx") if codes == torch.float8_e4m3fn else ("plain", "ptx", "integers")
+    return ("plain", "ptx", "native") if codes == torch.float8_e4m3fn else ("plain", "ptx", "integers")
 
 
 def product_candidates(
@@ -30,6 +39,9 @@ def product_candidates(
     over = can_overlap(device)
     if is_float(codes):
         tried = _of_floats(codes, rows, shape[1], over)
+    elif form == "native":
+        tried = [Blocks(COLUMNS_FP8, STEP_FP8, deep, form=form) for deep in (6, 3)]
+        tried += [tried[0]._replace(overlapped=True)] if over else []
     else:
         stages = (3, 2) if form == "integers" else (4, 3)
         tried = [Blocks(columns, STEP_4BIT, deep, form=form) for deep in stages for columns in (16, 32)]

@@ -19,16 +19,26 @@ import torch
 import triton
 import triton.language as tl
 
-from edgewise.kernels.triton.blocks import STEP_4BIT, Blocks, block_rows, choose_blocks, is_float
+from edgewise.kernels.triton.blocks import (
+    COLUMNS_FP8,
+    STEP_4BIT,
+    STEP_FP8,
+    Blocks,
+    block_rows,
+    choose_blocks,
+    is_float,
+)
+from edgewise.kernels.triton.chains import activations, float_chains, joined, places, stored_codes
+from edgewise.kernels.triton.fp8_product import native_sums
+from edgewise.kernels.triton.fp8_product import round_rows as round_to_fp8
 from edgewise.kernels.triton.integer_product import integer_chains, round_rows
 from edgewise.kernels.triton.launch import LINE_BYTES, begin, dot, fetch_rows
-from edgewise.kernels.triton.narrow import halves, nibbles, singles
-from edgewise.kernels.triton.sums import sum_of_pairs, sums_of_16
+from edgewise.kernels.triton.sums import squares_of, sum_of_pairs, sums_of_16
 from edgewise.kernels.triton.wide_product import wide_chains
 
 MAX_ROWS = 64
 GROUP = 32  # columns of a row that share a scale
-_SLICES, _RUN = 4, 64
+SLICES, RUN = 4, 64
 SQUARES = 16  # elements of the residual stream whose squares are summed before they are stored
 __all__ = ["GROUP", "MAX_ROWS", "SQUARES", "Blocks", "Residual", "Weight", "add", "gated", "plain", "project"]
 
@@ -43,7 +53,8 @@ class Weight:
     Attributes:
         codes: [out, in] bfloat16, float16, float32, int8 or float8_e4m3fn; or uint8 [out, in / 2], 4-bit numbers in the order of
             GGUF: byte j of a group of 32 columns holds column j (low) and column j + 16 (high).
-        scale: int8 and 4 bits: [out, in / 32] float16; fp8: [out] float32.
+        scale: int8 and 4 bits: [out, in / 32] float16; fp8: [out] float32, and activations are rounded to fp8 too, row by row
+            (`kernels.fp8_linear`).
         minimum: 4 bits: [out, in / 32] float16; the value is code * scale + minimum.
         bias: [out], the activations' dtype, or None.
     """
@@ -80,107 +91,6 @@ class Residual:
             torch.empty((rows, hidden), dtype=dtype, device=device),
             torch.empty((rows, hidden // SQUARES), device=device),
         )
-
-
-@triton.jit
-def _spread(
-    scale: tl.tensor, slices: tl.constexpr, rows: tl.constexpr, groups: tl.constexpr, each: tl.constexpr
-) -> tl.tensor:
-    """[slices, rows, groups] -> [slices, rows, groups * each], every entry `each` times."""
-    wide = tl.broadcast_to(tl.expand_dims(scale, 3), (slices, rows, groups, each))
-    return tl.reshape(wide, (slices, rows, groups * each))
-
-
-@triton.jit
-def _places(first: tl.tensor, part: tl.constexpr, slices: tl.constexpr, run: tl.constexpr) -> tl.tensor:
-    """[slices, part]: the inner elements from `first` on, dealt in runs."""
-    at, own = tl.arange(0, part)[None, :], tl.arange(0, slices)[:, None]
-    return first + (at // run * slices + own) * run + at % run
-
-
-@triton.jit
-def _codes(codes: tl.tensor, column: tl.tensor, columns: tl.constexpr, at: tl.tensor, inner: tl.constexpr) -> tl.tensor:
-    """[slices, columns, elements] for `at` [slices, elements]."""
-    mask = (column < columns)[None, :, None] & (at < inner)[:, None, :]
-    return tl.load(codes + column.to(tl.int64)[None, :, None] * inner + at[:, None, :], mask=mask, other=0.0)
-
-
-@triton.jit
-def _activations(a: tl.tensor, row: tl.tensor, at: tl.tensor, rows: tl.tensor, inner: tl.constexpr) -> tl.tensor:
-    """[slices, elements, rows] for `at` [slices, elements]."""
-    mask = (row < rows)[None, :, None] & (at < inner)[:, None, :]
-    return tl.permute(tl.load(a + row[None, :, None] * inner + at[:, None, :], mask=mask, other=0.0), (0, 2, 1))
-
-
-@triton.jit
-def _add_step(
-    total: tl.tensor,
-    a: tl.tensor,
-    codes: tl.tensor,
-    scales: tl.tensor,
-    minima: tl.tensor,
-    row: tl.tensor,
-    rows: tl.tensor,
-    column: tl.tensor,
-    columns: tl.constexpr,
-    first: tl.tensor,
-    inner: tl.constexpr,
-    part: tl.constexpr,
-    slices: tl.constexpr,
-    run: tl.constexpr,
-    block_columns: tl.constexpr,
-    written_out: tl.constexpr,
-) -> tl.tensor:
-    """total [slices, block_columns, block_rows] plus one step of the inner dimension, of `part` elements in each slice."""
-    dtype: tl.constexpr = a.dtype.element_ty
-    stored: tl.constexpr = codes.dtype.element_ty
-    real = (column < columns)[None, :, None]
-    wide = column.to(tl.int64)[None, :, None]
-    own = tl.arange(0, slices)[:, None]
-    if stored == tl.int8 or stored == tl.uint8:
-        group = tl.arange(0, part // 32)[None, :]
-        group = first // 32 + (group // (run // 32) * slices + own) * (run // 32) + group % (run // 32)
-        group_at = wide * (inner // 32) + group[:, None, :]
-        group_mask = real & (group < inner // 32)[:, None, :]
-        scale = tl.load(scales + group_at, mask=group_mask, other=0.0).to(tl.float32)
-    if stored == tl.uint8:
-        byte = tl.arange(0, part // 2)[None, :]
-        byte = first // 2 + (byte // (run // 2) * slices + own) * (run // 2) + byte % (run // 2)
-        mask = real & (byte < inner // 2)[:, None, :]
-        code = tl.load(codes + wide * (inner // 2) + byte[:, None, :], mask=mask, other=0)
-        least = tl.load(minima + group_at, mask=group_mask, other=0.0).to(tl.float32)
-        scale = _spread(scale, slices, block_columns, part // 32, 16)
-        least = _spread(least, slices, block_columns, part // 32, 16)
-        # What the compiler does not find out: sixteen that follow one another, from a multiple of sixteen on.
-        at = tl.max_contiguous(tl.multiple_of(byte // 16 * 32 + byte % 16, (1, 16)), (1, 16))
-        above = tl.max_contiguous(tl.multiple_of(at + 16, (1, 16)), (1, 16))
-        low = nibbles(code, scale, least, False, dtype, written_out)
-        high = nibbles(code, scale, least, True, dtype, written_out)
-        total = dot(low, _activations(a, row, at, rows, inner), total)
-        total = dot(high, _activations(a, row, above, rows, inner), total)
-    else:
-        at = _places(first, part, slices, run)
-        code = _codes(codes, column, columns, at, inner)
-        if stored == tl.int8:
-            code = singles(code, written_out) * _spread(scale, slices, block_columns, part // 32, 32)
-        elif stored == tl.float8e4nv:
-            code = halves(code, written_out).to(tl.float32)
-        total = dot(code.to(dtype), _activations(a, row, at, rows, inner), total)
-    return total
-
-
-@triton.jit
-def _squares(squares: tl.tensor, row: tl.tensor, rows: tl.tensor, count: tl.constexpr) -> tl.tensor:
-    """[block_rows, count rounded up to a power of two]: the sums of 16 squares of each row."""
-    at = tl.arange(0, triton.next_power_of_2(count))
-    mask = (row < rows)[:, None] & (at < count)[None, :]
-    return tl.load(squares + row[:, None] * count + at[None, :], mask=mask, other=0.0)
-
-
-@triton.jit
-def _joined(x: tl.tensor, columns: tl.constexpr, rows: tl.constexpr) -> tl.tensor:
-    """The sum of four slices, (0 + 1) + (2 + 3)."""
-    return tl.sum(tl.sum(tl.reshape(x, (2, 2, columns, rows)), axis=1), axis=0)
 
 
 @triton.jit
@@ -253,19 +163,18 @@ def _product(
 ) -> None:
     """`kind`: "project", "add", "plain", or the activation of a gated product, whose `columns` are half of the matrix's rows.
 
-    `a`, and where integers are multiplied also `low`, `steps` and `masses`, are the activations.
+    `a`, where integers are multiplied also `low`, `steps` and `masses`, and beside weights in fp8 `steps`, are the activations.
     """
     normed: tl.constexpr = kind != "add" and kind != "plain"
     gated: tl.constexpr = normed and kind != "project"
     column = tl.program_id(0) * block_columns + tl.arange(0, block_columns)
     row = tl.arange(0, block_rows)
-    part: tl.constexpr = block_inner // slices
     looped: tl.constexpr = inner - held
     if held > 0:
-        held_at = _places(looped, held // slices, slices, run)
-        held_codes = _codes(codes, column, columns, held_at, inner)
+        held_at = places(looped, held // slices, slices, run)
+        held_codes = stored_codes(codes, column, columns, held_at, inner)
         if gated:
-            held_up = _codes(codes, column + columns, matrix_rows, held_at, inner)
+            held_up = stored_codes(codes, column + columns, matrix_rows, held_at, inner)
     if fetched_lines > 0:
         line_bytes: tl.constexpr = inner * codes.dtype.element_ty.primitive_bitwidth // 8
         row_bytes: tl.constexpr = line_bytes // 2 if codes.dtype.element_ty == tl.uint8 else line_bytes
@@ -282,7 +191,7 @@ def _product(
         if kind == "add":
             before = tl.load(out + target, mask=mask, other=0.0)
         elif normed:
-            square = _squares(squares, row, rows, inner // 16)
+            square = squares_of(squares, row, rows, inner // 16)
     if wide:
         total, up = wide_chains(a, codes, row, rows, column, columns, inner, gated, block_rows, block_columns)
     elif form == "integers":
@@ -290,33 +199,30 @@ def _product(
             a, low, steps, masses, codes, scales, minima, row, rows, column, columns, matrix_rows, inner, gated,
             block_rows, block_columns, block_inner,
         )  # fmt: skip
+    elif form == "native":
+        total, up = native_sums(
+            a, codes, row, rows, column, columns, matrix_rows, inner, gated, block_rows, block_columns, block_inner
+        )  # fmt: skip
     else:
-        total = tl.zeros((slices, block_columns, block_rows), dtype=tl.float32)
-        up = tl.zeros((slices, block_columns, block_rows), dtype=tl.float32)
-        for first in range(0, looped, block_inner):
-            total = _add_step(
-                total, a, codes, scales, minima, row, rows, column, columns, first, inner, part, slices, run,
-                block_columns, form == "ptx",
-            )  # fmt: skip
-            if gated:
-                up = _add_step(
-                    up, a, codes, scales, minima, row, rows, column + columns, matrix_rows, first, inner, part, slices,
-                    run, block_columns, form == "ptx",
-                )  # fmt: skip
+        total, up = float_chains(
+            a, codes, scales, minima, row, rows, column, columns, matrix_rows, inner, looped, gated, block_rows,
+            block_columns, block_inner, slices, run, form == "ptx",
+        )  # fmt: skip
         if held > 0:
-            held_x = _activations(a, row, held_at, rows, inner)
+            held_x = activations(a, row, held_at, rows, inner)
             total = dot(held_codes, held_x, total)
             if gated:
                 up = dot(held_up, held_x, up)
-        total = _joined(total, block_columns, block_rows)
-        up = _joined(up, block_columns, block_rows)
+        total = joined(total, block_columns, block_rows)
+        up = joined(up, block_columns, block_rows)
     if codes.dtype.element_ty == tl.float8e4nv:
-        total *= tl.load(scales + column, mask=real, other=0.0)[:, None]
+        step = tl.load(steps + row, mask=row < rows, other=0.0)[None, :]
+        total *= tl.load(scales + column, mask=real, other=0.0)[:, None] * step
         if gated:
-            up *= tl.load(scales + column + columns, mask=real, other=0.0)[:, None]
+            up *= tl.load(scales + column + columns, mask=real, other=0.0)[:, None] * step
     if normed:
         if not early:
-            square = _squares(squares, row, rows, inner // 16)
+            square = squares_of(squares, row, rows, inner // 16)
         inverse = (1.0 / tl.sqrt(sum_of_pairs(square, block_rows) / inner + eps))[None, :]
         total *= inverse
         up *= inverse
@@ -422,12 +328,18 @@ def _check(a: torch.Tensor, weight: Weight, out: torch.Tensor, outputs: int) -> 
         raise ValueError(f"columns must be a multiple of {GROUP}, minima are for 4 bits; got {inner} of {codes.dtype}")
 
 
-def _check_blocks(blocks: Blocks, weight: Weight, dtype: torch.dtype) -> None:
+def check_blocks(blocks: Blocks, weight: Weight, dtype: torch.dtype) -> None:
     """Raises ValueError where a product cannot be cut like that."""
     codes, inner = weight.codes.dtype, weight.columns
     floats = is_float(codes)
     if blocks.form == "integers" and (codes not in (torch.int8, torch.uint8) or blocks.inner != STEP_4BIT):
         raise ValueError(f"integers are multiplied in steps of {STEP_4BIT} of 8 or 4 bits, got {codes} and {blocks}")
+    if blocks.form == "native" and (
+        codes != torch.float8_e4m3fn or (blocks.columns, blocks.inner) != (COLUMNS_FP8, STEP_FP8)
+    ):
+        raise ValueError(
+            f"fp8 alone is multiplied as it is, in blocks of {COLUMNS_FP8} x {STEP_FP8}, got {codes} and {blocks}"
+        )
     if codes == torch.uint8 and blocks.inner != STEP_4BIT:
         raise ValueError(f"numbers of 4 bits are multiplied in steps of {STEP_4BIT}, got {blocks}")
     if blocks.wide and not (floats and dtype.itemsize == 2):
@@ -451,13 +363,16 @@ def _launch(
     matrix_rows = codes.shape[0]
     columns = out.shape[1]
     blocks = blocks or choose_blocks(codes.dtype, (matrix_rows, inner), rows, kind not in _UNGATED, a.device)
-    _check_blocks(blocks, weight, a.dtype)
+    check_blocks(blocks, weight, a.dtype)
     lines = min(codes.shape[1] * codes.element_size(), blocks.fetched // blocks.columns) // LINE_BYTES.value
     many = blocks.wide and kind not in _UNGATED
     unused, inputs = a, (a, a, a, a)
     if blocks.form == "integers":
         x = round_rows(a, paired=codes.dtype == torch.uint8, overlapped=blocks.overlapped)
         inputs = (x.high, x.low, x.step, x.mass)
+    elif codes.dtype == torch.float8_e4m3fn:
+        rounded, step = round_to_fp8(a, overlapped=blocks.overlapped)
+        inputs = (rounded, a, step, a)
     _product[(triton.cdiv(columns, blocks.columns),)](
         *inputs,
         codes,
@@ -475,17 +390,17 @@ def _launch(
         matrix_rows,
         kind,
         weight.bias is not None,
-        block_rows(rows),
+        block_rows(rows, blocks.form),
         blocks.columns,
         blocks.inner,
-        _SLICES,
-        _RUN,
+        SLICES,
+        RUN,
         blocks.held,
         blocks.wide,
         blocks.form,
         1 << (lines.bit_length() - 1) if lines else 0,
         blocks.overlapped,
-        num_warps=8 if many or (blocks.form == "integers" and rows > 16) else _SLICES,
+        num_warps=8 if many or (blocks.form == "integers" and rows > 16) else SLICES,
         num_stages=blocks.stages,
         enable_fp_fusion=False,  # which products and sums are joined would depend on the blocks
         **({"launch_pdl": True} if blocks.overlapped else {}),

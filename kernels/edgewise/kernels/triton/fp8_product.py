@@ -125,7 +125,7 @@ def _tiles(
     block_inner: tl.constexpr,
     together: tl.constexpr,
 ) -> None:
-    """Grid (tiles,): column by column for `together` blocks of rows, then for the next, so that both operands stay in the cache."""
+    """Grid (tiles,): column by column for `together` blocks of rows, then for the next, so that operands stay in the cache."""
     across: tl.constexpr = (columns + block_columns - 1) // block_columns
     first_block = tl.program_id(0) // (together * across) * together
     number = tl.program_id(0) % (together * across)

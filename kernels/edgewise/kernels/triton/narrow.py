@@ -154,8 +154,8 @@ def nibble_codes(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
 def to_e4m3(x: tl.tensor) -> tl.tensor:
     """float32 numbers of at most 448 to the nearest of fp8 (e4m3), half to even.
 
-    They are rounded here, by their bits, so that the conversion itself has nothing left to decide: Triton's interpreter drops bits
-    where a card rounds.
+    They are rounded here, by their bits, so that the conversion itself has nothing left to decide: Triton's interpreter drops
+    bits where a card rounds.
     """
     bits = x.to(tl.int32, bitcast=True)
     normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from edgewise.kernels.reference.fp8_linear import round_rows
 from edgewise.kernels.triton.blocks import ROW_CLASSES, Blocks, Form, choose_blocks, is_float
 from edgewise.kernels.triton.decode_product import SQUARES, Residual, Weight, add, gated, plain, project
 from edgewise.kernels.triton.tuning import Call
@@ -137,7 +138,7 @@ class ProductTrial:
     def _error(self, results: Results, rows: int) -> float:
         outputs = results[0].shape[1]
         seen = torch.linspace(0, outputs - 1, min(_SEEN, outputs), device=self._device).long()
-        a = self._scaled[:rows].double()
+        a = self._multiplied(rows)
         if self._normed:
             x = self._a[:rows].double()
             a = a / ((x * x).mean(-1, keepdim=True) + _EPS).sqrt()
@@ -150,6 +151,14 @@ class ProductTrial:
                 act = torch.nn.functional.gelu(expected, approximate="tanh")
             expected = act * self._product(a, seen + outputs)
         return float((results[0][:, seen].double() - expected).norm() / expected.norm())
+
+    def _multiplied(self, rows: int) -> torch.Tensor:
+        """Activations, float64, as weights of this type are multiplied with them: beside fp8 they are rounded to it."""
+        a = self._scaled[:rows]
+        if self._codes != torch.float8_e4m3fn:
+            return a.double()
+        codes, step = round_rows(a)
+        return codes.double() * step.double()[:, None]
 
     def _product(self, a: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
         values = _values(self._weight, outputs)

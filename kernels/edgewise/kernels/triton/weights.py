@@ -1,7 +1,7 @@
 """Weights in 8 and 4 bits on the card: rounding, GGUF's blocks as they are, and the way back.
 
 Rounding is that of `kernels.native.packed` (int8 by max|x| / 127, 4 bits by 15 steps from the least to the largest of 32 values,
-codes the nearest to the scale as it is stored), so a file gives the same numbers on both.
+codes the nearest to the scale as it is stored), so a file gives the same numbers on both; that of fp8 is `kernels.fp8_linear`'s.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 import triton
 import triton.language as tl
 
+from edgewise.kernels.reference.fp8_linear import round_rows
 from edgewise.kernels.triton.decode_product import GROUP, Weight
 
 Format = Literal["int8", "int4", "fp8"]
-_FP8_MOST = 448.0
-_SLAB = 1 << 25  # elements that are rounded at a time
+_SLAB = 1 << 23  # elements that are rounded at a time
 _COLUMNS = 1024
 # GGUF's block types of 32 columns that are taken as they are: bytes of a block, and of its scales.
 _BLOCKS = {"Q4_0": (18, 2), "Q4_1": (20, 4), "Q8_0": (34, 2)}
@@ -48,9 +48,8 @@ def quantize(matrix: torch.Tensor, to: Format, bias: torch.Tensor | None = None)
 def _rounded(x: torch.Tensor, to: Format) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Codes, scales and minima (zeros without meaning but for int4); not finite where x is not."""
     if to == "fp8":
-        scale = x.abs().amax(dim=1) / _FP8_MOST
-        codes = x / torch.where(scale == 0, 1.0, scale)[:, None]
-        return codes.clamp(-_FP8_MOST, _FP8_MOST).to(torch.float8_e4m3fn), scale, torch.zeros_like(scale)
+        codes, scale = round_rows(x)
+        return codes, scale, torch.zeros_like(scale)
     groups = x.view(x.shape[0], -1, GROUP)
     if to == "int8":
         half = (groups.abs().amax(dim=2) / 127.0).half()
