@@ -87,6 +87,10 @@ class Duty:
                 log.info("mqtt_duty_not_told", reason=error.message)
                 await asyncio.sleep(self._heard_s)
                 continue
+            except Exception:  # outermost frame of a task: a service that never told takes no request
+                log.exception("mqtt_duty_broke")
+                await asyncio.sleep(self._heard_s)
+                continue
             if self._since is None:
                 await asyncio.sleep(self._heard_s)
                 self._since = time.monotonic()

@@ -31,7 +31,7 @@ from edgewise.core.errors import (
 )
 from edgewise.core.log import get_logger
 from edgewise.core.metrics import Metrics
-from edgewise.core.patience import within
+from edgewise.core.patience import wait_set, within
 from edgewise.wire.messages import Capability, GenerateWork
 
 log = get_logger(__name__)
@@ -271,22 +271,24 @@ class HttpExecutor:
 
     async def _watch(self) -> None:
         """List the models now and then; while the breaker is open, probe when it is due."""
-        loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()
-            due = self._breaker.probe_in_s
-            if self._breaker.state == "closed":
-                pause = self._timings.list_s if await self._list() else self._timings.list_again_s
-            elif due == 0.0:
-                await self._probe()
-                pause = 0.0
-            else:
-                pause = self._timings.list_s if due is None else due
-            alarm = loop.call_later(pause, self._changed.set)
             try:
-                await self._changed.wait()
-            finally:
-                alarm.cancel()
+                pause = await self._look()
+            except Exception:  # outermost frame of a task: a server that nobody looks at would be away for ever
+                log.exception("upstream_watch_broke")
+                pause = self._timings.list_again_s
+            await wait_set(self._changed, pause)
+
+    async def _look(self) -> float:
+        """List or probe what is due; seconds until the next look."""
+        due = self._breaker.probe_in_s
+        if self._breaker.state == "closed":
+            return self._timings.list_s if await self._list() else self._timings.list_again_s
+        if due == 0.0:
+            await self._probe()
+            return 0.0
+        return self._timings.list_s if due is None else due
 
     async def _list(self) -> bool:
         permit = self._breaker.admit()
@@ -314,7 +316,7 @@ class HttpExecutor:
                 await self._upstream.one_token(name, "1")
         except EdgewiseError as error:
             self._breaker.failed(permit, error.message)
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or a fault of this program: another probe finds out
             self._breaker.abandoned(permit)
             raise
         else:

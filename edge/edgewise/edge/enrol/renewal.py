@@ -30,6 +30,11 @@ _FIRST_S, _MOST_S = 30.0, 3600.0
 Emit = Callable[..., object]
 
 
+def _pause_s(failures: int) -> float:
+    """Until the next try: doubling, with jitter."""
+    return min(_MOST_S, _FIRST_S * 2.0 ** min(failures, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
+
+
 class Renewal:
     """A `serving.service.Part`. It does nothing on a device that is in no fleet.
 
@@ -67,7 +72,11 @@ class Renewal:
             except EdgewiseError as error:
                 failures += 1
                 self._failed(error, failures)
-                pause = min(_MOST_S, _FIRST_S * 2 ** min(failures, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
+                pause = _pause_s(failures)
+            except Exception:  # outermost frame of a task: without a certificate the device is out of its fleet
+                failures += 1
+                log.exception("certificate_renewal_broke", failures=failures)
+                pause = _pause_s(failures)
             await self._clock.sleep(pause)
 
     async def once(self) -> float:

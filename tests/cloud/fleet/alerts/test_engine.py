@@ -24,7 +24,16 @@ from edgewise.cloud.fleet.alerts.service import AlertService
 from edgewise.cloud.fleet.changes import Changes
 from edgewise.cloud.fleet.db.database import FleetDatabase, sqlite_url
 from edgewise.cloud.fleet.db.migrate import migrate
-from edgewise.cloud.fleet.db.tables import FIRST_TENANT, Alert, AuditRow, Device, DeviceKey, RollupRow, ShadowRow
+from edgewise.cloud.fleet.db.tables import (
+    FIRST_TENANT,
+    Alert,
+    AlertRule,
+    AuditRow,
+    Device,
+    DeviceKey,
+    RollupRow,
+    ShadowRow,
+)
 from edgewise.cloud.fleet.registry import DeviceRegistry
 from edgewise.core.clock import SystemClock
 from edgewise.core.errors import Conflict, InvalidRequest, NotFound, NotPermitted
@@ -299,3 +308,16 @@ async def test_people_and_rules(fleet: Fleet) -> None:
     assert await fleet.db.read(lambda session: list(session.scalars(select(Alert)))) == []
     actions = await fleet.db.read(lambda session: list(session.scalars(select(AuditRow.action))))
     assert actions == ["alert-rule.defaults", "alert.acknowledge", "alert-rule.delete"]
+
+
+async def test_a_rule_of_a_later_release_keeps_no_other_from_being_looked_at(fleet: Fleet) -> None:
+    """It is in the database after an upgrade was taken back."""
+    await fleet.device("cam", state="offline")
+    strange = await fleet.rule({"kind": "offline", "for_s": 0}, name="strange")
+    await fleet.rule({"kind": "offline", "for_s": 0}, name="plain")
+
+    def work(session: Session) -> None:
+        session.get_one(AlertRule, strange).condition = {"kind": "of a later release"}
+
+    await fleet.db.write(work)
+    assert await fleet.look() == ["cam: offline for 0 s"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -19,12 +20,9 @@ from edgewise.cloud.fleet.db.database import FleetDatabase
 from edgewise.cloud.fleet.db.tables import Alert, AlertRule, Device
 from edgewise.cloud.fleet.services import Registry
 from edgewise.core.clock import Clock, SystemClock
-from edgewise.core.errors import EdgewiseError
-from edgewise.core.log import get_logger
 from edgewise.core.patience import end_task
+from edgewise.core.recurring import guarded, recur
 from edgewise.wire.envelope import new_ulid
-
-log = get_logger(__name__)
 
 _CHUNK = 500
 
@@ -64,31 +62,24 @@ class AlertEngine:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="alerts")
+        work = recur(self._turn, every_s=self._period_s, stuck="alerts_stuck")
+        self._task = asyncio.create_task(work, name="alerts")
 
     async def stop(self) -> None:
         await end_task(self._task)
         await self._delivery.close()
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.tick()
-                await self._delivery.deliver(self._clock.time())
-            except EdgewiseError as error:
-                log.error("alerts_stuck", reason=error.message)  # the database refuses; the next look may succeed
-            await asyncio.sleep(self._period_s)
+    async def _turn(self) -> None:
+        await self.tick()
+        await self._delivery.deliver(self._clock.time())
 
     async def tick(self) -> None:
-        """Look at every rule once."""
+        """Look at every rule once; what is wrong with one keeps no other from being looked at."""
         rules = await self._db.read(lambda session: list(session.scalars(select(AlertRule))))
         for gone in self._standings.keys() - {rule.id for rule in rules}:
             del self._standings[gone]
         for rule in rules:
-            try:
-                await self._look(rule)
-            except EdgewiseError as error:
-                log.error("alert_rule_fails", rule=rule.name, reason=error.message)
+            await guarded(partial(self._look, rule), stuck="alert_rule_fails", rule=rule.name)
 
     async def _look(self, rule: AlertRule) -> None:
         now = self._clock.time()

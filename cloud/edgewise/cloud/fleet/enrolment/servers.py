@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from edgewise.cloud.fleet.enrolment.authority import Authority
@@ -17,6 +18,7 @@ from edgewise.core.errors import ConfigError, EdgewiseError
 from edgewise.core.files import atomic_write, translate_os_errors
 from edgewise.core.log import get_logger
 from edgewise.core.patience import end_task
+from edgewise.core.recurring import guarded, recur
 from edgewise.core.settings_schema import Settings
 from edgewise.security.tls import TlsFiles, check_tls
 
@@ -62,19 +64,16 @@ class ServerCertificates:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="fleet-server-certificates")
+        work = recur(self._turn, every_s=_RENEW_S, stuck="server_certificates_not_renewed")
+        self._task = asyncio.create_task(work, name="fleet-server-certificates")
 
     async def stop(self) -> None:
         await end_task(self._task)
 
-    async def _run(self) -> None:
-        while True:
-            for path in self._files:
-                try:
-                    await asyncio.to_thread(renew_servers, self._authority, [path])
-                except EdgewiseError as error:
-                    log.error("server_certificate_not_renewed", file=str(path), reason=error.message)
-            await asyncio.sleep(_RENEW_S)
+    async def _turn(self) -> None:
+        for path in self._files:
+            renew = partial(asyncio.to_thread, renew_servers, self._authority, [path])
+            await guarded(renew, stuck="server_certificate_not_renewed", file=str(path))
 
 
 async def follow_tls(files: TlsFiles, context: Callable[[], ssl.SSLContext | None], *, look_s: float = _LOOK_S) -> None:

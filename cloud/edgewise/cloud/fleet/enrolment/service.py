@@ -31,6 +31,7 @@ from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.errors import EdgewiseError, InvalidRequest, NotFound, NotPermitted
 from edgewise.core.log import get_logger
 from edgewise.core.patience import end_task
+from edgewise.core.recurring import recur
 from edgewise.core.settings_schema import Settings
 from edgewise.wire.envelope import new_ulid
 from edgewise.wire.fleet import Challenge, Enrolled, EnrolPoll, EnrolRequest, RenewalQuestion, RenewRequest
@@ -208,7 +209,8 @@ class EnrolmentService:
 
     def start(self) -> None:
         """Keep the list of revoked certificates up to date, whoever ends a key."""
-        self._keeping = asyncio.create_task(self._keep_crl(), name="fleet-crl")
+        work = recur(self.write_crl, every_s=_CRL_S, stuck="crl_not_written")
+        self._keeping = asyncio.create_task(work, name="fleet-crl")
 
     async def stop(self) -> None:
         await end_task(self._keeping)
@@ -226,14 +228,6 @@ class EnrolmentService:
             if revoked != self._written:
                 await asyncio.to_thread(self.authority.write_crl, revoked)
                 self._written = revoked
-
-    async def _keep_crl(self) -> None:
-        while True:
-            try:
-                await self.write_crl()
-            except EdgewiseError as error:
-                log.error("crl_not_written", reason=error.message)
-            await asyncio.sleep(_CRL_S)
 
     # --- devices -----------------------------------------------------------------------------------------------------------
 

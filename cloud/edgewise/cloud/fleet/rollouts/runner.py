@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import select
@@ -27,12 +28,9 @@ from edgewise.cloud.fleet.rollouts.merge import merged
 from edgewise.cloud.fleet.rollouts.plan import RolloutPlan, read_plan
 from edgewise.cloud.fleet.services import Commands, Registry, Shadows
 from edgewise.core.clock import Clock, SystemClock
-from edgewise.core.errors import EdgewiseError
-from edgewise.core.log import get_logger
 from edgewise.core.patience import end_task
+from edgewise.core.recurring import guarded, recur
 from edgewise.wire.fleet import TrialArgs
-
-log = get_logger(__name__)
 
 _ACTIVE = ("running", "rolling-back", "succeeded")  # what succeeded goes on for devices that come late
 _TRIAL_S, _PROBE_S = 3600.0, 300.0
@@ -73,27 +71,17 @@ class RolloutRunner:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="rollouts")
+        work = recur(self.tick, every_s=self._period_s, stuck="rollouts_stuck")
+        self._task = asyncio.create_task(work, name="rollouts")
 
     async def stop(self) -> None:
         await end_task(self._task)
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.tick()
-            except EdgewiseError as error:
-                log.error("rollouts_stuck", reason=error.message)  # the database refuses; the next look may succeed
-            await asyncio.sleep(self._period_s)
-
     async def tick(self) -> None:
-        """Look at every rollout that goes on, once."""
+        """Look at every rollout that goes on, once; one that is stuck keeps no other from going on."""
         for rollout_id, tenant in await self._db.read(_active):
             actor = service(tenant, author(rollout_id))
-            try:
-                await self._step(rollout_id, actor)
-            except EdgewiseError as error:
-                log.error("rollout_stuck", rollout=rollout_id, reason=error.message)
+            await guarded(partial(self._step, rollout_id, actor), stuck="rollout_stuck", rollout=rollout_id)
 
     async def _step(self, rollout_id: str, actor: Actor) -> None:
         group = set(await self._registry.uids(actor, await self._db.read(lambda session: _query(session, rollout_id))))
