@@ -15,6 +15,7 @@ from edgewise.core.addresses import is_loopback
 from edgewise.core.errors import ConfigError, LinkLost, NotAuthenticated
 from edgewise.core.patience import within
 from edgewise.serving.peers.rates import LinkRate
+from edgewise.wire.bounded import read_bounded
 from edgewise.wire.codec import decode, encode_cbor
 from edgewise.wire.http import CBOR
 from edgewise.wire.pages import LOOKUP, PAGES, Form, PageOffer, PageQuery, fingerprint, unpack_pages
@@ -123,7 +124,6 @@ class Peer:
         headers = {"content-type": CBOR}
         if salt in self._keys:
             headers["authorization"] = f"Bearer {self._keys[salt]}"
-        body = bytearray()
         try:
             content = encode_cbor(query.model_dump())
             async with self._client.stream("POST", path, content=content, headers=headers) as answer:
@@ -131,10 +131,6 @@ class Peer:
                     raise NotAuthenticated(f"{self.url} answers {answer.status_code} to the key of `peers.keys`.")
                 if answer.status_code != 200:
                     raise LinkLost(f"{self.url} answers {answer.status_code}.")
-                async for piece in answer.aiter_raw():
-                    body += piece
-                    if len(body) > most:
-                        raise LinkLost(f"{self.url} answers with more than {most} bytes.")
+                return await read_bounded(answer, most)
         except httpx.HTTPError as error:
             raise LinkLost(f"{self.url} cannot be asked: {error or type(error).__name__}.") from error
-        return bytes(body)

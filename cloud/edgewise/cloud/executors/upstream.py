@@ -17,6 +17,7 @@ from edgewise.cloud.executors.completions import UpstreamModel, Usage, told_erro
 from edgewise.core.addresses import is_loopback
 from edgewise.core.errors import DeadlineExceeded, EdgewiseError, EngineUnavailable, LinkLost
 from edgewise.core.patience import within
+from edgewise.wire.bounded import read_bounded
 
 Result = TypeVar("Result")
 
@@ -127,7 +128,7 @@ class Upstream:
         with self._translated():
             async with self._client.stream("POST", f"{self._url}/completions", json=body) as response:
                 if response.status_code != 200:
-                    raise _refusal(response, await _read(response))
+                    raise _refusal(response, await read_bounded(response, _LONGEST_BODY, fault=EngineUnavailable))
                 rest = b""
                 async for piece in response.aiter_bytes():
                     *lines, rest = (rest + piece).split(b"\n")
@@ -143,7 +144,7 @@ class Upstream:
         async def exchange() -> bytes:
             with self._translated():
                 async with self._client.stream(method, f"{self._url}{path}", json=body) as response:
-                    content = await _read(response)
+                    content = await read_bounded(response, _LONGEST_BODY, fault=EngineUnavailable)
                     if response.status_code != 200:
                         raise _refusal(response, content)
             return content
@@ -171,16 +172,6 @@ async def _in_time(work: Awaitable[Result], limit: float, until: float) -> Resul
     if left <= limit:
         return await within(work, max(0.0, left), lambda: DeadlineExceeded("The job's deadline has passed."))
     return await within(work, limit, lambda: LinkLost(f"The upstream server sent nothing for {limit:g} s."))
-
-
-async def _read(response: httpx.Response) -> bytes:
-    """A body of bounded size."""
-    content = bytearray()
-    async for piece in response.aiter_bytes():
-        content += piece
-        if len(content) > _LONGEST_BODY:
-            raise EngineUnavailable(f"The upstream server sent an answer of more than {_LONGEST_BODY} bytes.")
-    return bytes(content)
 
 
 def _json(content: bytes) -> Any:

@@ -25,8 +25,10 @@ from pydantic import BaseModel, ValidationError
 from edgewise.core.errors import ConfigError, InvalidRequest, LinkLost, NotAuthenticated
 from edgewise.core.files import read_secret
 from edgewise.core.settings_fleet import FleetSettings
+from edgewise.wire.bounded import read_bounded
 
 _TIMEOUT_S = 15.0
+_MAX_ANSWER = 1024**2
 _KEEP_S = 3600.0
 _LEEWAY_S = 60
 _ALGORITHMS = ["RS256", "PS256", "ES256", "EdDSA"]
@@ -128,9 +130,11 @@ class OpenId:
         provider = await self._known(client)
         auth = None if self._secret is None else (quote(self._client_id, safe=""), quote(self._secret, safe=""))
         try:
-            response = await client.post(provider.token_endpoint, data=form, auth=auth or httpx.USE_CLIENT_DEFAULT)
-            answer = response.json()
-        except (httpx.HTTPError, ValueError) as error:
+            response, content = await _asked(
+                client, "POST", provider.token_endpoint, data=form, auth=auth or httpx.USE_CLIENT_DEFAULT
+            )
+            answer = json.loads(content)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise self._away(error) from error
         if not response.is_success or not isinstance(answer, dict):
             reason = answer.get("error_description") or answer.get("error") if isinstance(answer, dict) else None
@@ -185,9 +189,9 @@ class OpenId:
 
     async def _get(self, client: httpx.AsyncClient, url: str) -> Any:
         try:
-            response = await client.get(url)
+            response, content = await _asked(client, "GET", url)
             response.raise_for_status()
-            return response.json()
+            return json.loads(content)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise self._away(error) from error
 
@@ -196,6 +200,12 @@ class OpenId:
 
     def _away(self, error: Exception) -> LinkLost:
         return LinkLost(f"The OpenID provider {self._issuer} cannot be asked: {error or type(error).__name__}.")
+
+
+async def _asked(client: httpx.AsyncClient, method: str, url: str, **options: Any) -> tuple[httpx.Response, bytes]:
+    """An answer and its body."""
+    async with client.stream(method, url, **options) as response:
+        return response, await read_bounded(response, _MAX_ANSWER)
 
 
 def _read(cookie: str | None) -> _Half:
