@@ -136,7 +136,11 @@ class Constraints:
             ruled = self._open[request_id] = _Ruled(rules)
             return ruled.compiled
         if self._vocabulary is None or not self._vocabulary.eos:
-            raise UnsupportedField("This model cannot follow a grammar: it has no end token.", param="response_format")
+            raise UnsupportedField(
+                "This model cannot follow a grammar: it has no end token. Leave 'response_format' and strict 'tools' out, or ask "
+                "another model.",
+                param="response_format",
+            )
         if self._tokenizer is None:
             self._tokenizer = self._compiler.submit(grammar_tokenizer, self._vocabulary)
         compiled = self._compiled.get(grammar)

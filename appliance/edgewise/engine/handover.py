@@ -34,10 +34,6 @@ NOT_COMPARED = -1
 """Count of an `adopt` that had nothing to compare: no fault of whoever the pages came from."""
 
 
-def join_names(names: Sequence[PageHash]) -> bytes:
-    return b"".join(names)
-
-
 def split_names(packed: bytes) -> list[PageHash]:
     """Raise `ValueError` if they are cut."""
     if len(packed) % NAME_BYTES:

@@ -162,13 +162,12 @@ class ServedPictures:
     pixels: int = 0
     owned_by: str = "edgewise"
     aliases: tuple[str, ...] = ()
+    here: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
         """What callers may call it."""
         return (self.name, *self.aliases)
-
-    here: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -290,7 +290,10 @@ class BlobStore:
         )
 
     def _too_large(self) -> PayloadTooLarge:
-        return PayloadTooLarge(f"A blob has at most {self.max_bytes} bytes, and no more than it announces.")
+        return PayloadTooLarge(
+            f"A blob has at most {self.max_bytes} bytes here (intake.max_blob_bytes), and no more than it announces: send a "
+            "smaller one, or raise the setting."
+        )
 
 
 def _part(path: Path) -> Path:

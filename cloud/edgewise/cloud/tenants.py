@@ -123,7 +123,10 @@ class Tenants:
         """
         queued = int(db.execute("SELECT count(*) FROM jobs WHERE state = 'queued'").fetchone()[0])
         if queued >= self._max_queued:
-            raise QueueFull(f"{queued} jobs wait, which is this cloud's limit.", retry_after_s=max(1.0, queue_s))
+            raise QueueFull(
+                f"{queued} jobs wait, which is this cloud's limit (intake.max_queued): try again later.",
+                retry_after_s=max(1.0, queue_s),
+            )
         limits = {what: limit for what, limit in self._limits(tenant).items() if what != "streams"}
         if not limits:
             return

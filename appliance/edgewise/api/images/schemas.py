@@ -37,7 +37,6 @@ REFUSED: Mapping[str, Refusal] = {
 }
 
 EXTENSIONS = ("guidance", "keep_alive", "negative_prompt", "seed", "step_cache", "steps", "timeout")
-EDIT_EXTENSIONS = (*EXTENSIONS, "strength")
 
 
 class ImageBody(BaseModel):

@@ -166,7 +166,10 @@ class Chain:
             return None
         left = self.asked.deadline_s - self._now_s()
         if left <= 0:
-            raise DeadlineExceeded(f"The pipeline was not done within {self.asked.deadline_s:g} s.")
+            raise DeadlineExceeded(
+                f"The pipeline was not done within {self.asked.deadline_s:g} s: allow more time ('timeout', or the service's "
+                "limits.request_timeout_s), or ask for less."
+            )
         return left
 
     def _offer(self, piece: ChainPiece) -> None:

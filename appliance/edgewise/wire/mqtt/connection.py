@@ -114,7 +114,6 @@ class Connection:
         self.ended: asyncio.Future[Ended] = self._loop.create_future()
         self.session_present = False
         self.max_packet = MAX_PACKET
-        self.shared_available = True
         self.waiting_bytes = 0
         """Of messages that the broker has not acknowledged."""
         self._client = self._make_client(will)
@@ -223,12 +222,6 @@ class Connection:
         self.waiting_bytes += len(payload)
         return done
 
-    def publish_live(self, topic: str, payload: bytes) -> bool:
-        """Send with QoS 0, or drop it while earlier bytes wait for the network: a gauge has a newer value soon."""
-        if self.ended.done() or self._client.want_write():
-            return False
-        return self._client.publish(topic, payload, 0).rc == paho.MQTT_ERR_SUCCESS
-
     def end(self, reason: str) -> None:
         """Drop the connection without a goodbye."""
         self._end(Ended(reason))
@@ -272,7 +265,6 @@ class Connection:
             return
         self.session_present = bool(flags.session_present)
         self.max_packet = min(MAX_PACKET, getattr(properties, "MaximumPacketSize", MAX_PACKET))
-        self.shared_available = bool(getattr(properties, "SharedSubscriptionAvailable", 1))
         # paho neither heeds the broker's limit nor lets it be set once connected.
         client._max_inflight_messages = min(RECEIVE_MAXIMUM, getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM))
         self._connected.set_result(None)

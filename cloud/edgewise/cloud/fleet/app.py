@@ -61,11 +61,6 @@ class Runner(Protocol):
     async def stop(self) -> None: ...
 
 
-def make_fleet(settings: Settings) -> Fleet:
-    """What the fleet can do, over the database and broker that the settings name; nothing is running yet (`FleetService`)."""
-    return FleetService(settings).fleet
-
-
 class FleetService:
     """All parts of one fleet service. `start` it in an event loop, `stop` it once.
 
