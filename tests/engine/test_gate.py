@@ -51,15 +51,21 @@ def test_every_format_is_measured_and_judged(measured: tuple[GateResult, Told]) 
         ("peer", "Q4_0"),
         ("weights", "int4"),
         *(("both", f"int4/{name}") for name in pages),
+        ("weights", "fp8"),
+        *(("both", f"fp8/{name}") for name in pages),
         ("handover", "int4"),
     ]
-    plain = [it for it in result.formats if it.bits is None or it.kind == "both"]
+    plain = [it for it in result.formats if it.bits is None or it.kind == "both" or it.name == "fp8"]
     assert all(it.passed == (it.mean_kl <= it.bound) for it in plain)
     assert [share for _, share in told] == sorted(share for _, share in told)
     assert told[-1] == ("done", 1.0)
     found = dict(zip(names, result.formats, strict=True))
     assert found["kv", "int8"].capacity == found["both", "int4/int8"].capacity == pytest.approx(32 / 20)
     assert found["weights", "float16"].capacity is None
+    assert found["weights", "fp8"].bound == BOUNDS["weights", "fp8"]
+    assert found["both", "fp8/int8"].bound == BOUNDS["weights", "fp8"] + BOUNDS["kv", "int8"]
+    assert 8 < (found["weights", "fp8"].bits or 0) < 8.5
+    assert found["weights", "int8"].mean_kl < found["weights", "fp8"].mean_kl < found["peer", "Q4_0"].mean_kl
     assert found["handover", "int4"].capacity == pytest.approx(32 / 12)  # 16 codes of 4 bits and two float16
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from edgewise.models.decoder.config import DecoderConfig, read_config
 from edgewise.models.decoder.experts import Experts
 from edgewise.models.files import ModelFiles
 
+EXPERTS = Experts(count=4, per_token=2, ffn_size=64, normalised=True, layers=(True, True))
+
 
 @pytest.fixture
 def network(tiny_model: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> DecoderConfig:
@@ -25,8 +28,35 @@ def network(tiny_model: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> DecoderC
 
 
 def choose(network: DecoderConfig, **changes: str) -> WeightChoice:
-    asked = {"kernels": "auto", "quantize": "auto", "dtype": "auto", "device": "cuda", **changes}
+    asked: dict[str, Any] = {"kernels": "auto", "quantize": "auto", "dtype": "auto", "device": "cuda", **changes}
     return choose_weights(network=network, **asked)
+
+
+@pytest.mark.parametrize("capability", [(8, 9), (9, 0), (12, 0), None])
+def test_fp8_is_for_cards_that_compute_with_it(network: DecoderConfig, capability: tuple[int, int] | None) -> None:
+    asked = {"kernels": "auto", "dtype": "auto", "device": "cuda"}
+    assert choose_weights(quantize="fp8", network=network, capability=capability, **asked).quantize == "fp8"
+    assert choose_weights(quantize="auto", network=network, capability=capability, **asked).quantize == "none"
+    numerics = resolve(
+        device="cuda", dtype="auto", kv_dtype="fp8", quantize="fp8", cuda=True, capability=capability, network=network
+    )
+    assert "/w-bfloat16-fp8/" in numeric_class(numerics, torch_version="2", device_family="sm_90", threads=4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"device": "cuda", "capability": (8, 7)}, "compute capability 8.7, and instructions for fp8 .* come with 8.9"),
+        ({"device": "cpu"}, "computes on 'cpu', where no kernels multiply fp8"),
+        ({"device": "cuda", "kernels": "reference"}, "the reference kernels compute with unquantized weights"),
+        ({"device": "cuda", "dtype": "float32"}, "'dtype' is float32, and the kernels multiply bfloat16"),
+    ],
+)
+def test_fp8_is_refused_by_name_elsewhere(network: DecoderConfig, changes: dict[str, Any], reason: str) -> None:
+    asked = {"kernels": "auto", "quantize": "fp8", "dtype": "auto", **changes}
+    with pytest.raises(ConfigError, match=f"'quantize' is fp8, but .*{reason}") as caught:
+        choose_weights(network=network, **asked)
+    assert caught.value.param == "quantize"
 
 
 def test_a_gpu_takes_tritons_kernels(network: DecoderConfig) -> None:
@@ -36,12 +66,16 @@ def test_a_gpu_takes_tritons_kernels(network: DecoderConfig) -> None:
     assert chosen.why[0] == "kernels triton: the fastest on CUDA"
     assert choose(network, kernels="triton").kernels == "triton"
     assert choose(network, kernels="reference").kernels == "reference"
+    mixture = replace(network, experts=EXPERTS, ffn_size=24)  # which no layer has
+    assert choose(mixture, kernels="triton", quantize="int4").kernels == "triton"
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"experts": Experts(count=4, per_token=2, ffn_size=64, normalised=True, layers=(True, True))}, "experts"),
+        ({"experts": replace(EXPERTS, count=513)}, "513 experts"),
+        ({"experts": EXPERTS, "mlp_bias": True}, "experts have biases"),
+        ({"experts": replace(EXPERTS, ffn_size=24)}, "no multiples of 16"),
         ({"ffn_size": 24}, "no multiples of 16"),
     ],
 )
@@ -95,7 +129,7 @@ def test_what_failed_its_gate_is_passed_over(
 ) -> None:
     monkeypatch.setattr(module, "why_no_library", lambda: None)
     network = replace(network, encodings={"blk.0.attn_q.weight": stored, "token_embd.weight": stored})
-    asked = {"kernels": "auto", "quantize": "auto", "dtype": "auto", "device": "cpu"}
+    asked: dict[str, Any] = {"kernels": "auto", "quantize": "auto", "dtype": "auto", "device": "cpu"}
     found = choose_weights(network=network, failed=failed, **asked)
     assert found.quantize == chosen
     assert any("did not pass its gate" in why for why in found.why) == (stored != "F16" and chosen not in ("int4",))

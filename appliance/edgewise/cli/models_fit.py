@@ -69,7 +69,7 @@ def fit_command(
     explain: Annotated[bool, typer.Option("--explain", help="Show the whole sum, line by line.")] = False,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16, int8 or fp8.")] = None,
-    quantize: Annotated[str | None, typer.Option(help="auto, none, int8 or int4.")] = None,
+    quantize: Annotated[str | None, typer.Option(help="auto, none, int8, int4 or fp8.")] = None,
     kernels: Annotated[str | None, typer.Option(help="auto, reference, native or triton.")] = None,
     devices: Annotated[
         int | None, typer.Option(help="Devices that compute it together (engine.tensor_parallel).", min=1)

@@ -17,7 +17,7 @@ def serve(
     model: Annotated[str | None, typer.Option(help="Model to serve, by its name in the store.")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16, int8 or fp8.")] = None,
-    quantize: Annotated[str | None, typer.Option(help="auto, none, int8 or int4.")] = None,
+    quantize: Annotated[str | None, typer.Option(help="auto, none, int8, int4 or fp8.")] = None,
     kernels: Annotated[str | None, typer.Option(help="auto, reference, native or triton.")] = None,
     tensor_parallel: Annotated[int | None, typer.Option(help="Devices that compute the model together.", min=1)] = None,
     config: ConfigFile = None,

@@ -383,10 +383,10 @@ class Settings(Section):
         description='Format of the KV cache; "auto" takes what `edgewise models gate` found good for the model, else fp8 on '
         "CUDA devices that compute with it and int8 elsewhere.",
     )
-    quantize: Literal["auto", "none", "int8", "int4"] = Field(
+    quantize: Literal["auto", "none", "int8", "int4", "fp8"] = Field(
         default="auto",
         description='How weights are held and multiplied; "auto" as the file stores them, as far as the kernels have products '
-        "for that (the reference kernels unpack all weights).",
+        "for that (the reference kernels unpack all weights). fp8: on CUDA devices of capability 8.9 and above.",
     )
     drain_s: float = Field(
         default=20.0,

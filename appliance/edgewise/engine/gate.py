@@ -1,7 +1,8 @@
 """Measures a model's formats against float32 and says which are good enough; `models.gate_record` keeps the outcome.
 
-Weights in 8 and 4 bits have no fixed bound: they are held to llama.cpp's formats of as many bits, rounded and measured on the
-same weights and text (`models.decoder.rounded`). Of weights and KV pages together, the bound is the sum of both.
+Weights in int8 and int4 have no fixed bound: they are held to llama.cpp's formats of as many bits, rounded and measured on the
+same weights and text (`models.decoder.rounded`). Those in fp8 have one, as they have no peer there. Of weights and KV pages
+together, the bound is the sum of both.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from edgewise.models.gate_record import BOUNDS, PEER_SLACK, PEERS, FormatKind, F
 
 KV_FORMATS = ("int8", "fp8", "bfloat16", "float16")
 WEIGHT_FORMATS = ("bfloat16", "float16")
-ROUNDED_FORMATS: tuple[RoundedFormat, ...] = ("int8", "int4")
+_FLOAT_BYTES = 4
+ROUNDED_FORMATS: tuple[RoundedFormat, ...] = ("int8", "int4", "fp8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def measure_formats(
     progress: GateProgress | None = None,
 ) -> GateResult:
     """Every KV format with float32 weights, every weight format with float32 pages, a hand-over of pages in int4, and of a
-    decoder weights in 8 and 4 bits with every KV format; on the CPU.
+    decoder weights in 8 and 4 bits and in fp8 with every KV format; on the CPU.
 
     Args:
         tokens: A real text.
@@ -98,7 +100,7 @@ class _Gate:
         self._context = min(context, self._truth.config.max_position)
         self._longest = max([self._context, *(len(needle.prompt) + len(needle.answer) for needle in needles)])
         self._tell, self._done = tell, 0
-        self._parts = 3 + len(WEIGHT_FORMATS) + 2 * len(ROUNDED_FORMATS) * self.rounds
+        self._parts = 3 + len(WEIGHT_FORMATS) + (len(ROUNDED_FORMATS) + len(PEERS)) * self.rounds
         self._records: list[FormatRecord] = []
         self._exact: Divergence | None = None
         self._tell("float32", 0.0)
@@ -123,15 +125,15 @@ class _Gate:
         self._next()
 
     def rounded(self, name: RoundedFormat) -> None:
-        """Weights in 8 or 4 bits, after llama.cpp's."""
-        peer = self._peer(name)
+        """Weights in 8 or 4 bits, after llama.cpp's where it has such."""
+        peer = self._peer(name) if name in PEERS else None
         reader = RoundedReader(self._files, name)
         runners = [reader.over(kv, self._longest) for kv in ("float32", *KV_FORMATS)]
         alone, *both = self._diverge(f"weights {name}", runners)
-        bound = peer.mean_kl * PEER_SLACK
+        bound = BOUNDS["weights", name] if peer is None else peer.mean_kl * PEER_SLACK
         record = self._record("weights", name, alone, bound, self._count(runners[0], f"weights {name}"))
-        judged = replace(record, bits=reader.bits, passed=record.passed and as_good(record, peer, alone.positions))
-        self._keep(judged)
+        good = record.passed and (peer is None or as_good(record, peer, alone.positions))
+        self._keep(replace(record, bits=reader.bits, passed=good))
         for kv, it in zip(KV_FORMATS, both, strict=True):
             pair = self._record("both", f"{name}/{kv}", it, bound + BOUNDS["kv", kv], None)
             self._keep(replace(pair, bits=reader.bits, capacity=kv_capacity(self._truth.config, kv)))
@@ -223,6 +225,8 @@ def require_memory(files: ModelFiles, context: int) -> None:
     pages = (2 + len(KV_FORMATS)) * context * kv_bytes_per_token(network, "float32")
     need = weight_bytes(network, "float32") + weight_bytes(network, "float32" if rounded else "bfloat16") + pages
     need += workspace_bytes(network, 128, 128)
+    if isinstance(network, DecoderConfig) and network.tied_embeddings:
+        need += _FLOAT_BYTES * network.vocab_size * network.hidden_size  # a head of its own, in fp8
     have = available_memory()
     if need > have:
         raise OutOfMemory(

@@ -10,7 +10,7 @@ from typing import get_args
 
 from edgewise.core.errors import ConfigError
 from edgewise.engine.config import DtypeName, KVDtypeName
-from edgewise.engine.weight_choice import KERNELS, QUANTIZE, choose_weights
+from edgewise.engine.weight_choice import FP8_CAPABILITY, KERNELS, QUANTIZE, choose_weights
 from edgewise.kernels.native.library import NATIVE_NUMERICS
 from edgewise.models.decoder.kv_formats import NetworkConfig
 from edgewise.models.decoder.native.formats import Quantize
@@ -18,8 +18,6 @@ from edgewise.models.decoder.native.formats import Quantize
 # Processors with native bfloat16 arithmetic, by the flag the kernel lists: x86 AVX512-BF16 and AMX, Arm BF16.
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _ISA_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve2", "sve", "bf16", "asimd")
-
-_FP8_CAPABILITY = (8, 9)  # Ada and Hopper; earlier ones have no instructions for e4m3
 
 # Changes when a kernel's results do, as NATIVE_NUMERICS: pages on disk and streams of engines before and after must not be mixed.
 TRITON_NUMERICS = 2
@@ -88,7 +86,13 @@ def resolve(
         kernels = _together(kernels, devices)
         why.append(f"kernels reference: {devices} devices compute together (engine.tensor_parallel)")
     weights = choose_weights(
-        kernels=kernels, quantize=quantize, dtype=dtype, device=device, network=network, failed=failed_weights
+        kernels=kernels,
+        quantize=quantize,
+        dtype=dtype,
+        device=device,
+        network=network,
+        failed=failed_weights,
+        capability=capability,
     )
     why += weights.why
     if weights.dtype is not None:
@@ -197,7 +201,7 @@ def _auto_dtype(device: str) -> tuple[str, str]:
 def _auto_kv_dtype(
     device: str, capability: tuple[int, int] | None, measured: Collection[str] | None
 ) -> tuple[str, str]:
-    has_fp8 = device == "cuda" and capability is not None and capability >= _FP8_CAPABILITY
+    has_fp8 = device == "cuda" and capability is not None and capability >= FP8_CAPABILITY
     if measured is not None:
         order = ("fp8", "int8", *_WIDE_FORMATS) if has_fp8 else ("int8", *_WIDE_FORMATS)
         name = next((name for name in order if name in measured), "float32")

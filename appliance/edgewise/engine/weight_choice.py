@@ -18,6 +18,8 @@ from edgewise.models.multimodal.config import MultimodalConfig
 KERNELS = get_args(KernelsName)
 QUANTIZE = get_args(QuantizeName)
 
+FP8_CAPABILITY = (8, 9)  # Ada and Hopper; earlier ones have no instructions for e4m3
+
 
 @dataclass(frozen=True, slots=True)
 class WeightChoice:
@@ -43,17 +45,21 @@ def choose_weights(
     device: str,
     network: NetworkConfig | None,
     failed: Collection[str] = (),
+    capability: tuple[int, int] | None = None,
 ) -> WeightChoice:
     """Args:
         kernels, quantize, dtype: As set; "auto" or a name.
         device: "cpu" or "cuda".
         network: The model; None for one that only the reference kernels compute.
         failed: Weight formats that the model's gate has measured and not passed, which "auto" passes over.
+        capability: The CUDA device's compute capability; None on the CPU, or where it is not known.
 
     Raises:
         ConfigError: What was asked for by name cannot be had here or for this model.
     """
     fast = "triton" if device == "cuda" else "native"
+    if quantize == "fp8":
+        _require_fp8(device, capability)
     if kernels == "reference":
         lacking = None
     elif kernels not in ("auto", fast):
@@ -72,6 +78,17 @@ def choose_weights(
         return _triton(kernels, quantize)
     assert network is not None
     return _native(kernels, quantize, dtype, network, failed)
+
+
+def _require_fp8(device: str, capability: tuple[int, int] | None) -> None:
+    if device != "cuda":
+        lacks = f"this engine computes on '{device}', where no kernels multiply fp8"
+    elif capability is not None and capability < FP8_CAPABILITY:
+        has, needs = (".".join(map(str, each)) for each in (capability, FP8_CAPABILITY))
+        lacks = f"this card has compute capability {has}, and instructions for fp8 (e4m3) come with {needs}"
+    else:
+        return
+    raise ConfigError(f"'quantize' is fp8, but {lacks}. Set quantize to int8, int4 or auto.", param="quantize")
 
 
 def decoder_of(network: NetworkConfig | None) -> DecoderConfig | None:
@@ -120,7 +137,7 @@ def _triton(kernels: str, quantize: str) -> WeightChoice:
     why = ["kernels triton: the fastest on CUDA"] if kernels == "auto" else []
     if quantize == "auto":
         why.append("quantize none: on CUDA weights are rounded where that is asked for")
-    chosen: Quantize = {"int8": "int8", "int4": "int4"}.get(quantize, "none")  # type: ignore[assignment]
+    chosen: Quantize = {"int8": "int8", "int4": "int4", "fp8": "fp8"}.get(quantize, "none")  # type: ignore[assignment]
     return WeightChoice("triton", chosen, "bfloat16", tuple(why))
 
 

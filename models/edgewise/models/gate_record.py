@@ -28,6 +28,7 @@ BOUNDS: Mapping[tuple[str, str], float] = {
     ("handover", "int4"): 0.01,
     ("weights", "bfloat16"): 0.01,
     ("weights", "float16"): 0.01,
+    ("weights", "fp8"): 0.05,
 }
 """Largest mean Kullback-Leibler divergence in nats with which a format passes: to float32, of a hand-over to bfloat16 pages."""
 
@@ -42,7 +43,8 @@ PEER_SLACK = 1.05
 class FormatRecord:
     """One format against float32 in everything; a hand-over, whose pages are rounded on their way, against bfloat16 pages.
 
-    Weights in 8 and 4 bits are measured with the activations of their products in 8 bits, as native kernels compute them.
+    Weights in 8 and 4 bits are measured with the activations of their products in 8 bits, as native kernels compute them; those
+    in fp8 with activations in fp8, as a card does.
 
     Attributes:
         kind, name: KV pages or weights in this format, a prompt's KV pages rounded to it, or a format of llama.cpp ("peer"),

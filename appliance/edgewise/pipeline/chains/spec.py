@@ -19,7 +19,7 @@ PART = "part"
 _REFERENCE = re.compile(r"\$(?:\$|\{(" + NAME + r")\}|(?=.|$))", re.DOTALL)
 
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
-Precision = Literal["auto", "float32", "bfloat16", "float16", "int8", "int4"]
+Precision = Literal["auto", "float32", "bfloat16", "float16", "int8", "int4", "fp8"]
 
 
 class Strict(BaseModel):

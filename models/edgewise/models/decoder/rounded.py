@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import torch
@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from edgewise.core.errors import BadModelFile
 from edgewise.kernels.native.formats import WeightFormat, bits_of
 from edgewise.kernels.paging import AttentionMeta, KVLayer
+from edgewise.kernels.reference.fp8_linear import round_rows
 from edgewise.kernels.reference.quantized_linear import rotate, round_activations, round_rest
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.layout import Target, targets
@@ -29,13 +30,14 @@ from edgewise.models.weights import ggml_rounding
 from edgewise.models.weights.open import open_weights
 from edgewise.models.weights.rounding import BadRow, round_int4, round_int8
 
-RoundedFormat = Literal["int8", "int4", "Q8_0", "Q4_0"]
-"""Ours, and llama.cpp's two. Embedding and head have 8 bits in all of them, as in llama.cpp's files of Q4_0, unless a file for
-ours has 4 bits there."""
+RoundedFormat = Literal["int8", "int4", "fp8", "Q8_0", "Q4_0"]
+"""Ours, and llama.cpp's two. Embedding and head have 8 bits in those of integers, as in llama.cpp's files of Q4_0, unless a file
+for ours has 4 bits there; "fp8" (`kernels.fp8_linear`) leaves the embedding as it is."""
 
 BITS: Final = {"int8": 8.5, "int4": 5.0, "Q8_0": 8.5, "Q4_0": 4.5}
-"""Of a weight, scales counted."""
+"""Of a weight, scales counted; of fp8 that depends on the length of a row."""
 
+_SLAB: Final = 1 << 22  # elements that are rounded to fp8 at a time
 _OURS: Final[tuple[Literal["int8", "int4"], ...]] = ("int8", "int4")
 _Rounding = Callable[[torch.Tensor], torch.Tensor]
 
@@ -49,8 +51,12 @@ class RoundedDecoder:
     """
 
     def __init__(self, decoder: Decoder, files: ModelFiles, form: RoundedFormat) -> None:
-        self._decoder = decoder
         self.config = decoder.config
+        if form == "fp8":
+            self._decoder, self.bits = _in_fp8(decoder, files)
+            self._mode = _RoundedInputs(_fp8_rows, ())
+            return
+        self._decoder = decoder
         ours = form in ("int8", "int4")
         self.bits, rotated = _round_matrices(decoder, files, form)
         self._mode = _RoundedInputs(_activations if ours else ggml_rounding.q8_0, rotated)
@@ -96,6 +102,35 @@ def _activations(x: torch.Tensor) -> torch.Tensor:
     codes, scales = round_activations(x)
     fine, steps = round_rest(x, codes, scales)
     return (codes * scales[..., None] + fine * steps[..., None]).flatten(1)[:, : x.shape[1]]
+
+
+def _fp8_rows(x: torch.Tensor) -> torch.Tensor:
+    codes, scale = round_rows(x)
+    return codes.float() * scale[:, None]
+
+
+def _in_fp8(decoder: Decoder, files: ModelFiles) -> tuple[Decoder, float]:
+    """With matrices of products in fp8, each row by its own scale: layers in place, the head of a model with tied embeddings in a
+    copy. Also the bits of a weight, mean over those matrices."""
+    parameters = decoder.parameters
+    head = parameters.head.clone() if parameters.head is parameters.embedding else parameters.head
+    bits = elements = 0
+    named = [("the head", head)]
+    for index, layer in enumerate(parameters.layers):
+        parts = ("qkv", "output", "gate_up", "down")
+        named += [(f"'{part}' of layer {index}", getattr(layer, part)) for part in parts]
+    for name, matrix in named:
+        rows = matrix.view(-1, matrix.shape[-1])
+        step = max(1, _SLAB // rows.shape[1])
+        for first in range(0, rows.shape[0], step):
+            rounded = _fp8_rows(rows[first : first + step])
+            bad = rounded.isnan().any(1).nonzero()
+            if len(bad):
+                raise BadModelFile(f"{files.name}: {name} holds NaN or infinity in row {first + int(bad[0])}.")
+            rows[first : first + step] = rounded
+        bits += 8 * rows.numel() + 32 * rows.shape[0]
+        elements += rows.numel()
+    return Decoder(decoder.config, replace(parameters, head=head), decoder.ropes), bits / elements
 
 
 def _rotated(values: torch.Tensor, rounding: _Rounding) -> torch.Tensor:
@@ -203,7 +238,7 @@ def _int4(weight: torch.Tensor) -> torch.Tensor:
     return round_int4(weight).values()
 
 
-_ROUNDINGS: Final[dict[RoundedFormat, _Rounding]] = {
+_ROUNDINGS: Final[Mapping[RoundedFormat, _Rounding]] = {
     "int8": _int8,
     "int4": _int4,
     "Q8_0": ggml_rounding.q8_0,

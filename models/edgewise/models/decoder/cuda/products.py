@@ -1,4 +1,5 @@
-"""Products of prompts: the library's, over weights that are unpacked a slice at a time where they are rounded."""
+"""Products of prompts: the library's, over weights that are unpacked a slice at a time where they are rounded to integers. Those
+in fp8 are multiplied as they are, by the library where its rows are proven to be apart, else in tiles of our own."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from edgewise.kernels import fp8_linear
 from edgewise.kernels.linear import linear, measure
 from edgewise.kernels.rows import Rows
 from edgewise.kernels.triton.decode_product import Weight
@@ -16,17 +18,27 @@ _SLICE = 1 << 26  # elements of a weight that are unpacked at a time
 
 
 def long_product(x: torch.Tensor, weight: Weight, rows: Rows) -> torch.Tensor:
-    """x [T, in] @ weight.T + bias, [T, out] in the dtype of `x`; `rows` as of `kernels.linear`."""
+    """x [T, in] @ weight.T + bias, [T, out] in the dtype of `x`; `rows` as of `kernels.linear`, or of `kernels.fp8_linear`."""
     if weight.scale is None:
         return linear(x, weight.codes, weight.bias, rows)
+    if weight.codes.dtype == torch.float8_e4m3fn:
+        form: fp8_linear.Fp8BackEnd = "library" if rows.proven and rows.tile is None else "triton"
+        return fp8_linear.fp8_linear(x, _fp8(weight), form, rows)
     parts = [linear(x, floats, bias, rows) for floats, bias in _slices(weight, x.dtype)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def measure_products(weights: list[Weight]) -> Rows:
-    """`kernels.linear.measure` of matrices, of one slice of each shape of rounded ones."""
+    """`kernels.linear.measure` of matrices, of one slice of each shape of rounded ones; `kernels.fp8_linear.measure` of fp8."""
+    if weights[0].codes.dtype == torch.float8_e4m3fn:  # and so are all
+        return fp8_linear.measure([_fp8(weight) for weight in weights])
     floats = [floats for weight in weights for floats in _shapes(weight)]
     return measure(floats)
+
+
+def _fp8(weight: Weight) -> fp8_linear.Fp8Weight:
+    assert weight.scale is not None
+    return fp8_linear.Fp8Weight(weight.codes, weight.scale, weight.bias)
 
 
 def _shapes(weight: Weight) -> list[torch.Tensor]:

@@ -12,7 +12,8 @@ from edgewise.kernels.native.formats import PANEL_ROWS, WeightFormat, packed_byt
 from edgewise.models.decoder.config import DecoderConfig
 from edgewise.models.decoder.names import names_of
 
-Quantize = Literal["none", "int8", "int4"]
+Quantize = Literal["none", "int8", "int4", "fp8"]
+"""How matrices are held and multiplied; "fp8" on CUDA alone (`kernels.fp8_linear`)."""
 
 FLOAT_FORMATS = {"float32": WeightFormat.FLOAT32, "bfloat16": WeightFormat.BFLOAT16}
 FOUR_BITS = frozenset({"Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS", "Q2_K", "Q3_K"})
@@ -128,6 +129,7 @@ def _format(kinds: set[str], dtype: str, quantize: Quantize, *, keeps_wide: bool
     given them for its weight in the result, and keeps them."""
     if quantize == "none":
         return FLOAT_FORMATS[dtype]
+    _require_integers(quantize)
     if quantize == "int8":
         return _eight_bits(kinds)
     if keeps_wide and not kinds <= FOUR_BITS:
@@ -140,9 +142,15 @@ def _table_format(stored: str | None, dtype: str, quantize: Quantize) -> WeightF
     """Tables keep 8 bits, unless the file has 4: every answer passes the head, and a token's first state is its embedding."""
     if quantize == "none":
         return FLOAT_FORMATS[dtype]
+    _require_integers(quantize)
     if quantize == "int4" and stored in FOUR_BITS:
         return _one_of({stored or ""}, _IN_HALF_BYTES) or WeightFormat.INT4
     return _eight_bits(set() if stored is None else {stored})
+
+
+def _require_integers(quantize: Quantize) -> None:
+    if quantize == "fp8":
+        raise ValueError("the native kernels hold weights in floats, int8 and int4, not in fp8")
 
 
 def _eight_bits(kinds: set[str]) -> WeightFormat:
