@@ -107,6 +107,15 @@ def test_back_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert statuses({**CPU, "ok": False}, ABSENT)[1:] == [("cpu kernel", "fail"), ("cuda kernel", "ok")]
 
 
+@pytest.mark.parametrize(
+    ("capability", "said"), [("8.7", "no fp8 (it comes with 8.9)"), ("8.9", ", fp8;"), ("12.0", ", fp8;")]
+)
+def test_whether_a_gpu_has_fp8_is_said(capability: str, said: str) -> None:
+    cuda = {"available": True, "reason": "", "devices": [{**GPU, "capability": capability}]}
+    checks = {check.name: check for check in check_torch({"torch": "2.9", "cpu": CPU, "cuda": cuda})}
+    assert said in checks["cuda kernel"].detail
+
+
 def test_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_checks, "_NVIDIA_NODES", ("/dev/null",))
     assert statuses(CPU, ABSENT)[-1] == ("cuda kernel", "warn")

@@ -27,11 +27,13 @@ from edgewise.core.sizes import gib
 from edgewise.edge.enrol.folder import with_enrolment
 from edgewise.edge.offload.doctor import check_broker, check_cloud, check_peer
 from edgewise.engine.devices.shares import share_of
+from edgewise.engine.weight_choice import FP8_CAPABILITY
 from edgewise.kernels.native import library
 from edgewise.kernels.tuned import Place, records
 from edgewise.models.longtail.estimate import read_network
 from edgewise.models.store import Store
 from edgewise.security.tls import check_tls
+from edgewise.serving.ladders import hearing_ladder
 
 _TORCH_TIMEOUT_S = 180.0
 _NVIDIA_NODES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu")
@@ -60,6 +62,7 @@ def run_checks(config: Path | None) -> Iterator[Check]:
     yield check_native(settings)
     report = probe_torch()
     yield from check_torch(report)
+    yield from check_hearing(settings, report)
     yield from check_kernels(settings, report)
     if settings.engine.devices > 1:
         yield check_devices(settings, report)
@@ -94,6 +97,16 @@ def check_model(settings: Settings) -> Check:
     except EdgewiseError as error:
         return Check("model", "fail", error.message, f"`edgewise models pull {settings.model}`")
     return Check("model", "ok", f"{settings.model}: {files.name} ({files.format}), {len(files.paths)} file(s)")
+
+
+def check_hearing(settings: Settings, report: Mapping[str, Any]) -> Iterator[Check]:
+    """Of each model that hears, whether the quickest form of its encoder is known here."""
+    store = Store(settings.home / "models")
+    card = settings.engine.device != "cpu" and bool(report.get("cuda", {"devices": []})["devices"])
+    for manifest in store.manifests():
+        if manifest.info.role == "speech-to-text":
+            found = hearing_ladder(settings, store, manifest, card=card)
+            yield Check("hearing", "warn" if found.remedy else "ok", f"{manifest.name}: {found.detail}", found.remedy)
 
 
 def check_native(settings: Settings) -> Check:
@@ -213,8 +226,10 @@ def _check_cuda(cuda: Mapping[str, Any]) -> Iterator[Check]:
             yield Check("cuda kernel", "ok", detail)
     for device in cuda["devices"]:
         bf16 = "native bfloat16" if device["bf16_native"] else "no native bfloat16"
+        known = tuple(int(part) for part in device["capability"].split("."))
+        fp8 = "fp8" if known >= FP8_CAPABILITY else f"no fp8 (it comes with {'.'.join(map(str, FP8_CAPABILITY))})"
         free, total = gib(device["free_bytes"]), gib(device["total_bytes"])
-        text = f"{device['name']}, capability {device['capability']}, {free} of {total} free, {bf16}"
+        text = f"{device['name']}, capability {device['capability']}, {free} of {total} free, {bf16}, {fp8}"
         detail = f"{text}; matmul differs from numpy by {device['error']:.1e}"
         if device["ok"]:
             yield Check("cuda kernel", "ok", detail)
