@@ -47,8 +47,12 @@ struct RoundedRowsOf {
   std::vector<int8_t> codes;
   std::vector<float> scales, sums;
   std::vector<int32_t> totals, halves;
-  explicit RoundedRowsOf(size_t count)
-      : codes(count), scales(count / kGroup), sums(count / kGroup), totals(count / kGroup), halves(count / kGroup * 2) {}
+  explicit RoundedRowsOf(size_t count)  // full of what nobody may use
+      : codes(count, 77),
+        scales(count / kGroup, __builtin_nanf("")),
+        sums(scales),
+        totals(count / kGroup, 12345),
+        halves(count / kGroup * 2, 12345) {}
   RoundedRows get() { return {codes.data(), scales.data(), sums.data(), totals.data(), halves.data()}; }
 };
 
