@@ -81,14 +81,14 @@ def computed(
     return found
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(
     kind=st.sampled_from(FORMS),
     dtype=st.sampled_from([BF16, torch.float16, torch.float32]),
     rows=st.integers(1, 12),
-    count=st.integers(2, 5),
+    count=st.integers(2, 4),
     k=st.integers(1, 2),
-    hidden=st.sampled_from([32, 64, 96]),
+    hidden=st.sampled_from([32, 64]),
     inner=st.sampled_from([32, 64]),
     activation=st.sampled_from(["silu", "gelu_tanh"]),
     padding=st.booleans(),
@@ -125,21 +125,21 @@ def test_a_step(
         assert torch.equal(r.x[1], x[1])
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     stored=st.sampled_from(["float", "int8", "int4"]),
     dtype=st.sampled_from([BF16, torch.float32]),
     rows=st.integers(1, 90),
-    count=st.integers(2, 4),
-    inner=st.sampled_from([32, 80]),
+    count=st.integers(2, 3),
+    inner=st.sampled_from([32, 48]),
 )
 def test_prompts(stored: str, dtype: torch.dtype, rows: int, count: int, inner: int) -> None:
     """Tiles that are full, and the launches of more tokens than are routed together."""
     inner -= inner % 32 if stored != "float" else 0
-    gate_up, sides = matrices(stored, count, 2 * inner, 64, dtype, seed=3)
-    down, ends = matrices(stored, count, 64, inner, dtype, seed=4)
+    gate_up, sides = matrices(stored, count, 2 * inner, 32, dtype, seed=3)
+    down, ends = matrices(stored, count, 32, inner, dtype, seed=4)
     routed = routes(rows, count, 2, experts.prompt_tile_rows(CPU))
-    a = random(rows, 64, seed=5, dtype=dtype)
+    a = random(rows, 32, seed=5, dtype=dtype)
     found = computed(a, routed, gate_up, down)
     assert error(found, mixed(a, routed, sides, ends, "silu")) < LIMIT[dtype]
 
@@ -151,9 +151,9 @@ def test_a_token_does_not_depend_on_its_neighbours(kind: tuple[str, str], rows: 
     """Nor on the sizes of tiles, which only a card can show: numpy's products, which interpret, depend on their sizes."""
     stored, form = kind
     tile = experts.step_tile_rows(8) if rows == 8 else experts.prompt_tile_rows(CPU)
-    gate_up, _ = matrices(stored, 4, 64, 64, BF16, seed=3)
-    down, _ = matrices(stored, 4, 64, 32, BF16, seed=4)
-    a, logits = random(rows, 64, seed=5, dtype=BF16), random(rows, 4, seed=6)
+    gate_up, _ = matrices(stored, 3, 64, 32, BF16, seed=3)
+    down, _ = matrices(stored, 3, 32, 32, BF16, seed=4)
+    a, logits = random(rows, 32, seed=5, dtype=BF16), random(rows, 3, seed=6)
 
     def run(part: slice) -> torch.Tensor:
         own, slots = logits[part].contiguous(), torch.arange(len(logits[part]))
@@ -161,8 +161,7 @@ def test_a_token_does_not_depend_on_its_neighbours(kind: tuple[str, str], rows: 
         return computed(a[part].contiguous(), routed, gate_up, down, form)
 
     whole = run(slice(0, rows))
-    for part in (slice(5, 6), slice(2, 7)):
-        assert torch.equal(run(part), whole[part])
+    assert torch.equal(run(slice(5, 6)), whole[5:6])
 
 
 def test_experts_that_no_token_chose_are_not_read() -> None:

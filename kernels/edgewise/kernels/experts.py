@@ -1,4 +1,8 @@
-"""A feed-forward block of experts: each token goes through a few of them, chosen by a router."""
+"""A feed-forward block of experts: each token goes through a few of them, chosen by a router.
+
+These are the reference's operations, which wait for the counts of each expert's tokens. On CUDA decoders compute with
+`kernels.triton.routing` and `expert_product`, which do not; on a CPU the native step has its own.
+"""
 
 from __future__ import annotations
 

@@ -102,6 +102,8 @@ def workspace_bytes(
     activations = hidden * config.hidden_size + 6 * (queries + 2 * keys) + 5 * inner
     if config.experts is not None:
         activations += 6 * config.experts.count + 8 * config.experts.per_token
+        if device == "cuda":  # what each of a token's experts computes, in 16 bits
+            activations += config.experts.per_token * (config.experts.ffn_size + config.hidden_size) // 2
     # scores; keys or values as stored and as float32; queries copied for each tile
     attention = SCORE_BYTES + 3 * GATHER_BYTES
     # as the product leaves them, as float32, and one row in float64 with its sort

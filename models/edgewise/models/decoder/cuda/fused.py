@@ -1,4 +1,4 @@
-"""A step by the kernels of `kernels.triton`: five launches a layer, seven where blocks' results are normed."""
+"""A step by the kernels of `kernels.triton`: five launches a layer, seven where results are normed, eight with experts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from edgewise.kernels.triton.plan import DEFAULT_PLAN, Plan
 from edgewise.kernels.triton.post_norm import post_add
 from edgewise.kernels.triton.prefill_attention import rope_append
 from edgewise.kernels.triton.step_rows import move_on, slots_of
+from edgewise.models.decoder.cuda.experts import step_experts
 from edgewise.models.decoder.cuda.weights import CardWeights
 
 
@@ -103,6 +104,9 @@ class FusedStep:
                 blocks=blocks,
             )
             self._add(mixed, layer.output, residual, layer.ffn_norm, layer.attention_post_norm)
+            if layer.mixture is not None:
+                step_experts(residual, layer, layer.mixture, config, slots, norms[index + 1], plan)
+                continue
             cut = plan.product("gated", layer.gate_up, rows)
             gated(residual, layer.gate_up, eps, active, config.activation, cut)
             self._add(active, layer.down, residual, norms[index + 1], layer.ffn_post_norm)

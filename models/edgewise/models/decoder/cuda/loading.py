@@ -107,7 +107,7 @@ def _rounded(
         taken = {name: found for name in _MATRICES if (found := take(getattr(layer, name))) is not None}
         real = _on(layer, device, taken)
         fill(replace(shadow, layers=(*shadow.layers[:index], real, *shadow.layers[index + 1 :])))
-        layers.append(card_layer(real, quantize, taken))
+        layers.append(card_layer(real, config.experts_of(index), quantize, taken))
         del real
     return CardWeights(
         config=config,

@@ -12,13 +12,14 @@ from edgewise.kernels.rows import Rows
 from edgewise.kernels.softcap import softcap
 from edgewise.kernels.triton.long_rows import activate, add_rms_norm
 from edgewise.kernels.triton.prefill_attention import prefill_attention, rope_append
+from edgewise.models.decoder.cuda.experts import prompt_experts
 from edgewise.models.decoder.cuda.products import long_product
 from edgewise.models.decoder.cuda.weights import CardWeights
 from edgewise.models.decoder.cuda.whole_prompts import all_whole, attend_whole
 
 
 class PromptPass:
-    """The forward pass of a decoder without experts over chunks of prompts.
+    """The forward pass of a decoder over chunks of prompts.
 
     Attributes:
         rows: How many rows products are computed with, so that a token's bits do not depend on its chunk (`kernels.rows`).
@@ -65,8 +66,11 @@ class PromptPass:
             self._attend(index, q[:count], pages, meta, seen, mixed[:count])
             delta = long_product(mixed.flatten(1), layer.output, self.rows)
             normed = add_rms_norm(x, delta, layer.ffn_norm, eps, dtype, layer.attention_post_norm)
-            active = activate(long_product(normed, layer.gate_up, self.rows), config.activation)
-            delta = long_product(active, layer.down, self.rows)
+            if layer.mixture is None:
+                active = activate(long_product(normed, layer.gate_up, self.rows), config.activation)
+                delta = long_product(active, layer.down, self.rows)
+            else:
+                delta = prompt_experts(normed, layer, layer.mixture, config, slots, self.rows)
             post = layer.ffn_post_norm
         return add_rms_norm(x, delta, self._weights.norm, eps, dtype, post)[:count]
 

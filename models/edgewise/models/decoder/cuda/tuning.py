@@ -25,7 +25,7 @@ from edgewise.models.decoder.cuda.whole_step import WholeStep
 from edgewise.models.decoder.kv_formats import kv_formats
 from edgewise.models.decoder.native.formats import Quantize
 
-_CODES = {"int8": torch.int8, "int4": torch.uint8}
+_CODES = {"int8": torch.int8, "int4": torch.uint8, "fp8": torch.float8_e4m3fn}
 _STORED = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -86,9 +86,21 @@ def shape_name(aim: Aim) -> str:
     windows = sorted({str(window) for window in config.windows})
     return (
         f"hidden {config.hidden_size} ffn {config.ffn_size} layers {config.num_layers} vocab {config.vocab_size} {attention} "
-        f"windows {','.join(windows)} softcap {config.attention_softcap} {config.activation} {' '.join(extra)}; "
+        f"windows {','.join(windows)} softcap {config.attention_softcap} {config.activation} {' '.join(extra)}"
+        f"{_mixture(config)}; "
         f"{str(aim.dtype).removeprefix('torch.')}, weights {aim.quantize}, kv {aim.kv_dtype}; "
         f"rows {row_class(aim.max_rows)}, context {aim.max_context}"
+    )
+
+
+def _mixture(config: DecoderConfig) -> str:
+    """What of a model's experts decides; "" where it has none."""
+    experts = config.experts
+    if experts is None:
+        return ""
+    return (
+        f" experts {experts.per_token}/{experts.count}x{experts.ffn_size} in {sum(experts.layers)} layers"
+        f"{' normalised' if experts.normalised else ''}"
     )
 
 
@@ -172,14 +184,17 @@ class _Steps:
 
 
 def _products_of(aim: Aim) -> Iterator[_Product]:
+    """Those of experts and of their router are cut by default (`kernels.triton.expert_product`)."""
     config = aim.config
+    dense = sum(config.experts_of(layer) is None for layer in range(config.num_layers))
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     hidden, layers = config.hidden_size, config.num_layers
     yield _Product("project", (queries + 2 * keys, hidden), config.qkv_bias, False, layers)
     added = "plain" if config.post_norms else "add"
     yield _Product(added, (hidden, queries), config.output_bias, False, layers)
-    yield _Product("gated", (2 * config.ffn_size, hidden), config.mlp_bias, False, layers)
-    yield _Product(added, (hidden, config.ffn_size), config.mlp_bias, False, layers)
+    if dense:
+        yield _Product("gated", (2 * config.ffn_size, hidden), config.mlp_bias, False, dense)
+        yield _Product(added, (hidden, config.ffn_size), config.mlp_bias, False, dense)
     yield _Product("project", (config.vocab_size, hidden), False, True, 1)
 
 

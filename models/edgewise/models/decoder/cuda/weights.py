@@ -12,13 +12,31 @@ from edgewise.kernels.rope_parameters import RopeParameters
 from edgewise.kernels.triton.decode_product import Weight
 from edgewise.kernels.triton.weights import quantize as round_weight
 from edgewise.models.decoder.config import DecoderConfig
+from edgewise.models.decoder.experts import Experts
 from edgewise.models.decoder.native.formats import Quantize
 from edgewise.models.decoder.parameters import DecoderParameters, LayerParameters
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertWeights:
+    """What a layer's experts have besides their matrices.
+
+    Attributes:
+        router: [experts, hidden], of floats always: rounding would change where tokens go.
+    """
+
+    experts: Experts
+    router: Weight
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardLayer:
-    """One layer; norms [hidden] float32, `qk_norm` as in `LayerParameters`."""
+    """One layer; norms [hidden] float32, `qk_norm` as in `LayerParameters`.
+
+    Attributes:
+        gate_up, down: With `mixture` those of all experts, one below the other: [experts * 2 * n, hidden], [experts * hidden, n].
+        mixture: None in a layer without experts.
+    """
 
     attention_norm: torch.Tensor
     qkv: Weight
@@ -29,6 +47,13 @@ class CardLayer:
     gate_up: Weight
     down: Weight
     ffn_post_norm: torch.Tensor | None
+    mixture: ExpertWeights | None = None
+
+    def matrices(self) -> list[Weight]:
+        """Those that a library multiplies with in prompts, which experts' are not."""
+        if self.mixture is not None:
+            return [self.qkv, self.output, self.mixture.router]
+        return [self.qkv, self.output, self.gate_up, self.down]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,25 +87,30 @@ class CardWeights:
         return float(torch.tensor(self.config.embedding_scale, dtype=self.dtype).item())
 
     def matrices(self) -> list[Weight]:
-        """One matrix of every shape."""
+        """One matrix of every shape that prompts are multiplied with by a library."""
         found: dict[tuple[int, int], Weight] = {}
-        for each in [w for layer in self.layers for w in (layer.qkv, layer.output, layer.gate_up, layer.down)]:
+        for each in [matrix for layer in self.layers for matrix in layer.matrices()]:
             found.setdefault((each.codes.shape[0], each.columns), each)
         found.setdefault((self.head.codes.shape[0], self.head.columns), self.head)
         return list(found.values())
 
 
-def card_layer(layer: LayerParameters, quantize: Quantize, taken: Mapping[str, Weight] = {}) -> CardLayer:
-    """A layer without experts; its tensors themselves where nothing is rounded.
+def card_layer(
+    layer: LayerParameters, experts: Experts | None, quantize: Quantize, taken: Mapping[str, Weight] = {}
+) -> CardLayer:
+    """A layer; its tensors themselves where nothing is rounded.
 
     Args:
+        experts: Of the layer; None where one block serves all tokens.
         taken: Matrices that are rounded already, by their names in `LayerParameters`; `layer` need not hold those.
     """
 
     def matrix(name: str) -> Weight:
         bias: torch.Tensor | None = getattr(layer, f"{name}_bias")
         own = taken.get(name)
-        return card_matrix(getattr(layer, name), quantize, bias) if own is None else replace(own, bias=bias)
+        if own is not None:
+            return replace(own, bias=bias)
+        return card_matrix(getattr(layer, name).flatten(0, -2), quantize, bias)
 
     return CardLayer(
         attention_norm=layer.attention_norm,
@@ -92,6 +122,7 @@ def card_layer(layer: LayerParameters, quantize: Quantize, taken: Mapping[str, W
         gate_up=matrix("gate_up"),
         down=matrix("down"),
         ffn_post_norm=layer.ffn_post_norm,
+        mixture=None if experts is None or layer.router is None else ExpertWeights(experts, Weight(layer.router)),
     )
 
 
@@ -109,7 +140,9 @@ def card_weights(
     return CardWeights(
         config=config,
         embedding=parameters.embedding,
-        layers=tuple(card_layer(layer, quantize) for layer in parameters.layers),
+        layers=tuple(
+            card_layer(layer, config.experts_of(index), quantize) for index, layer in enumerate(parameters.layers)
+        ),
         norm=parameters.norm,
         head=card_matrix(parameters.head, quantize),
         tables=layer_tables(config, ropes),
