@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from edgewise.api.batches.runner import BatchRunner
 from edgewise.api.deps import Access, ApiDependencies, Keeping, Limits, SoundLimits, VoiceLimits
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import configure_logging, get_logger
+from edgewise.core.patience import end_task
 from edgewise.core.priority import priorities_by_name
 from edgewise.core.privacy import Labels, labels_by_name, privacy_of
 from edgewise.core.sdnotify import Notifier
@@ -141,33 +143,32 @@ class Service:
             ),
             on_stop=self._stop_soon,
         )
-        sockets = listen(self._settings.host, self._settings.port)
-        self._url = _url(self._settings, sockets[0].getsockname()[1])
-        if self._tls is None and not self._settings.loopback:
-            log.warning("plain_http", host=self._settings.host, risk="keys and texts cross the network in the clear")
-        models.start()
-        batches.start()
-        for part in parts:
-            part.start()
-        tasks = [
-            asyncio.create_task(self._announce(models), name="announce"),
-            asyncio.create_task(self._watchdog(), name="watchdog"),
-            asyncio.create_task(self._drain_then_close(server), name="drain"),
-        ]
-        try:
+        async with AsyncExitStack() as ending:  # from the last to the first, each whatever befell the one before
+            ending.callback(keys.close)
+            ending.callback(self._deps.state.close)
+            ending.push_async_callback(self._deps.receipts.aclose)
+            ending.push_async_callback(self._deps.hooks.aclose)
+            ending.push_async_callback(models.close)
+            for part in parts:
+                ending.push_async_callback(part.stop)
+            ending.push_async_callback(batches.stop)
+            sockets = listen(self._settings.host, self._settings.port)
+            self._url = _url(self._settings, sockets[0].getsockname()[1])
+            if self._tls is None and not self._settings.loopback:
+                log.warning(
+                    "plain_http", host=self._settings.host, risk="keys and texts cross the network in the clear"
+                )
+            models.start()
+            batches.start()
+            for part in parts:
+                part.start()
+            for name, work in (
+                ("announce", self._announce(models)),
+                ("watchdog", self._watchdog()),
+                ("drain", self._drain_then_close(server)),
+            ):
+                ending.push_async_callback(end_task, asyncio.create_task(work, name=name))
             await server.serve(sockets=sockets)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await batches.stop()
-            for part in reversed(parts):
-                await part.stop()
-            await models.close()
-            await self._deps.hooks.aclose()
-            await self._deps.receipts.aclose()
-            self._deps.state.close()
-            keys.close()
         if self._failure is not None:
             raise self._failure
         log.info("stopped")
@@ -203,9 +204,12 @@ class Service:
         """Tell systemd when the models that are loaded at start can answer; end the service if one never can."""
         for name in models.first:
             waiting = asyncio.create_task(models.wait_ready(name), name="engine-ready")
-            while not waiting.done():
-                self._notifier.extend_timeout(_ASK_S)
-                await asyncio.wait({waiting}, timeout=_RENEW_S)
+            try:
+                while not waiting.done():
+                    self._notifier.extend_timeout(_ASK_S)
+                    await asyncio.wait({waiting}, timeout=_RENEW_S)
+            finally:
+                waiting.cancel()  # of a service that ends before
             try:
                 info = waiting.result()
             except EdgewiseError as error:
