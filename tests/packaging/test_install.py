@@ -109,7 +109,7 @@ def make_packages(environment: Path) -> tuple[Path, Path]:
     return python, packages
 
 
-def test_bytecode_is_made_meanwhile_and_what_does_not_compile_is_left(tmp_path: Path) -> None:
+def test_bytecode_is_made_meanwhile_and_what_does_not_compile_or_is_seldom_imported_is_left(tmp_path: Path) -> None:
     """Also where the environment itself lies in a folder of tests."""
     python, packages = make_packages(tmp_path / "tests" / "(it)" / ".venv")
     (packages / "one" / "tests").mkdir(parents=True)
@@ -118,9 +118,13 @@ def test_bytecode_is_made_meanwhile_and_what_does_not_compile_is_left(tmp_path: 
     (packages / "one" / "template.py").write_text("x = {{ x }\n")
     (packages / "one" / "tests" / "test_right.py").write_text("x = 1\n")
     (packages / "tests" / "test_all.py").write_text("x = 1\n")
+    (packages / "transformers" / "models" / "one").mkdir(parents=True)
+    (packages / "transformers" / "models" / "one" / "seldom.py").write_text("x = 1\n")
+    (packages / "models").mkdir()
+    (packages / "models" / "often.py").write_text("x = 1\n")
     with install.compiling(python):
         pass
-    assert [file.name.partition(".")[0] for file in packages.rglob("*.pyc")] == ["right"]
+    assert {file.name.partition(".")[0] for file in packages.rglob("*.pyc")} == {"right", "often"}
 
 
 def test_bytecode_that_takes_long_breaks_its_silence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
