@@ -114,6 +114,9 @@ def suite(*flags: str) -> int:
 def main() -> None:
     os.chdir(ROOT)
     os.environ.update(ENVIRONMENT)
+    # Hundreds of processes import the same modules: where none may keep bytecode, each compiles them anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if sys.argv[1:]:
         raise SystemExit(subprocess.run([*PYTEST, *sys.argv[1:]], check=False).returncode)
     processes = len(os.sched_getaffinity(0)) + 2

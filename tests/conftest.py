@@ -22,11 +22,14 @@ from edgewise.models.store import Store
 from edgewise.models.tiny import local_files, make_tiny_model
 
 STARTER = "smollm2-135m-instruct"
+TESTS = Path(__file__).parent
+WORKERS = "PYTEST_XDIST_WORKER_COUNT"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs so; the programs that tests interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("suite", derandomize=True)  # one change is not blamed for what another day's examples find
+# One change is not blamed for what another day's examples find; where a test names no number, half of hypothesis' own is tried.
+settings.register_profile("suite", derandomize=True, max_examples=50)
 settings.register_profile("nightly", derandomize=False, print_blob=True)  # other examples each time
 settings.load_profile("suite")  # `--hypothesis-profile=nightly` wins over this
 
@@ -53,10 +56,28 @@ _httpx.create_ssl_context = _kept_ssl_context
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """A million objects of modules and tests live until the end: a quarter of collecting them went into looking for garbage."""
+    begin_elsewhere(session.config)
     with lasting():
         return (yield)
+
+
+def begin_elsewhere(config: pytest.Config) -> None:
+    """In a fresh clone nothing is compiled. Each of several processes begins with other folders of the whole suite: what one has
+    compiled, with assertions rewritten, the others only read.
+    """
+    number, count = (int(os.environ.get(name, "0").strip("gw")) for name in ("PYTEST_XDIST_WORKER", WORKERS))
+    if count and [config.rootpath / name for name in config.args] == [TESTS]:
+        folders = sorted(str(path) for path in TESTS.iterdir() if path.is_dir() and path.name != "__pycache__")
+        first = number * len(folders) // count
+        config.args = [*folders[first:], *folders[:first]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In the order of their files in all processes: they have to agree."""
+    if WORKERS in os.environ:
+        items.sort(key=lambda item: item.path.parts)
 
 
 def models_home() -> Path:
