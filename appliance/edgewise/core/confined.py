@@ -6,6 +6,7 @@ input and output: length (u32, little-endian), then the body. The process ends w
 
 from __future__ import annotations
 
+import os
 import resource
 import select
 import signal
@@ -83,18 +84,21 @@ class ConfinedChild:
         """Send one request and wait for its answer.
 
         Raises:
-            ChildEndedError: The process was stopped by its limits or by `abandon`, or ended twice for another reason.
+            ChildEndedError: The process was stopped by its limits or by `abandon`, gave no answer within `wall_s`, or ended twice
+                for another reason.
         """
         with self._lock:
             self._abandoned = False
+            deadline = time.monotonic() + self._wall_s
             for attempt in range(2):
                 process = self._running()
-                answer = _exchange(process, body, self._wall_s)
+                answer = _exchange(process, body, deadline)
                 if answer is not None:
                     return answer
                 self._drop()
                 # Someone else may have ended the process (memory killer, service manager): that is no verdict.
-                if process.returncode == -signal.SIGPROF or attempt or self._abandoned:
+                stopped = process.returncode == -signal.SIGPROF or self._abandoned
+                if stopped or attempt or time.monotonic() >= deadline:
                     break
             raise ChildEndedError(process.returncode)
 
@@ -104,6 +108,8 @@ class ConfinedChild:
         self._drop()
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(module_command(self._module), stdin=pipe, stdout=pipe, bufsize=0)
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)  # a process that reads nothing must not hold its caller
         self._finalizer = weakref.finalize(self, _end, self._process)
         return self._process
 
@@ -156,29 +162,42 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             stream.close()
 
 
-def _exchange(process: subprocess.Popen[bytes], body: bytes, wall_s: float) -> bytes | None:
+def _exchange(process: subprocess.Popen[bytes], body: bytes, deadline: float) -> bytes | None:
     """One request and its answer; None if the process ended or gave none in time."""
     assert process.stdin is not None
     assert process.stdout is not None
-    deadline = time.monotonic() + wall_s
     try:
         for part in (FRAME.pack(len(body)), body):
-            left = memoryview(part)
-            while left:
-                left = left[process.stdin.write(left[:_PIECE]) :]
+            if not _write(process.stdin, part, deadline):
+                return None
         head = _read(process.stdout, FRAME.size, deadline)
         return None if head is None else _read(process.stdout, FRAME.unpack(head)[0], deadline)
     except BrokenPipeError:  # it ended while we wrote; its exit status says why
         return None
 
 
+def _write(stream: IO[bytes], part: bytes, deadline: float) -> bool:
+    left = memoryview(part)
+    while left:
+        if not _ready(stream, select.POLLOUT, deadline):
+            return False
+        left = left[stream.write(left[:_PIECE]) or 0 :]
+    return True
+
+
 def _read(stream: IO[bytes], count: int, deadline: float) -> bytes | None:
     parts: list[bytes] = []
     while count:
-        ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
-        part = stream.read(min(count, _PIECE)) if ready else b""
+        part = stream.read(min(count, _PIECE)) if _ready(stream, select.POLLIN, deadline) else b""
         if not part:
             return None
         parts.append(part)
         count -= len(part)
     return b"".join(parts)
+
+
+def _ready(stream: IO[bytes], event: int, deadline: float) -> bool:
+    """Whether it can be read or written, or has ended, before the deadline."""
+    poll = select.poll()  # `select.select` takes no file above number 1023, and a busy service has more connections
+    poll.register(stream, event)
+    return bool(poll.poll(1000.0 * max(0.0, deadline - time.monotonic())))
