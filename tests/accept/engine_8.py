@@ -12,7 +12,11 @@ from edgewise.models.files import ModelFiles
 from edgewise.models.tiny import local_files, make_tiny_model
 from tests.accept.line import Line, NotRun, Verdict, main, progress
 
-SHAPES = ({"family": "llama"}, {"family": "qwen3", "heads": 6, "kv_heads": 3, "hidden": 96, "head_dim": 32})
+SHAPES = (
+    {"family": "llama"},
+    {"family": "qwen3", "heads": 6, "kv_heads": 3, "hidden": 96, "head_dim": 32},
+    {"family": "qwen3_moe"},
+)
 
 Check = tuple[str, Callable[[], None]]
 

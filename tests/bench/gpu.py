@@ -1,6 +1,6 @@
 """Speed on one GPU: `python -m tests.bench.gpu [--lines NAME...] [--tuned FOLDER] [--json] [--profile] [--repeat N]`.
 
-Whole engines over random weights of three shapes: scheduler, runner, graphs and draws. Each line is the median of repetitions
+Whole engines over random weights of a few shapes: scheduler, runner, graphs and draws. Each line is the median of repetitions
 after a warm-up. Its floor is the time that the card needs to read the weights and the cache once, at the bandwidth measured in
 the same run. With `--tuned` kernels are launched as the records in a folder say, and measured first where those are missing.
 `peer` are vLLM 0.23.0's figures on one H200, in the faster of its two modes, measured once. Before anything is
@@ -68,7 +68,7 @@ def _median_seconds(work: Callable[[], object], repeat: int = 10) -> float:
 
 def floor_ms(line: Line, config: DecoderConfig, rate: float) -> float:
     """Milliseconds to read all weights and the batch's keys and values once."""
-    weights = product_weights(config) * _WEIGHT_BYTES[line.weights]
+    weights = product_weights(config, line.batch) * _WEIGHT_BYTES[line.weights]
     cache = 2 * config.num_layers * config.num_kv_heads * config.head_dim * _KV_BYTES[line.kv]
     return (weights + line.batch * line.context * cache) / rate * 1e3
 

@@ -1,10 +1,11 @@
 """All that a card can tell of this engine, in one report: `python -m tests.bench.gpu_all [--out FILE] [--vllm-python PATH]`.
 
 Parts, in this order: the engine's promises, the kernels' logits, needles in long contexts, the tuner for each shape and format,
-the table of speeds with defaults and as tuned, the promises again as tuned, where a step's time goes, the time to load, and
-vLLM beside ours if an interpreter with it is named. Each is a process with a time limit of its own; one that fails or takes too
-long does not keep the others. The report is written after every part; started again, parts that are in it are left out, those
-that failed included unless `--failed` is given. It holds for the code that it was made with: of other code nothing is kept.
+the table of speeds, mixtures of experts beside it, with defaults and as tuned, the promises again as tuned, where a step's time
+goes, the time to load, and vLLM beside ours if an interpreter with it is named. Each is a process with a time limit of its own;
+one that fails or takes too long does not keep the others. The report is written after every part; started again, parts that are
+in it are left out, those that failed included unless `--failed` is given. It holds for the code that it was made with: of other
+code nothing is kept.
 
 Needs torch, triton and a card; nothing of the services, and for grammars, which nothing here asks for, something stands in:
 `PYTHONPATH=.:appliance:edge:cloud:kernels:models python -m tests.bench.gpu_all`.
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.accept.gpu_record import code_digest
-from tests.bench.gpu_lines import LINES
+from tests.bench.gpu_lines import LINES, MIXTURES
 
 _STAND_INS = Path(__file__).parent / "stand_ins"
 _TAIL = 6000  # characters of a part's output that are kept
@@ -50,9 +51,9 @@ class Part:
 
 def parts(tuned: Path, vllm_python: str | None, rounds: int) -> Iterator[Part]:
     """What a whole report consists of; records of the tuner lie in `tuned`."""
-    yield Part(name="promises", command=("-m", "tests.accept.engine_8", "--count", "1", "--json"), limit_s=420)
+    yield Part(name="promises", command=("-m", "tests.accept.engine_8", "--count", "3", "--json"), limit_s=1200)
     yield Part(name="needles", command=("-m", "tests.bench.gpu_attention", "--json", "{out}"), limit_s=300)
-    for shape in ("llama-1b", "llama-8b"):
+    for shape in ("llama-1b", "llama-8b", "qwen3-moe-11b", "mixtral-12b"):
         yield Part(name=f"logits {shape}", command=("-m", "tests.bench.gpu_check", shape), limit_s=240)
     for name, lines in _groups():
         yield _bench(f"default {name}", lines, limit_s=300)
@@ -72,7 +73,7 @@ def parts(tuned: Path, vllm_python: str | None, rounds: int) -> Iterator[Part]:
 def _groups() -> Iterator[tuple[str, list[str]]]:
     """Names of lines that share an engine, the smallest models first; and a name for all of them."""
     found: dict[tuple[str, str, str], list[str]] = {}
-    for line in LINES:
+    for line in (*LINES, *MIXTURES):
         found.setdefault((line.shape, line.kv, line.weights), []).append(line.name)
     for (shape, kv, weights), names in found.items():
         yield (

@@ -49,13 +49,32 @@ LINES = (
     Line(shape="llama-8b", batch=1, context=32000, kv="int8", peer=5.83, goal=4.9),
     Line(shape="llama-8b", batch=16, context=8000, kv="fp8", peer=8.0, goal=6.6),
     Line(shape="llama-8b", batch=1, context=128, weights="int8", goal=2.3),
+    Line(shape="llama-8b", batch=64, context=1024, weights="int8"),
+    Line(shape="llama-8b", batch=1, context=32000, weights="int8", prefill=True),
     Line(shape="llama-8b", batch=1, context=128, weights="int4", goal=1.5),
+    Line(shape="llama-8b", batch=1, context=128, weights="fp8"),
+    Line(shape="llama-8b", batch=64, context=1024, weights="fp8"),
+    Line(shape="llama-8b", batch=1, context=32000, weights="fp8", prefill=True),
 )
+
+MIXTURES = (
+    Line(shape="qwen3-moe-11b", batch=1, context=128),
+    Line(shape="qwen3-moe-11b", batch=8, context=128),
+    Line(shape="qwen3-moe-11b", batch=64, context=1024),
+    Line(shape="qwen3-moe-11b", batch=1, context=8000, prefill=True),
+    Line(shape="qwen3-moe-11b", batch=1, context=128, weights="int4"),
+    Line(shape="mixtral-12b", batch=1, context=128),
+    Line(shape="mixtral-12b", batch=1, context=8000, prefill=True),
+)
+"""Mixtures of experts, which stand beside the table: they have neither a peer's figure nor a goal."""
 
 
 def lines_of(words: Sequence[str]) -> list[Line]:
-    """The lines that are meant: a word that is a line's whole name means that line alone."""
-    names = {line.name for line in LINES}
+    """The lines that are meant: a word that is a line's whole name means that line alone; none means the table."""
+    every = (*LINES, *MIXTURES)
+    names = {line.name for line in every}
     exact = {word for word in words if word in names}
     parts = [word for word in words if word not in names]
-    return [line for line in LINES if not words or line.name in exact or any(part in line.name for part in parts)]
+    if not words:
+        return list(LINES)
+    return [line for line in every if line.name in exact or any(part in line.name for part in parts)]

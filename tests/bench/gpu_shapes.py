@@ -31,6 +31,12 @@ _LLAMA: dict[str, Any] = {
     "num_key_value_heads": 8,
 }
 
+_EXPERTS: dict[str, Any] = {
+    **_LLAMA,
+    "tie_word_embeddings": False,
+    "sliding_window": None,
+}
+
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-1b": {
         **_LLAMA,
@@ -59,6 +65,39 @@ SHAPES: dict[str, dict[str, Any]] = {
         "head_dim": 128,
         "tie_word_embeddings": False,
     },
+    # Layers of Qwen3-30B-A3B, a third of them: an engine books its weights beside those that are there already.
+    "qwen3-moe-11b": {
+        **_EXPERTS,
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "vocab_size": 151936,
+    },
+    # Layers of Mixtral 8x7B, a quarter of them.
+    "mixtral-12b": {
+        **_EXPERTS,
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 32,
+        "head_dim": 128,
+        "vocab_size": 32000,
+    },
 }
 
 
@@ -68,11 +107,20 @@ def config_of(shape: str, layers: int | None = None) -> DecoderConfig:
     return DecoderConfig.from_hf(fields)
 
 
-def product_weights(config: DecoderConfig) -> int:
-    """Weights that are read for one token: all matrices, the head among them, the table of embeddings not."""
+def product_weights(config: DecoderConfig, batch: int = 1) -> int:
+    """Weights that are read for one token of each of `batch` sequences: all matrices, the head among them, the table of
+    embeddings not; of experts as many as so many tokens choose on average, if each is chosen as often as any."""
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    layer = config.hidden_size * (2 * queries + 2 * keys + 3 * config.ffn_size)
-    return config.num_layers * layer + config.vocab_size * config.hidden_size
+    total = config.vocab_size * config.hidden_size
+    for layer in range(config.num_layers):
+        experts = config.experts_of(layer)
+        inner = float(config.ffn_size)
+        if experts is not None:
+            met = experts.count * (1 - (1 - experts.per_token / experts.count) ** batch)
+            inner = met * experts.ffn_size
+            total += experts.count * config.hidden_size
+        total += int(config.hidden_size * (2 * queries + 2 * keys + 3 * inner))
+    return total
 
 
 def random_decoder(config: DecoderConfig, device: torch.device, seed: int = 0) -> Decoder:
@@ -96,6 +144,7 @@ def _tensors(parameters: DecoderParameters) -> Iterator[torch.Tensor]:
     yield parameters.norm
     for layer in parameters.layers:
         yield from (layer.attention_norm, layer.ffn_norm, layer.qkv, layer.output, layer.gate_up, layer.down)
+        yield from (own for own in (layer.qk_norm, layer.router) if own is not None)
 
 
 def write_config(shape: str, folder: Path) -> ModelFiles:

@@ -22,7 +22,7 @@ interpreted("decode_attention")
 
 from edgewise.kernels.triton.decode_attention import AttentionForm  # noqa: E402 - Triton must be told to interpret
 from tests.bench import gpu_attention, gpu_side_by_side  # noqa: E402 - Triton must be told to interpret before it is imported
-from tests.bench.gpu_lines import LINES, lines_of  # noqa: E402
+from tests.bench.gpu_lines import LINES, MIXTURES, lines_of  # noqa: E402
 
 
 def part(name: str, code: str, limit_s: float = 60, **environment: str) -> Part:
@@ -109,7 +109,8 @@ def test_every_line_of_the_table_is_in_a_part(tmp_path: Path) -> None:
     assert len({it.name for it in todo}) == len(todo)
     for kind in ("default", "tune ", "tuned"):
         words = [it.command[it.command.index("--lines") + 1 :] for it in todo if it.name.startswith(kind)]
-        assert sorted(line.name for own in words for line in lines_of(own)) == sorted(line.name for line in LINES), kind
+        measured = sorted(line.name for own in words for line in lines_of(own))
+        assert measured == sorted(line.name for line in (*LINES, *MIXTURES)), kind
 
 
 def test_sides_meet_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
