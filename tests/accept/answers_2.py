@@ -37,7 +37,7 @@ LINE = Line(
     title="Greedy tokens through the REST API equal transformers' on the same weights (float32 weights and KV)",
     bar=f"all equal, {TOKENS} tokens each",
     count=20,
-    small=3,
+    small=2,
     measure=measure,
 )
 

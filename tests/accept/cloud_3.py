@@ -96,7 +96,7 @@ def trial(number: int, **settings: Any) -> Iterator[str]:
 
 
 def measure(count: int) -> Verdict:
-    """`count` answers in one numeric class, and one across two."""
+    """`count` answers in one numeric class, and one across two, for which alone there is no other test."""
     faults = {f"answer {number}": [*trial(number)] for number in range(count)}
     faults["across classes"] = [*trial(count, **OTHER_CLASS)]
     wrong = {name: why for name, why in faults.items() if why}
@@ -109,7 +109,7 @@ LINE = Line(
     title="Cloud killed for good at offset 37: the device continues",
     bar="receipt says local from 37; one class: the text of one engine alone; across classes: valid, and said",
     count=5,
-    small=1,
+    small=0,
     measure=measure,
 )
 

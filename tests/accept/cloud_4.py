@@ -179,7 +179,7 @@ LINE = Line(
     "them crosses the link",
     bar="none of the private markers, all of the others",
     count=500,
-    small=24,
+    small=12,
     measure=measure,
 )
 

@@ -111,7 +111,7 @@ LINE = Line(
     title="A device's clock is five years off: enrolment, commands and rollouts work",
     bar="0 faults",
     count=4,
-    small=2,
+    small=1,
     measure=measure,
 )
 

@@ -101,7 +101,7 @@ LINE = Line(
     title="Corrupt media: 30 pictures and 20 recordings, each refused with a helpful message or read right; memory flat",
     bar=f"none wrong, at most {GROWTH_MIB} MiB more after 20 rounds",
     count=FULL,
-    small=2,
+    small=1,
     measure=measure,
 )
 
