@@ -45,7 +45,7 @@ class Shared:
         self.clock = Clock()
         self.encoder = Working(self.clock)
         ledger = Ledger(1 << 20, lambda: 1 << 20)
-        options = {"max_batch": 2, "max_waiting": 1000, **limits}
+        options: dict[str, Any] = {"max_batch": 2, "max_waiting": 1000, **limits}
         self.core = EncoderCore(INFO, self.encoder, ledger, now=self.clock, sleep=self._sleep, **options)
         self.had: defaultdict[str, float] = defaultdict(float)
         self.count = 0
