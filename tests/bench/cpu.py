@@ -3,7 +3,7 @@
 Same weights at the same bits, same prompts (token ids), same threads, greedy answers of equal length, each engine in a process of
 its own without HTTP; ours also through its REST API. Figures are measured one after the other, in rounds: every side in turn,
 the order of sides turns from round to round, and a ratio is the median of the ratios within a round; above 1 ours is faster. A
-peer that is less than half as fast in the first round as the fastest one is not asked for that figure again: the table stars it.
+peer whose best of two rounds is less than half of the fastest one's is not asked for that figure again: the table stars it.
 `--model 1b` measures one stream of a model of a billion random weights. Writes build/bench-cpu.json.
 
 What a figure is: prefill, the prompt's tokens by the time to the first token of the answer; decode, tokens by the time between
@@ -40,6 +40,8 @@ PYTHON = "LLAMACPP_PYTHON"
 """Environment variable: the interpreter that has xllamacpp."""
 HOPELESS = 0.5
 """Share of the fastest peer's speed below which one is not asked again."""
+SURE = 2
+"""Rounds after which that is decided."""
 Found = Mapping[str, Mapping[str, Sequence[float]]]
 OUT = Path(__file__).resolve().parents[2] / "build" / "bench-cpu.json"
 
@@ -110,22 +112,25 @@ def measure(
             for side in [*asked[shift:], *asked[:shift]]:
                 tick(f"{side.name}: {figure.name}", 1)
                 values[side.name].append(figure.value(side, prompts))
-            if number == 0:
+            if number == SURE - 1:
                 asked = worth_asking(sides, values)
-                tick(figure.name, (len(sides) - len(asked)) * (rounds - 1))
+                tick(figure.name, (len(sides) - len(asked)) * (rounds - SURE))
         told(figure.name, values)
     return found
 
 
 def worth_asking(sides: Sequence[Side], values: Mapping[str, Sequence[float]]) -> list[Side]:
-    """Our own sides, and the peers that may be the fastest of their bits; floats, of which there is one peer, by any peer."""
+    """Our own sides, and the peers that may be the fastest of their bits; floats, of which there is one peer, by any peer.
+
+    A peer's best round counts: one that the machine disturbed says nothing of it.
+    """
     fastest: dict[int, float] = {}
     for side in sides:
         if not mine(side):
-            fastest[side.bits] = max(fastest.get(side.bits, 0.0), values[side.name][0])
+            fastest[side.bits] = max(fastest.get(side.bits, 0.0), max(values[side.name]))
     for bits in fastest.keys() - QUANTIZE.keys():
         fastest[bits] = max(fastest.values())
-    return [side for side in sides if mine(side) or values[side.name][0] >= HOPELESS * fastest[side.bits]]
+    return [side for side in sides if mine(side) or max(values[side.name]) >= HOPELESS * fastest[side.bits]]
 
 
 def mine(side: Side) -> bool:
