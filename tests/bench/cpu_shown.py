@@ -9,7 +9,7 @@ Rows = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def rows_of(report: Mapping[str, Any]) -> Rows:
-    """Heading and lines; medians over the rounds, tokens a second; a star: in fewer rounds, being far slower than the fastest peer."""
+    """Heading and lines; medians over the rounds, tokens a second; a star: in fewer rounds, being far slower than a peer."""
     rows = []
     for name, facts in report["sides"].items():
         cells = []
