@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any, cast
 import pytest
 import tokenizers
 
-from edgewise.core.errors import EngineFault, InvalidRequest
+from edgewise.core.errors import EngineFault, InvalidRequest, QueueFull
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
 from edgewise.models.encoders.rows import unpack_rows
 from edgewise.models.encoders.text import EncoderTokenizer, TextFace
@@ -98,8 +99,28 @@ class Noting(Hook):
         self.records.append(record)
 
 
-async def test_hooks_hear_which_error_ended_it() -> None:
+class Ending(LengthEncoder):
+    """Ends a request by an exception of its own."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    async def submit(self, request: EncodeRequest) -> AsyncIterator[EncodeChunk]:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("engine", "code"),
+    [
+        (LengthEncoder(fails=True), "engine_error"),
+        (Ending(QueueFull("full")), "rate_limit_exceeded"),
+        (Ending(RuntimeError("a fault of our own")), "engine_error"),
+        (Ending(asyncio.CancelledError()), "cancelled"),
+    ],
+)
+async def test_hooks_hear_which_error_ended_it(engine: LengthEncoder, code: str) -> None:
     hook = Noting()
-    with pytest.raises(EngineFault):
-        await embed(task(LengthEncoder(fails=True), ("a page",) * (ROWS + 1)), Hooks([hook]))
-    assert [(one.event, one.outcome) for one in hook.records] == [("asked", None), ("answered", "engine_error")]
+    with pytest.raises((EngineFault, QueueFull, RuntimeError, asyncio.CancelledError)):
+        await embed(task(engine, ("a page",) * (ROWS + 1)), Hooks([hook]))
+    assert [(one.event, one.outcome) for one in hook.records] == [("asked", None), ("answered", code)]

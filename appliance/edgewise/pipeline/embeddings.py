@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from edgewise.core.errors import Cancelled, ContextLengthExceeded, EdgewiseError, EngineFault, InvalidRequest
+from edgewise.core.errors import ContextLengthExceeded, EngineFault, InvalidRequest
 from edgewise.core.priority import Priority
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
 from edgewise.models.encoders.rows import Pair, pack_pairs, pack_rows
@@ -20,6 +20,7 @@ from edgewise.pipeline.encoder_receipts import device_s
 from edgewise.pipeline.hooks.hooks import Hooks, Passage
 from edgewise.pipeline.hooks.protocol import Call, PromptText
 from edgewise.pipeline.model import ServedEncoder
+from edgewise.pipeline.run_base import fault_of
 
 ROWS: Final = 32
 """Texts in one request to the engine: so many that a batch pays, and so few that an urgent request does not wait long."""
@@ -103,7 +104,7 @@ async def compute(
         chunks = await _ask(task, rows, parts)
     except BaseException as error:
         if passage is not None:
-            await passage.end(error.code if isinstance(error, EdgewiseError) else Cancelled.code)
+            await passage.end(fault_of(error))
         raise
     if passage is not None:
         await passage.pass_picture(0, b"".join(chunk.content for chunk in chunks))

@@ -7,6 +7,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Generic, Protocol, TypeVar
 
 from edgewise.core.errors import Cancelled, EdgewiseError, EngineFault, error_class
@@ -169,18 +170,22 @@ class RunBase(ABC, Generic[TaskT, PartT, ItemT]):
         self._news.put(error)
 
     async def aclose(self) -> None:
-        """Cancel whatever still runs: it ends within a step. Safe to call at any time, and twice."""
-        for pump in self._pumps:
-            pump.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
-        try:
-            for part in self._parts:  # a pump that was cancelled before its first step has not closed its stream
-                await part.stream.aclose()
-        finally:  # whatever befalls a stream, or whoever closes it: what the run holds is given back
-            self._news.close()
-            self._tell_end(self._fault)
+        """Cancel whatever still runs: it ends within a step. Safe to call at any time, and twice.
+
+        Whatever befalls a stream, or whoever closes the run: the other streams are closed, and the end is told.
+        """
+        async with AsyncExitStack() as closing:  # what is put in first comes last
             if self._passage is not None:
-                await self._passage.end(self._fault)
+                closing.push_async_callback(self._passage.end, self._fault)
+            closing.callback(self._tell_end, self._fault)
+            closing.callback(self._news.close)
+            for part in reversed(
+                self._parts
+            ):  # a pump that was cancelled before its first step has not closed its stream
+                closing.push_async_callback(part.stream.aclose)
+            for pump in self._pumps:
+                pump.cancel()
+            await asyncio.gather(*self._pumps, return_exceptions=True)
 
     @abstractmethod
     def usage(self) -> Usage:
@@ -198,7 +203,7 @@ class RunBase(ABC, Generic[TaskT, PartT, ItemT]):
             for submit in parts:
                 self._parts.append(await submit())
         except BaseException as error:
-            self._fault = error.code if isinstance(error, EdgewiseError) else self._fault
+            self._fault = fault_of(error)
             await self.aclose()
             raise
         self._unfinished = len(self._parts)
@@ -274,6 +279,13 @@ def errand_of(task: AnyTask) -> Errand:
         deadline_s=task.deadline_s,
         policy=task.policy,
     )
+
+
+def fault_of(error: BaseException) -> str:
+    """How receipts and audit records call an end by `error`; what nobody has foreseen is a fault of ours."""
+    if isinstance(error, EdgewiseError):
+        return error.code
+    return Cancelled.code if isinstance(error, asyncio.CancelledError) else EngineFault.code
 
 
 def raise_reported(chunk: Reported) -> None:
