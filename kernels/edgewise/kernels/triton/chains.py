@@ -1,8 +1,8 @@
 """Chains of matrix instructions over a weight of floats or of rounded numbers: the body of products of few rows.
 
 The inner dimension is dealt in runs to slices, whose chains run abreast; each output is one chain a slice, sixteen elements a
-link, and their sum, whatever the block sizes. Whose rows and which matrix is the caller's business: `row` holds any row numbers, those
-from `rows` on stand for none, and pointers begin where the caller's matrix does.
+link, and their sum, whatever the block sizes. Whose rows and which matrix is the caller's business: `row` holds any row numbers,
+those from `rows` on stand for none, and pointers begin where the caller's matrix does.
 """
 
 from __future__ import annotations
