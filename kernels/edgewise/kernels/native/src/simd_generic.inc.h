@@ -75,11 +75,15 @@ EDGEWISE_INLINE Mask first_lanes(int count) {
 EDGEWISE_INLINE Ints splat_int(int32_t x) {
   return lanes<Ints>([&](int) { return x; });
 }
+// Sums wrap, as those of registers do: what a NaN was rounded to may be the least int, and nobody reads its sums.
+EDGEWISE_INLINE int32_t wrapping_sum(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+}
 EDGEWISE_INLINE Ints operator+(const Ints& a, const Ints& b) {
-  return lanes<Ints>([&](int i) { return a.v[i] + b.v[i]; });
+  return lanes<Ints>([&](int i) { return wrapping_sum(a.v[i], b.v[i]); });
 }
 EDGEWISE_INLINE Ints operator-(const Ints& a, const Ints& b) {
-  return lanes<Ints>([&](int i) { return a.v[i] - b.v[i]; });
+  return lanes<Ints>([&](int i) { return static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) - static_cast<uint32_t>(b.v[i])); });
 }
 EDGEWISE_INLINE Ints max_int(const Ints& a, const Ints& b) {
   return lanes<Ints>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
@@ -135,7 +139,7 @@ EDGEWISE_INLINE float maximum(const Floats& a) {
   return halved(a.v, [](float x, float y) { return x > y ? x : y; });
 }
 EDGEWISE_INLINE int32_t sum_ints(const Ints& a) {
-  return halved(a.v, [](int32_t x, int32_t y) { return x + y; });
+  return halved(a.v, wrapping_sum);
 }
 EDGEWISE_INLINE int32_t maximum_int(const Ints& a) {
   return halved(a.v, [](int32_t x, int32_t y) { return x > y ? x : y; });
