@@ -15,7 +15,7 @@ from edgewise.core.addresses import is_loopback
 from edgewise.core.errors import ConfigError, LinkLost, NotAuthenticated
 from edgewise.core.patience import within
 from edgewise.serving.peers.rates import LinkRate
-from edgewise.wire.bounded import read_bounded
+from edgewise.wire.bounded import PLAIN, read_bounded
 from edgewise.wire.codec import decode, encode_cbor
 from edgewise.wire.http import CBOR
 from edgewise.wire.pages import LOOKUP, PAGES, Form, PageOffer, PageQuery, fingerprint, unpack_pages
@@ -53,7 +53,12 @@ class Peer:
         self._on_this_machine = is_loopback(urlsplit(url).hostname or "")
         self._starts: dict[str, bytes] = {}
         self._client = httpx.AsyncClient(
-            base_url=self.url, verify=tls, trust_env=False, follow_redirects=False, timeout=httpx.Timeout(30.0)
+            base_url=self.url,
+            headers=PLAIN,
+            verify=tls,
+            trust_env=False,
+            follow_redirects=False,
+            timeout=httpx.Timeout(30.0),
         )
 
     def __repr__(self) -> str:

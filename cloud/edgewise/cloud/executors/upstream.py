@@ -17,7 +17,7 @@ from edgewise.cloud.executors.completions import UpstreamModel, Usage, told_erro
 from edgewise.core.addresses import is_loopback
 from edgewise.core.errors import DeadlineExceeded, EdgewiseError, EngineUnavailable, LinkLost
 from edgewise.core.patience import within
-from edgewise.wire.bounded import read_bounded
+from edgewise.wire.bounded import PLAIN, plain_pieces, read_bounded
 
 Result = TypeVar("Result")
 
@@ -76,7 +76,7 @@ class Upstream:
         """Begin; in the event loop."""
         host = urlsplit(self._url).hostname or ""
         self._client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+            headers={**PLAIN, **({"Authorization": f"Bearer {self._key}"} if self._key else {})},
             timeout=httpx.Timeout(
                 None, connect=self._timings.connect_s, write=30.0
             ),  # answers have limits of their own
@@ -130,7 +130,7 @@ class Upstream:
                 if response.status_code != 200:
                     raise _refusal(response, await read_bounded(response, _LONGEST_BODY, fault=EngineUnavailable))
                 rest = b""
-                async for piece in response.aiter_bytes():
+                async for piece in plain_pieces(response, fault=EngineUnavailable):
                     *lines, rest = (rest + piece).split(b"\n")
                     if len(rest) > _LONGEST_LINE:
                         raise EngineUnavailable(f"The upstream server sent a line of more than {_LONGEST_LINE} bytes.")

@@ -25,7 +25,7 @@ from cryptography.x509.oid import NameOID
 from edgewise.core.addresses import is_loopback
 from edgewise.core.errors import InvalidRequest, LinkLost
 from edgewise.core.tls_time import TimeFloor, client_context
-from edgewise.wire.bounded import read_bounded
+from edgewise.wire.bounded import PLAIN, read_bounded
 from edgewise.wire.fleet import Challenge, Enrolled, EnrolRequest, RenewalQuestion, RenewRequest, renewal_text
 from edgewise.wire.fleet_http import CHALLENGE, ENROL, RENEW, told_error
 from edgewise.wire.messages import Message
@@ -53,7 +53,9 @@ class EnrolmentClient:
         self.url = checked_url(url)
         self._floor = floor
         context = client_context(floor, ca_file=ca_file) if pin is None else _pinned(pin)
-        self._http = httpx.AsyncClient(base_url=self.url, verify=context, trust_env=False, timeout=_TIMEOUT_S)
+        self._http = httpx.AsyncClient(
+            base_url=self.url, headers=PLAIN, verify=context, trust_env=False, timeout=_TIMEOUT_S
+        )
 
     async def __aenter__(self) -> EnrolmentClient:
         return self

@@ -37,7 +37,7 @@ from edgewise.edge.offload.partial import Partial
 from edgewise.edge.offload.transport import NotReached
 from edgewise.edge.offload.turns import Turns
 from edgewise.edge.placement.protocol import Meter
-from edgewise.wire.bounded import read_bounded
+from edgewise.wire.bounded import PLAIN, plain_pieces, read_bounded
 from edgewise.wire.codec import encode_cbor
 from edgewise.wire.http import CBOR, CLOUD, JOBS, SILENCE_S, blob_path, job_path
 from edgewise.wire.messages import Accepted, Blob, Chunk, CloudInfo, Final, JobControl, JobRequest, Message
@@ -105,7 +105,7 @@ class HttpTransport(Counted):
     ) -> None:
         super().__init__()
         self._url = url.rstrip("/")
-        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._headers = {**PLAIN, **({"authorization": f"Bearer {key}"} if key else {})}
         self._tls = client_context(floor or TimeFloor(), ca_file=ca_file, system=ca_file is None)
         self.ahead_s: float | None = None
         self._meter = meter
@@ -262,14 +262,15 @@ class HttpTransport(Counted):
             self._pool = _Pool(self._client())
 
     async def _whole(self, response: httpx.Response) -> bytes:
-        body = await read_bounded(response, _MAX_BODY)
-        self._received += len(body) + _HEAD_BYTES
-        return body
+        try:
+            return await read_bounded(response, _MAX_BODY)
+        finally:  # what is refused has crossed the link too
+            self._received += response.num_bytes_downloaded + _HEAD_BYTES
 
     async def _data(self, response: httpx.Response) -> AsyncIterator[bytes]:
         """The data of each event; comments count as signs of life only (WHATWG HTML, section 9.2)."""
         rest = b""
-        async for piece in response.aiter_raw():
+        async for piece in plain_pieces(response):
             self._received += len(piece)
             *lines, rest = (rest + piece).split(b"\n")
             if len(rest) > _MAX_LINE:
@@ -304,7 +305,7 @@ class HttpTransport(Counted):
         async with self._open("GET", blob_path(blob.sha256), asking=asked) as response:
             if have and response.status_code != 206:
                 have.clear()
-            async for piece in response.aiter_raw():
+            async for piece in plain_pieces(response):
                 self._received += len(piece)
                 have += piece
                 if len(have) > blob.bytes:

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ValidationError
 from edgewise.core.errors import ConfigError, InvalidRequest, LinkLost, NotAuthenticated
 from edgewise.core.files import read_secret
 from edgewise.core.settings_fleet import FleetSettings
-from edgewise.wire.bounded import read_bounded
+from edgewise.wire.bounded import PLAIN, read_bounded
 
 _TIMEOUT_S = 15.0
 _MAX_ANSWER = 1024**2
@@ -196,7 +196,7 @@ class OpenId:
             raise self._away(error) from error
 
     def _client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False)
+        return httpx.AsyncClient(headers=PLAIN, timeout=_TIMEOUT_S, trust_env=False)
 
     def _away(self, error: Exception) -> LinkLost:
         return LinkLost(f"The OpenID provider {self._issuer} cannot be asked: {error or type(error).__name__}.")
