@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import tracemalloc
 from contextlib import closing
@@ -58,6 +59,11 @@ def cases() -> dict[str, Case]:
     parts["a.weight_scale_inv"] = parts.pop("a.weight_scale")
     options = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [20, 64]}
     made["fp8 in blocks"] = (parts, values), options
+    parts, values = fp8("a", SHAPE, block=(48, 160), dtype=torch.float32)
+    parts["a.weight_scale_inv"] = parts.pop("a.weight_scale").reshape(())
+    made["fp8 with one scale"] = (parts, values), {"quant_method": "fp8", "weight_block_size": None}
+    parts = {**parts, "a.activation_scale": torch.tensor(2.0)}
+    made["fp8 with static activations"] = (parts, values), {"quant_method": "fp8", "activation_scheme": "static"}
     options = {"type": "float", "strategy": "block", "block_structure": [20, 64]}
     made["fp8 by blocks"] = fp8("a", SHAPE, block=(20, 64)), config_of("float-quantized", **options)
     return made
@@ -96,7 +102,7 @@ def test_values_are_those_that_were_packed(
         assert same(read(reader, dtype=torch.float32), whole.float())
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(("awq", "gptq"))])
+@pytest.mark.parametrize("name", [name for name in CASES if "config_groups" in CASES[name][1]])
 def test_compressed_tensors_computes_the_same(name: str) -> None:
     compressors = pytest.importorskip("compressed_tensors.compressors")
     quantization = pytest.importorskip("compressed_tensors.quantization")
@@ -132,6 +138,47 @@ def test_fp8_with_one_scale_for_a_row_is_handed_out_as_it_is(block: tuple[int, i
             spread = tensors["a.weight_scale"].repeat_interleave(block[0], 0)[rows, 0]
             assert torch.equal(found[1], spread)
         assert reader.read_fp8("b.weight", 0, 1) is None
+
+
+def test_fp8_with_one_scale_that_has_no_dimension_is_handed_out_too(tmp_path: Path) -> None:
+    tensors, _ = finite(fp8("a", SHAPE, block=SHAPE, dtype=torch.float32))
+    scale = tensors.pop("a.weight_scale").reshape(())
+    with closing(
+        open_weights(save(tmp_path, {**tensors, "a.weight_scale_inv": scale}, {"quant_method": "fp8"}))
+    ) as reader:
+        assert isinstance(reader, Fp8Reader)
+        found = reader.read_fp8("a.weight", 7, 3)
+        assert found is not None
+        assert torch.equal(found[0].view(torch.uint8), tensors["a.weight"].view(torch.uint8)[7:10])
+        assert torch.equal(found[1], scale.expand(3))
+
+
+@pytest.mark.parametrize("activations", ["dynamic", "static"])
+@pytest.mark.parametrize("block", [None, (20, 64)])
+def test_the_parts_of_transformers_own_fp8_have_their_places(
+    block: tuple[int, int] | None, activations: str, tmp_path: Path
+) -> None:
+    linear = importlib.import_module("transformers.integrations.finegrained_fp8").FP8Linear
+    theirs = linear(SHAPE[1], SHAPE[0], block, activations).state_dict()
+    assert ("activation_scale" in theirs) == (activations == "static")
+    tensors, expected = fp8("a", SHAPE, block=block or SHAPE, dtype=torch.float32)
+    theirs["weight"] = tensors["a.weight"]
+    theirs["weight_scale_inv"] = tensors["a.weight_scale"].reshape(theirs["weight_scale_inv"].shape)
+    options = {"quant_method": "fp8", "activation_scheme": activations, "weight_block_size": block and list(block)}
+    with closing(open_weights(save(tmp_path, {f"a.{part}": it for part, it in theirs.items()}, options))) as reader:
+        assert set(reader.tensors) == {"a.weight"}
+        assert same(read(reader), expected)
+
+
+@pytest.mark.parametrize("name", ["a.weight", "experts.up_proj"])
+@pytest.mark.parametrize("kind", ["fp8", "float-quantized"])
+def test_fp8_without_a_scale_is_not_handed_out_as_it_is(kind: str, name: str, tmp_path: Path) -> None:
+    tensors, _ = fp8("b", SHAPE, block=SHAPE)
+    tensors[name] = tensors["b.weight"].clone()
+    options = {"quant_method": "fp8"} if kind == "fp8" else config_of(kind, type="float", strategy="tensor")
+    message = rf"^model\.safetensors: the tensor '{name}' has F8_E4M3 without a scale; it is read of matrices 'NAME"
+    with pytest.raises(BadModelFile, match=message):
+        open_weights(save(tmp_path, tensors, options))
 
 
 @pytest.mark.parametrize("name", ["fp8 by blocks", "fp8 in blocks", "int8 {'strategy': 'channel', 'symmetric': True}"])
@@ -298,7 +345,7 @@ def test_an_index_that_leads_nowhere_is_named(tmp_path: Path) -> None:
 # --- the decoder does not know ---
 
 
-@pytest.mark.parametrize("kind", ["gptq", "awq", "int-quantized"])
+@pytest.mark.parametrize("kind", ["gptq", "awq", "int-quantized", "fp8"])
 def test_a_decoder_loads_the_same_numbers(kind: str, tiny_model: ModelFiles, tmp_path: Path) -> None:
     tensors = safetensors.torch.load_file(tiny_model.paths["model.safetensors"])
     config = json.loads(tiny_model.paths["config.json"].read_text())
@@ -312,15 +359,20 @@ def test_a_decoder_loads_the_same_numbers(kind: str, tiny_model: ModelFiles, tmp
             made = gptq(module, (tensor.shape[0], tensor.shape[1]), group=32)
         elif kind == "awq":
             made = awq(module, (tensor.shape[0], tensor.shape[1]), group=32)
+        elif kind == "fp8":
+            parts, values = fp8(module, (tensor.shape[0], tensor.shape[1]), block=(1 << 20, 1 << 20))
+            scale = parts.pop(f"{module}.weight_scale").reshape(())
+            made = {**parts, f"{module}.weight_scale_inv": scale, f"{module}.activation_scale": scale.clone()}, values
         else:
             shape = tensor.shape[0], tensor.shape[1]
             made = compressed(module, shape, bits=8, packed=False, block=(1, shape[1]))
         stored |= made[0]
         plain[name] = made[1].contiguous()
-    options = {"strategy": "channel"} if kind == "int-quantized" else {"group_size": 32}
+    options: dict[str, Any] = {"strategy": "channel"} if kind == "int-quantized" else {"group_size": 32}
+    static = {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}
     (tmp_path / "q").mkdir()
     (tmp_path / "p").mkdir()
-    quantized = save(tmp_path / "q", stored, config_of(kind, **options), **config)
+    quantized = save(tmp_path / "q", stored, static if kind == "fp8" else config_of(kind, **options), **config)
     safetensors.torch.save_file(plain, tmp_path / "p" / "model.safetensors")
     (tmp_path / "p" / "config.json").write_text(json.dumps(config))
     left, right = (
@@ -328,5 +380,5 @@ def test_a_decoder_loads_the_same_numbers(kind: str, tiny_model: ModelFiles, tmp
         for files in (quantized, local_files(tmp_path / "p"))
     )
     for one, other in zip(left.parameters.layers, right.parameters.layers, strict=True):
-        assert torch.equal(one.qkv, other.qkv)
-        assert torch.equal(one.down, other.down)
+        assert same(one.qkv, other.qkv)
+        assert same(one.down, other.down)

@@ -21,7 +21,8 @@ _SCALES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _COLUMN_PARTS = ("qweight", "qzeros", "scales", "g_idx")
 _ROW_PARTS = ("weight_packed", "weight_scale", "weight_scale_inv", "weight_shape", "weight_zero_point")
 _ACTIVATIONS = (
-    "input_scale", "input_scale_ub", "input_zero_point", "output_scale", "output_zero_point", "k_scale", "v_scale", "q_scale",
+    "input_scale", "input_scale_ub", "input_zero_point", "activation_scale", "output_scale", "output_zero_point", "k_scale",
+    "v_scale", "q_scale",
 )  # fmt: skip
 _BY_COLUMNS = ("awq", "gptq")
 
@@ -35,10 +36,10 @@ class QuantizedReader:
         self._quantization = quantization
         try:
             self._matrices = self._find_matrices()
+            self._tensors = self._visible()
         except EdgewiseError:
             self._source.close()
             raise
-        self._tensors = self._visible()
 
     def __repr__(self) -> str:
         return f"QuantizedReader({self._quantization.method}, {len(self._matrices)} matrices, {self._source!r})"
@@ -88,16 +89,21 @@ class QuantizedReader:
                 size = math.prod(matrix.shape) * _SCALES[matrix.scale_type].itemsize
                 shown[weight] = TensorInfo(weight, matrix.shape, matrix.scale_type, size)
             elif self._quantization.method in _BY_COLUMNS or part not in _ACTIVATIONS:
+                if info.type.startswith("F8_"):  # its numbers alone mean nothing
+                    scales = " or ".join(f"'NAME.{scale}'" for scale in self._scale_parts)
+                    raise self._bad(
+                        info, f"{info.type} without a scale; it is read of matrices 'NAME.weight' beside {scales}"
+                    )
                 shown[name] = info
         return shown
 
     def _find_matrices(self) -> dict[str, Matrix]:
         columns = self._quantization.method in _BY_COLUMNS
-        mark = "qweight" if columns else self._scale_part
+        marks = ("qweight",) if columns else self._scale_parts
         found: dict[str, Matrix] = {}
         for name in self._source.tensors:
             prefix, _, part = name.rpartition(".")
-            if part == mark:
+            if part in marks and f"{prefix}.weight" not in found:
                 found[f"{prefix}.weight"] = self._columns(f"{prefix}.") if columns else self._rows(f"{prefix}.")
         return found
 
@@ -132,14 +138,16 @@ class QuantizedReader:
     # --- compressed-tensors and fp8 ---
 
     @property
-    def _scale_part(self) -> str:
-        """Checkpoints of method "fp8" call the scales of blocks the inverse of those that they were made with."""
-        scheme = self._quantization
-        return "weight_scale_inv" if scheme.method == "fp8" and scheme.strategy == "block" else "weight_scale"
+    def _scale_parts(self) -> tuple[str, ...]:
+        """What a scale may be called. Under the method "fp8" transformers writes `weight_scale_inv`, for blocks and for whole
+        matrices (the inverse of what the matrix was made with), AutoFP8 `weight_scale`: weights are multiplied with either.
+        """
+        return ("weight_scale_inv", "weight_scale") if self._quantization.method == "fp8" else ("weight_scale",)
 
     def _rows(self, prefix: str) -> RowStored:
         scheme = self._quantization
-        scale = self._part(prefix + self._scale_part, tuple(_SCALES), None)
+        scale_part = next(part for part in self._scale_parts if prefix + part in self._source.tensors)
+        scale = self._part(prefix + scale_part, tuple(_SCALES), None)
         shape = self._packed_shape(prefix) if scheme.packed else self._plain_shape(prefix)
         block, scales = self._grid(shape)
         if not _fits_grid(scale.shape, scales):
@@ -152,7 +160,7 @@ class QuantizedReader:
             scales=scales,
             block=block,
             zeros=self._zeros(prefix, scales),
-            scale_part=self._scale_part,
+            scale_part=scale_part,
         )
 
     def _plain_shape(self, prefix: str) -> tuple[int, int]:
