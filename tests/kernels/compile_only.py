@@ -6,6 +6,7 @@ kernel, with the shared memory that it asks for.
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -16,7 +17,17 @@ from triton.backends.driver import DriverBase
 from triton.runtime.jit import JITFunction
 
 from edgewise.kernels.paging import KVLayer
-from edgewise.kernels.triton import blocks, candidates, decode_attention, decode_product, post_norm, prefill_attention
+from edgewise.kernels.triton import (
+    blocks,
+    candidates,
+    decode_attention,
+    decode_product,
+    expert_product,
+    fp8_product,
+    post_norm,
+    prefill_attention,
+    routing,
+)
 
 # 101 is what CUDA 12 called 11.0 (Jetson Thor): Triton 3.6 brings the assembler of 12.9, which knows it by that name.
 # Bytes of shared memory of a program (CUDA Programming Guide, "Technical Specifications per Compute Capability").
@@ -32,6 +43,7 @@ SHARED = {
 }
 BF16 = torch.bfloat16
 CPU = torch.device("cpu")
+COMPILED: list[Any] = []
 
 
 class NoCard(DriverBase):  # type: ignore[misc]
@@ -73,12 +85,15 @@ def use(capability: int) -> None:
         shared = kernel.metadata.shared
         print(f"sm_{capability} {self.fn.__name__}: {len(kernel.asm['cubin'])} bytes, {shared} bytes of shared memory")
         assert shared <= SHARED[capability], (self.fn.__name__, shared)
+        COMPILED.append(kernel)
         return kernel
 
     JITFunction.run = compile_only
     setattr(candidates, "can_overlap", lambda device: capability >= 90)  # noqa: B010
-    setattr(blocks, "capability", lambda device: divmod(capability, 10))  # noqa: B010
-    setattr(blocks, "shared_memory", lambda device: SHARED[capability])  # noqa: B010
+    for module in (blocks, expert_product):
+        setattr(module, "capability", lambda device: divmod(capability, 10))  # noqa: B010
+    for module in (blocks, expert_product, fp8_product):
+        setattr(module, "shared_memory", lambda device: SHARED[capability])  # noqa: B010
 
 
 def weight(stored: str, out: int, inner: int) -> decode_product.Weight:
@@ -109,6 +124,29 @@ def normed(hidden: int = 2304) -> None:
     post_norm.post_add(delta, torch.empty(hidden), r, torch.empty(hidden), 1e-5)
 
 
+def experts(
+    stored: str, tokens: int, form: blocks.Form = "plain", shape: tuple[int, ...] = (128, 8, 2048, 768)
+) -> None:
+    """A layer of Qwen3-30B-A3B by default; 64 tokens and fewer as a step, more as prompts."""
+    count, k, hidden, ffn = shape
+    up, down = weight(stored, count * 2 * ffn, hidden), weight(stored, count * hidden, ffn)
+    step = tokens <= routing.MOST_TOGETHER
+    tile = expert_product.step_tile_rows(tokens) if step else expert_product.prompt_tile_rows(CPU)
+    slots = torch.empty(tokens, dtype=torch.int64)
+    routed = routing.route_tokens(torch.empty(tokens, count, dtype=BF16), slots, k, normalised=True, tile_rows=tile)
+    active, parts = (torch.empty(tokens * k, columns, dtype=BF16) for columns in (ffn, hidden))
+    r = decode_product.Residual.empty(tokens, hidden, BF16, CPU)
+    if step:
+        expert_product.gated_step(r, routed, up, 1e-5, active, form=form)
+    else:
+        expert_product.gated_experts(r.scaled, routed, up, active, form=form)
+    expert_product.down_experts(active, routed, down, parts, form)
+    if step:
+        expert_product.add_experts(parts, routed, r, torch.empty(hidden))
+    else:
+        expert_product.sum_experts(parts, routed, r.x)
+
+
 def attention(stored: torch.dtype, head_dim: int, rows: int = 2) -> None:
     pages = [torch.empty(4, 8, 16, head_dim, dtype=stored) for _ in range(2)]
     scales = [torch.empty(4, 8, 16) for _ in range(2)] if stored.itemsize == 1 else [None, None]
@@ -130,18 +168,52 @@ def attention(stored: torch.dtype, head_dim: int, rows: int = 2) -> None:
     prefill_attention.prefill_attention(q, kv, starts, lengths, tables, torch.empty_like(q), scale=0.1, max_query=1)
 
 
+def floats_of_8_bits() -> None:
+    """Weights and activations in fp8: steps, and prompts with a bias and without."""
+    products("fp8", 1)
+    up = weight("fp8", 8192, 2048)
+    assert up.scale is not None
+    own, step = fp8_product.round_rows(torch.empty(300, 2048, dtype=BF16))
+    for bias in (None, torch.empty(8192, dtype=BF16)):
+        fp8_product.long_product(own, step, up.codes, up.scale, bias, BF16, 128)
+    attention(torch.float8_e4m3fn, 128)
+    one_instruction_for_all_rows(up)
+
+
+def one_instruction_for_all_rows(weight: decode_product.Weight) -> None:
+    """Of the form "native", whose instructions do not all add in as many bits."""
+    shape, found = (weight.codes.shape[0], weight.columns), set()
+    for rows in blocks.ROW_CLASSES:
+        r = decode_product.Residual.empty(rows, shape[1], BF16, CPU)
+        cut = blocks.choose_blocks(weight.codes.dtype, shape, rows, False, CPU, "native")
+        decode_product.project(r, weight, 1e-5, torch.empty(rows, shape[0], dtype=BF16), cut)
+        found.add(frozenset(re.findall(r"(wgmma|tcgen05|mma)\S*?[.:](f8f6f4|e4m3|f16)", COMPILED[-1].asm["ptx"])))
+    print(f"native: {sorted(map(sorted, found))}")
+    assert len(found) == 1, found
+    assert all(found), found
+
+
 def main(capability: int) -> None:
     use(capability)
+    if capability == 89:  # which is 8.6 with fp8
+        floats_of_8_bits()
+        return
     products("float", 1)
     products("float", 64)
     products("int4", 1)
     products("int8", 1)
     normed()
+    experts("float", 1)
+    experts("float", 64, shape=(8, 2, 4096, 14336))
+    experts("float", 100)
+    experts("int4", 16)
+    for stored in ("int8", "int4"):
+        experts(stored, 1, "integers")
+        experts(stored, 100)
     attention(BF16, 128)
     attention(torch.int8, 64)
     if capability >= 89:
-        products("fp8", 1)
-        attention(torch.float8_e4m3fn, 128)
+        floats_of_8_bits()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("capability", [80, 87, 90, 100, 101, 120])
+@pytest.mark.parametrize("capability", [80, 87, 89, 90, 100, 101, 120])
 def test_compiles_ahead(capability: int, tmp_path: Path) -> None:
     """In a process of its own: here Triton interprets."""
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
