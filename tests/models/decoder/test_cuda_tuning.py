@@ -236,12 +236,14 @@ def test_names_tell_shapes_apart() -> None:
         for each in (
             aim(),
             aim(quantize="int4"),
+            aim(quantize="fp8"),
             aim(kv_dtype="int8"),
             aim(max_rows=9),
             aim(config=small(qk_norm=True)),
         )
     }
-    assert len(names) == 5
+    assert len(names) == 6
+    assert aim(quantize="fp8").codes == torch.float8_e4m3fn
     assert tuning.shape_name(aim(max_rows=5)) == tuning.shape_name(aim())
 
 
