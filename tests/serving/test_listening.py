@@ -18,8 +18,9 @@ from edgewise.engine.encoders.climbs import BEGUN, ENDED
 from edgewise.engine.machine import Machine
 from edgewise.models.catalog import load_catalog
 from edgewise.models.encoders import ladder as ladder_module
+from edgewise.models.encoders import rung
 from edgewise.models.encoders.build import climb, is_kept, read_order
-from edgewise.models.encoders.record import Judge, LadderRecord, ladder_folder, read_unjudged
+from edgewise.models.encoders.record import Judge, LadderRecord, ladder_folder, read_unjudged, write_unjudged
 from edgewise.models.encoders.rung import place_of
 from edgewise.models.store import Store
 from edgewise.serving.encoders import encoder_dtype, ladder_options
@@ -35,10 +36,13 @@ from tests.models.whisper.test_network import noise
 MACHINE = Machine(available=4 << 30, cuda=False, capability=None)
 
 
-def add_voice(store: Store) -> None:
-    """Install a voice of random sounds."""
+def add_voice(store: Store, *, damaged: bool = False) -> None:
+    """Install a voice of random sounds, or one that cannot be loaded."""
     home = store.root.parent
-    add_to_catalog(make_voice(home / "voice"), home, "tiny-voice")
+    voice = make_voice(home / "voice")
+    if damaged:
+        (voice / "vocab.json").write_text("{}")
+    add_to_catalog(voice, home, "tiny-voice")
     store.pull(load_catalog(home / "catalog.d").find("tiny-voice"))
 
 
@@ -103,12 +107,15 @@ def climbing() -> list[threading.Thread]:
 
 
 def test_a_first_load_climbs_beside_requests_with_what_a_voice_reads_aloud(
-    store: Store, caplog: pytest.LogCaptureFixture
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A real process; its model has random weights and understands no voice, so it ends with why, which is kept."""
+    """A real process, whose only voice cannot be loaded: it ends with why, which is kept. What a voice judges otherwise is
+    tested where no process has the lowest priority (tests/models/encoders/test_sound_judge.py)."""
     settings = load_settings(overrides={"home": str(store.root.parent), "dtype": "float32"}, environ={}).settings
     without = read_listener(settings, store, "ear", MACHINE)
-    add_voice(store)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setattr(rung, "_BUILD", "tests.fakes.climb_at_once")
+    add_voice(store, damaged=True)
     read = read_listener(settings, store, "ear", MACHINE)
     assert read.needs.minimal == without.needs.minimal
     size = int(read.config.encoder_climb["climb_bytes"])
@@ -121,22 +128,24 @@ def test_a_first_load_climbs_beside_requests_with_what_a_voice_reads_aloud(
     assert core.memory().booked["climb"] == size
     _, end = run(core, asking("a"))["a"]
     assert told(end) == (0, ["torch-float32"])
-    thread.join(120)
+    thread.join(200)
     assert words == [BEGUN, ENDED]
     assert "climb" not in core.memory().booked
     assert "encoder_climb_failed" in caplog.text
     (place,) = ladder_folder(store.root, read.config.model.digest).iterdir()
     found = read_unjudged(place)
     assert found is not None
-    assert found.final
-    assert "tiny-voice: of the " in found.why
+    assert not found.final  # it may be mended
+    assert "tiny-voice: " in found.why
+    assert "is no vocabulary" in found.why
     core.close()
 
     told_of = hearing_ladder(settings, store, store.manifest("ear"), card=False)
     assert found.why in told_of.detail
     assert "--samples FOLDER" in told_of.remedy
+    write_unjudged(place, replace(found, final=True))
     again = build(replace(read.config, memory_budget_bytes=budget), lambda phase, done: None)
-    assert climbing() == []  # the same voices would judge no better
+    assert climbing() == []
     assert "encoder_climb_skipped" in caplog.text
     again.close()
 

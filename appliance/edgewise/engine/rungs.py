@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,18 +10,16 @@ from typing import Final
 
 import torch
 
-from edgewise.core.log import get_logger
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.ledger import Ledger
 from edgewise.engine.numerics import cpu_family
-from edgewise.models.encoders.record import REMEDY, read_ladder, read_unjudged
 from edgewise.models.multimodal.protocol import MediaEncoder
 from edgewise.models.whisper.encoder import WhisperEncoder
 from edgewise.models.whisper.rungs import Kept, RungEncoder
 
-log = get_logger(__name__)
-
 PURPOSE: Final = "encoder"
+_HEARING: Final = "edgewise.models.encoders.hearing:climb_hearing"
+"""By name, as those of `engine.encoders.build`: it judges words, and an engine knows none."""
 
 
 def encoder_class(config: EngineConfig, device: torch.device) -> str:
@@ -59,21 +58,7 @@ def with_ladder(
 
 
 def _climb(config: EngineConfig, dtype: str, threads: int, book: Callable[[int], Callable[[], None]]) -> None:
-    """Climb beside requests, unless the ladder was climbed here, or nothing speaks on this device to be judged by."""
-    # Here: it brings ONNX Runtime along, which an engine without a ladder to climb does not need.
-    from edgewise.models.encoders.memory import space_for
-    from edgewise.models.encoders.rung import climb_beside, place_of
-
-    place = place_of(threads, {**config.encoder_climb, "dtype": dtype})
-    order = place.order(config.model, "speech-to-text", space_for(place.climb_bytes))
-    if read_ladder(order.folder, config.model.digest) is not None:
-        return
-    unjudged = read_unjudged(order.folder)
-    if not order.voices:
-        why = "no voice is installed that could read aloud what judges it"
-    elif unjudged is not None and unjudged.final and unjudged.voices == tuple(it.digest for it in order.voices):
-        why = unjudged.why
-    else:
-        climb_beside(order, place.climb_bytes, book, lambda _: None, serving=f"torch-{dtype}")
-        return
-    log.warning("encoder_climb_skipped", model=config.model.name, reason=why, remedy=REMEDY.format(config.model.name))
+    """Loaded when it is called: it brings ONNX Runtime along, which an engine with nothing to climb does not need."""
+    module, _, function = _HEARING.partition(":")
+    options = {**config.encoder_climb, "dtype": dtype}
+    getattr(importlib.import_module(module), function)(config.model, threads, options, book)
