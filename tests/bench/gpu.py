@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from edgewise.engine.weight_choice import FP8_CAPABILITY
 from edgewise.models.decoder.config import DecoderConfig
 from tests.bench.gpu_check import check_shape
 from tests.bench.gpu_engine import engine_of, time_batch
@@ -168,6 +169,9 @@ def main() -> None:
     parser.add_argument("--tuned", metavar="FOLDER", type=Path, help="records of the tuner; made there where missing")
     args = parser.parse_args()
     chosen = lines_of(args.lines)
+    if torch.cuda.get_device_capability() < FP8_CAPABILITY and any(line.weights == "fp8" for line in chosen):
+        print("lines with weights in fp8 are left out: this card has no fp8")
+        chosen = [line for line in chosen if line.weights != "fp8"]
     if not args.no_check:
         for shape in SHAPES:
             if any(line.shape == shape for line in chosen):
