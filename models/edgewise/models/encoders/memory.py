@@ -12,7 +12,8 @@ _TEXTS: Final = 12
 _FIXED: Final[Mapping[str, int]] = {"vision": 900 << 20}
 """By role: 842 MiB for EfficientNet-lite0."""
 _HEARING, _HEARING_FIXED = 8, 1792 << 20
-"""Times the weights of the whole model in float32, and beside them: 2,669 MiB for Whisper tiny.en, 3,616 for base, with Kokoro to read aloud."""
+"""Times the weights of the whole model in float32, and beside them: 2,669 MiB for Whisper tiny.en, 3,616 for base, where Kokoro
+read aloud."""
 
 
 def climb_bytes(role: str, weight_bytes: int = 0) -> int:
