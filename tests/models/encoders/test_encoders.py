@@ -20,6 +20,7 @@ from edgewise.engine.ledger import Ledger
 from edgewise.engine.machine import Machine
 from edgewise.engine.notices import Notices
 from edgewise.models.encoders import ladder as ladder_module
+from edgewise.models.encoders import rung as rung_module
 from edgewise.models.encoders.build import Order, climb, read_order
 from edgewise.models.encoders.calibrate import calibrate
 from edgewise.models.encoders.graph import Form, build_graph, groups, products
@@ -244,7 +245,11 @@ def test_the_end_is_dropped_and_the_last_special_token_is_kept(files: ModelFiles
     assert tokenizer.shorten(ids, len(ids)) == ids
 
 
-def test_a_climb_runs_beside_and_its_winner_is_taken(files: ModelFiles, tmp_path: Path) -> None:
+def test_a_climb_runs_beside_and_its_winner_is_taken(
+    files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setattr(rung_module, "_BUILD", "tests.fakes.climb_at_once")
     encoder, _ = load_text_encoder(files, 1, **options(tmp_path, climb_bytes=str(1 << 28)))
     booked: list[int] = []
 
