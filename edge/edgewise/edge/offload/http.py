@@ -180,16 +180,16 @@ class HttpTransport(Counted):
 
     async def get_blob(self, blob: Blob) -> bytes:
         async with self._blobs.of(blob.sha256):
-            have = self._partial.begun(blob.sha256)
-            if len(have) < blob.bytes:
-                await self._fetch(blob, have)
-            self._partial.forget(blob.sha256)
+            with self._partial.reading(blob.sha256) as have:
+                if len(have) < blob.bytes:
+                    await self._fetch(blob, have)
             content = bytes(have)
         if len(content) != blob.bytes or hashlib.sha256(content).hexdigest() != blob.sha256:
             raise DigestMismatch(f"{self._url} sent {len(content)} bytes that are not the blob {blob.sha256[:12]}.")
         return content
 
     async def close(self) -> None:
+        self._partial.close()
         await self._pool.client.aclose()
 
     # --- requests ----------------------------------------------------------------------------------------------------

@@ -144,6 +144,7 @@ class MqttTransport(Counted):
             return await self._get(blob)
 
     async def close(self) -> None:
+        self._partial.close()
         await self._tasks.end()
         await self._link.stop()
 
@@ -163,7 +164,17 @@ class MqttTransport(Counted):
         raise LinkLost("The cloud does not take a blob over MQTT.")
 
     async def _get(self, blob: Blob) -> bytes:
-        have = self._partial.begun(blob.sha256)
+        with self._partial.reading(blob.sha256) as have:
+            await self._pull(blob, have)
+        content = bytes(have)
+        found = hashlib.sha256(content).hexdigest()
+        await self._send_blob("done", BlobDone(sha256=blob.sha256), blob.sha256)
+        if found != blob.sha256:
+            raise DigestMismatch(f"The cloud sent {len(content)} bytes that are not the blob {blob.sha256[:12]}.")
+        return content
+
+    async def _pull(self, blob: Blob, have: bytearray) -> None:
+        """Add what is missing of it."""
         await self._connect()
         pull = self._pulls[blob.sha256] = Pull(blob, len(have), self._send_get)
         ended = self._link.connection.ended
@@ -178,13 +189,6 @@ class MqttTransport(Counted):
         finally:
             ended.remove_done_callback(lost)
             del self._pulls[blob.sha256]
-        self._partial.forget(blob.sha256)
-        content = bytes(have)
-        found = hashlib.sha256(content).hexdigest()
-        await self._send_blob("done", BlobDone(sha256=blob.sha256), blob.sha256)
-        if found != blob.sha256:
-            raise DigestMismatch(f"The cloud sent {len(content)} bytes that are not the blob {blob.sha256[:12]}.")
-        return content
 
     async def _send_get(self, get: BlobGet) -> None:
         await self._send_blob("get", get, get.sha256)
