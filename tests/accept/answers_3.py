@@ -60,10 +60,6 @@ LINE = Line(
     count=50,
     small=2,
     measure=measure,
-    instead=(
-        "tests/engine/test_same_tokens.py::test_in_a_batch_of_16",
-        "tests/e2e/test_openai_client.py::test_completions",
-    ),
 )
 
 if __name__ == "__main__":

@@ -92,11 +92,6 @@ LINE = Line(
     count=10,
     small=1,
     measure=measure,
-    instead=(
-        "tests/engine/process/test_crashes.py::test_kill_minus_nine_at_random_offsets_under_eight_streams",
-        "tests/e2e/test_lifecycle.py::test_an_answer_survives_a_kill_of_the_engine_and_its_receipt_says_so",
-        "tests/e2e/test_lifecycle.py::test_the_engine_does_not_outlive_a_killed_service",
-    ),
 )
 
 if __name__ == "__main__":

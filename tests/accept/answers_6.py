@@ -119,10 +119,6 @@ LINE = Line(
     count=1000,
     small=24,
     measure=measure,
-    instead=(
-        "tests/e2e/test_offload.py::test_clients_that_leave_at_random_leave_nothing_behind",
-        "tests/e2e/test_curl.py::test_a_client_that_gives_up_frees_its_pages",
-    ),
 )
 
 if __name__ == "__main__":

@@ -126,10 +126,6 @@ LINE = Line(
     count=5,
     small=1,
     measure=measure,
-    instead=(
-        "tests/api/test_auth.py::test_from_elsewhere_nothing_but_health_without_a_key",
-        "tests/e2e/test_keys_and_tls.py::test_without_a_key_only_health_answers",
-    ),
 )
 
 if __name__ == "__main__":

@@ -190,11 +190,6 @@ LINE = Line(
     count=len(OFFSETS),
     small=1,
     measure=measure,
-    instead=(
-        "tests/e2e/test_offload.py::test_a_link_that_breaks_twice_changes_nothing",
-        "tests/e2e/test_offload.py::test_over_a_broker_a_link_that_breaks_changes_nothing_either",
-        "tests/e2e/test_cloud.py::test_a_repeat_after_a_death_is_the_same_job",
-    ),
 )
 
 if __name__ == "__main__":

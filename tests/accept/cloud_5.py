@@ -217,9 +217,6 @@ LINE = Line(
     count=48,
     small=12,
     measure=measure,
-    instead=(
-        "tests/cloud/executors/test_ray.py::test_a_replica_killed_in_mid_stream_is_replaced_and_any_other_goes_on_at_the_same_place",
-    ),
 )
 
 if __name__ == "__main__":

@@ -164,11 +164,6 @@ LINE = Line(
     count=5,
     small=1,
     measure=measure,
-    instead=(
-        "tests/engine/test_turns.py::test_texts_and_pictures_never_run_at_once_and_both_get_on",
-        "tests/engine/test_turns.py::test_texts_go_on_between_the_parts_of_a_slice_that_is_cut",
-        "tests/engine/pictures/test_engine.py::test_a_seed_gives_one_picture_whatever_is_drawn_beside_it",
-    ),
 )
 
 if __name__ == "__main__":

@@ -73,11 +73,6 @@ LINE = Line(
     count=50,
     small=10,
     measure=measure,
-    instead=(
-        "tests/e2e/test_placement.py::test_a_plan_shows_both_places_with_their_numbers_and_runs_nothing",
-        "tests/edge/placement/test_planner.py::test_it_learns_both_sides_and_takes_the_faster_one",
-        "tests/edge/placement/test_planner.py::test_a_plan_holds_what_was_measured_and_says_what_is_unknown",
-    ),
 )
 
 if __name__ == "__main__":

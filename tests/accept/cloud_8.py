@@ -123,10 +123,6 @@ LINE = Line(
     count=12,
     small=1,
     measure=measure,
-    instead=(
-        "tests/edge/outbox/test_kill.py::test_over_kills_every_job_is_answered_and_delivered_once",
-        "tests/edge/outbox/test_cloud.py::test_a_pipeline_across_the_link_and_what_only_the_cloud_can_do_waits_for_it",
-    ),
 )
 
 if __name__ == "__main__":

@@ -42,10 +42,6 @@ LINE = Line(
     count=5,
     small=1,
     measure=measure,
-    instead=(
-        "tests/models/decoder/test_parity.py::test_any_shape_of_a_family_gives_the_logits_of_transformers",
-        "tests/models/longtail/test_network.py::test_logits_and_greedy_tokens_are_those_of_transformers",
-    ),
 )
 
 if __name__ == "__main__":

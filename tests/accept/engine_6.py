@@ -198,12 +198,6 @@ LINE = Line(
     count=42,
     small=3,
     measure=measure,
-    instead=(
-        "tests/engine/test_engine_tiers.py::test_a_life_that_ends_without_a_word_leaves_its_pages",
-        "tests/engine/test_engine_tiers.py::test_damage_costs_time_only",
-        "tests/engine/tiers/test_disk.py::test_any_flipped_bit_is_refused_before_use",
-        "tests/e2e/test_cache_tiers.py::test_the_second_start_skips_the_prefill_until_the_cache_is_cleared",
-    ),
 )
 
 if __name__ == "__main__":

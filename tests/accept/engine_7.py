@@ -242,11 +242,6 @@ LINE = Line(
     count=100,
     small=1,
     measure=measure,
-    instead=(
-        "tests/engine/pool/test_book.py::test_a_writing_model_is_waited_for_then_unloaded",
-        "tests/engine/pool/test_book.py::test_the_wait_is_bounded_and_says_what_is_in_the_way",
-        "tests/edge/test_several.py::test_engines_live_and_die_apart_and_the_service_ends_while_one_loads",
-    ),
 )
 
 if __name__ == "__main__":

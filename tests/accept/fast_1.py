@@ -114,10 +114,6 @@ LINE = Line(
     count=3,
     small=0,
     measure=measure,
-    instead=(
-        "tests/bench/test_cpu.py::test_our_engine_answers_lines_of_work",
-        "tests/bench/test_cpu.py::test_rounds_are_interleaved_and_ours_is_compared_at_its_own_bits",
-    ),
 )
 
 if __name__ == "__main__":

@@ -96,7 +96,6 @@ LINE = Line(
     count=24,
     small=1,
     measure=measure,
-    instead=("tests/models/decoder/test_loading.py::test_loading_peaks_at_little_more_than_the_weights",),
 )
 
 if __name__ == "__main__":

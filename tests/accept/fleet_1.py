@@ -143,10 +143,6 @@ LINE = Line(
     count=2,
     small=1,
     measure=measure,
-    instead=(
-        "tests/e2e/console/test_console.py::test_a_device_from_its_claim_code_to_its_last_breath",
-        "tests/e2e/test_run.py::test_it_does_the_three_acts_prints_their_receipts_and_serves_until_interrupted",
-    ),
 )
 
 if __name__ == "__main__":

@@ -160,9 +160,6 @@ LINE = Line(
     count=20,
     small=5,
     measure=measure,
-    instead=(
-        "tests/cloud/fleet/rollouts/test_runner.py::test_a_good_model_reaches_everybody_and_a_bad_one_stops_at_stage_one_and_leaves_nothing",
-    ),
 )
 
 if __name__ == "__main__":

@@ -140,7 +140,6 @@ LINE = Line(
     count=9,
     small=2,
     measure=measure,
-    instead=("tests/cloud/fleet/test_service.py::test_another_broker_under_a_running_fleet_and_everything_converges",),
 )
 
 if __name__ == "__main__":

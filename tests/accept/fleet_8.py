@@ -92,10 +92,6 @@ LINE = Line(
     count=10,
     small=1,
     measure=measure,
-    instead=(
-        "tests/cloud/console/test_pages.py::test_filter_sort_and_pages_are_the_servers",
-        "tests/cloud/console/test_pages.py::test_every_page_can_be_used_by_everybody",
-    ),
 )
 
 if __name__ == "__main__":

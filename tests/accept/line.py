@@ -45,8 +45,6 @@ class Line:
         count: How many trials the full run makes.
         small: How many the test suite makes.
         measure: Does it, for a number of trials.
-        instead: Tests ("tests/file.py::test_name") that do the same in little, which is why the suite leaves the line to its
-            nightly profile.
     """
 
     number: int
@@ -55,7 +53,6 @@ class Line:
     count: int
     small: int
     measure: Callable[[int], Verdict]
-    instead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

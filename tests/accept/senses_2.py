@@ -92,17 +92,6 @@ LINE = Line(
     count=2,
     small=1,
     measure=measure,
-    instead=(
-        "tests/models/multimodal/test_llava.py::test_logits_of_several_pictures_between_text_in_one_batch",
-        "tests/models/multimodal/test_qwen.py::test_logits_of_prompts_with_pictures_are_those_of_transformers",
-        "tests/models/multimodal/test_idefics3.py::test_logits_of_prompts_with_pictures_are_those_of_transformers",
-        "tests/models/multimodal/test_gemma3.py::test_logits_of_prompts_with_pictures_are_those_of_transformers",
-        "tests/models/multimodal/test_qwen2_audio.py::test_logits_of_conversations_with_recordings",
-        "tests/models/whisper/test_network.py::test_logits_however_the_prompt_is_cut",
-        "tests/models/omni/test_thinker.py::test_logits_are_those_of_transformers",
-        "tests/engine/omni/test_answers.py::test_text_codes_and_sound_are_those_of_transformers",
-        "tests/models/omni/test_code2wav.py::test_an_answer_sounds_as_it_does_in_transformers",
-    ),
 )
 
 if __name__ == "__main__":

@@ -143,12 +143,6 @@ LINE = Line(
     count=len(MODELS),
     small=1,
     measure=measure,
-    instead=(
-        "tests/models/encoders/test_encoders.py::test_a_climb_runs_beside_and_its_winner_is_taken",
-        "tests/models/encoders/test_minilm.py::test_the_ladders_winner_stays_near_transformers",
-        "tests/cli/test_models_encoders.py::test_every_candidate_is_shown_with_its_time_and_why_it_lost",
-        "tests/accept/test_card_record.py::test_a_record_of_this_code_counts_and_says_where_it_was_made",
-    ),
 )
 
 if __name__ == "__main__":

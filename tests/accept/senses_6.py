@@ -217,10 +217,6 @@ LINE = Line(
     count=10,
     small=1,
     measure=measure,
-    instead=(
-        "tests/e2e/test_voice.py::test_a_question_into_the_microphone_is_answered_at_the_speaker",
-        "tests/e2e/test_voice_service.py::test_a_spoken_question_is_answered_also_after_its_engines_were_killed",
-    ),
 )
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import subprocess
 import pytest
 
 from scripts.accept import find_lines, run_line
-from tests.accept import small
 from tests.accept.line import Line, NotRun, Verdict, load, run
 
 NAMES = ("answers", "engine")
@@ -18,23 +17,6 @@ def test_lines_are_numbered_as_their_files(name: str) -> None:
     found = find_lines(name)
     assert [number for number, _ in found] == list(range(1, 9))
     assert [load(module).number for _, module in found] == list(range(1, 9))
-
-
-@pytest.mark.parametrize(
-    ("name", "outcome"),
-    [(test_lines_are_numbered_as_their_files.__name__, pytest.skip.Exception), ("test_of_nothing", AssertionError)],
-)
-def test_a_line_that_other_tests_stand_for_is_left_to_the_nightly_profile(
-    monkeypatch: pytest.MonkeyPatch, name: str, outcome: type[BaseException]
-) -> None:
-    def measure(_count: int) -> Verdict:
-        raise NotRun("it is")
-
-    stands = f"tests/accept/test_runner.py::{name}"
-    line = Line(number=9, title="t", bar="b", count=1, small=1, measure=measure, instead=(stands,))
-    monkeypatch.setattr(small, "load", lambda _module: line)
-    with pytest.raises(outcome):
-        small.check_small("any")
 
 
 def test_a_line_that_was_not_run_has_not_passed() -> None:
