@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO
 
 import pytest
 
+from edgewise.core import confined as confined_module
 from edgewise.core.confined import ChildEndedError, ConfinedChild
 
 CHILD = """
 import os, signal, sys, time
+from edgewise.core import confined as confined_module
 from edgewise.core.confined import serve
 
 def answer(body):
@@ -29,7 +34,6 @@ if "deaf" in os.environ.get("CHILD", ""):
     time.sleep(60)
 serve(answer, address_space=8 << 30, cpu_s=30.0)
 """
-LATE = 0.5
 
 
 @pytest.fixture
@@ -70,13 +74,28 @@ def test_a_long_request_is_answered_by_a_service_with_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_request_that_gets_no_answer_in_time_is_not_asked_again(asked: Path) -> None:
+def test_a_request_that_gets_no_answer_in_time_is_not_asked_again(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is up once it has been asked, however long that took."""
+    clock, read = SimpleNamespace(seconds=0.0), confined_module._read
+    waits: list[float] = []
+
+    def read_too_late(stream: IO[bytes], count: int, deadline: float) -> bytes | None:
+        waits.append(deadline)
+        limit = time.monotonic() + 60.0
+        while asked.read_text() != "xx":
+            assert time.monotonic() < limit, "the child was not asked"
+            time.sleep(0.005)
+        clock.seconds = deadline
+        return read(stream, count, deadline)
+
     with confined() as child:
         child.ask(b"awake")
-        child._wall_s = LATE
+        monkeypatch.setattr(confined_module, "time", SimpleNamespace(monotonic=lambda: clock.seconds))
+        monkeypatch.setattr(confined_module, "_read", read_too_late)
         with pytest.raises(ChildEndedError):
             child.ask(b"sleep")
         assert asked.read_text() == "xx"
+        assert len(waits) == 1
 
 
 def test_a_child_that_someone_killed_is_asked_once_more(asked: Path) -> None:
@@ -90,5 +109,5 @@ def test_a_child_that_someone_killed_is_asked_once_more(asked: Path) -> None:
 @pytest.mark.usefixtures("asked")
 def test_a_child_that_reads_nothing_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHILD", "deaf")
-    with confined(LATE) as child, pytest.raises(ChildEndedError):
+    with confined(0.5) as child, pytest.raises(ChildEndedError):
         child.ask(bytes(8 << 20))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
@@ -36,7 +37,14 @@ NEEDS = Needs(minimal=60, full=60, context=512)
 class Pool:
     """A pool with room for one of the models "a" and "b", and its works."""
 
-    def __init__(self, *, wait_s: float = 30.0, retry_s: float = 30.0, keep_alive_s: float = 300.0) -> None:
+    def __init__(
+        self,
+        *,
+        wait_s: float = 30.0,
+        retry_s: float = 30.0,
+        keep_alive_s: float = 300.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.works = FakeWorks(budget=BUDGET)
         self.events: list[tuple[str, EngineEvent]] = []
         self.unloaded: list[str] = []
@@ -46,6 +54,7 @@ class Pool:
             self.works.make,
             on_event=lambda name, event: self.events.append((name, event)),
             on_unloaded=self.unloaded.append,
+            now=now,
         )
         for name in ("a", "b"):
             self.pool.add(name, config_of(name), NEEDS, pinned=False, keep_alive_s=keep_alive_s)
@@ -105,13 +114,18 @@ async def test_a_limit_reaches_engines_that_are_loaded_later_too(one: Pool) -> N
 
 
 async def test_a_model_is_kept_while_its_encoder_is_measured() -> None:
-    made = Pool(keep_alive_s=0.05)
+    clock = SimpleNamespace(seconds=0.0)
+    made = Pool(keep_alive_s=300.0, now=lambda: clock.seconds)
     assert await whole(made.a) == 3
     engine = made.works.made[0]
     engine.notify(BEGUN)
     entry = made.book.get("a")
     assert entry is not None
-    await until(lambda: (entry.expires or 0.0) > time.monotonic() + 1.0)  # looked at, and kept
+    assert entry.expires == 300.0
+    clock.seconds = 301.0
+    made.pool.start_pinned()  # there are none: the pool looks at its clock
+    await until(lambda: entry.expires != 300.0)
+    assert (entry.expires or 0.0) > 301.0, "looked at, and kept"
     assert made.loaded == ["a"]
     engine.crash()  # whatever it measured has ended with it
     assert not entry.improving
