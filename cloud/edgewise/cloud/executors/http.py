@@ -32,6 +32,7 @@ from edgewise.core.errors import (
 from edgewise.core.log import get_logger
 from edgewise.core.metrics import Metrics
 from edgewise.core.patience import wait_set, within
+from edgewise.core.recurring import Guard
 from edgewise.wire.messages import Capability, GenerateWork
 
 log = get_logger(__name__)
@@ -271,12 +272,14 @@ class HttpExecutor:
 
     async def _watch(self) -> None:
         """List the models now and then; while the breaker is open, probe when it is due."""
+        guard = Guard()
         while True:
             self._changed.clear()
             try:
                 pause = await self._look()
-            except Exception:  # outermost frame of a task: a server that nobody looks at would be away for ever
-                log.exception("upstream_watch_broke")
+                guard.well("upstream_watch_broke")
+            except Exception as error:  # noqa: BLE001 - outermost frame; a server that nobody looks at is away for ever
+                guard.failed("upstream_watch_broke", error)
                 pause = self._timings.list_again_s
             await wait_set(self._changed, pause)
 

@@ -21,7 +21,7 @@ from edgewise.cloud.fleet.db.tables import Alert, AlertRule, Device
 from edgewise.cloud.fleet.services import Registry
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.patience import end_task
-from edgewise.core.recurring import guarded, recur
+from edgewise.core.recurring import Guard, recur
 from edgewise.wire.envelope import new_ulid
 
 _CHUNK = 500
@@ -59,6 +59,7 @@ class AlertEngine:
         self._clock = clock or SystemClock()
         self._period_s = period_s
         self._standings: dict[str, dict[str, Standing]] = {}
+        self._guard = Guard()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -79,7 +80,7 @@ class AlertEngine:
         for gone in self._standings.keys() - {rule.id for rule in rules}:
             del self._standings[gone]
         for rule in rules:
-            await guarded(partial(self._look, rule), stuck="alert_rule_fails", rule=rule.name)
+            await self._guard.run(partial(self._look, rule), stuck="alert_rule_fails", rule=rule.name)
 
     async def _look(self, rule: AlertRule) -> None:
         now = self._clock.time()

@@ -18,7 +18,7 @@ from edgewise.core.errors import ConfigError, EdgewiseError
 from edgewise.core.files import atomic_write, translate_os_errors
 from edgewise.core.log import get_logger
 from edgewise.core.patience import end_task
-from edgewise.core.recurring import guarded, recur
+from edgewise.core.recurring import Guard, recur
 from edgewise.core.settings_schema import Settings
 from edgewise.security.tls import TlsFiles, check_tls
 
@@ -61,6 +61,7 @@ class ServerCertificates:
 
     def __init__(self, authority: Authority, files: Sequence[Path]) -> None:
         self._authority, self._files = authority, files
+        self._guard = Guard()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -73,7 +74,7 @@ class ServerCertificates:
     async def _turn(self) -> None:
         for path in self._files:
             renew = partial(asyncio.to_thread, renew_servers, self._authority, [path])
-            await guarded(renew, stuck="server_certificate_not_renewed", file=str(path))
+            await self._guard.run(renew, stuck="server_certificate_not_renewed", file=str(path))
 
 
 async def follow_tls(files: TlsFiles, context: Callable[[], ssl.SSLContext | None], *, look_s: float = _LOOK_S) -> None:

@@ -29,7 +29,7 @@ from edgewise.cloud.fleet.rollouts.plan import RolloutPlan, read_plan
 from edgewise.cloud.fleet.services import Commands, Registry, Shadows
 from edgewise.core.clock import Clock, SystemClock
 from edgewise.core.patience import end_task
-from edgewise.core.recurring import guarded, recur
+from edgewise.core.recurring import Guard, recur
 from edgewise.wire.fleet import TrialArgs
 
 _ACTIVE = ("running", "rolling-back", "succeeded")  # what succeeded goes on for devices that come late
@@ -68,6 +68,7 @@ class RolloutRunner:
         self._changes = changes
         self._clock = clock or SystemClock()
         self._period_s = period_s
+        self._guard = Guard()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -81,7 +82,7 @@ class RolloutRunner:
         """Look at every rollout that goes on, once; one that is stuck keeps no other from going on."""
         for rollout_id, tenant in await self._db.read(_active):
             actor = service(tenant, author(rollout_id))
-            await guarded(partial(self._step, rollout_id, actor), stuck="rollout_stuck", rollout=rollout_id)
+            await self._guard.run(partial(self._step, rollout_id, actor), stuck="rollout_stuck", rollout=rollout_id)
 
     async def _step(self, rollout_id: str, actor: Actor) -> None:
         group = set(await self._registry.uids(actor, await self._db.read(lambda session: _query(session, rollout_id))))
