@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from edgewise.core.errors import EngineUnavailable
 from edgewise.models.encoders.record import Judge, ladder_folder, read_ladders, write_winner
 from edgewise.models.store import Store
 from edgewise.models.tiny import make_tiny_model
@@ -80,4 +83,24 @@ def test_a_model_without_a_ladder_is_refused_by_name(here: Run, tmp_path: Path) 
     assert done.returncode != 0
     assert (
         "'writes' is a model for llm; those for embeddings, rerank, speech-to-text, vision have a ladder" in done.stderr
+    )
+
+
+def test_a_model_is_shown_also_where_the_gpu_cannot_be_asked(
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_answer(device: str) -> None:
+        raise EngineUnavailable("torch cannot be asked about the GPU")
+
+    folder(small_whisper(), tmp_path / "ear")
+    with_words(tmp_path / "ear")
+    assert here("models", "import", str(tmp_path / "ear"), "--role", "speech-to-text").returncode == 0
+    monkeypatch.setattr("edgewise.engine.machine.look", no_answer)
+    done = here("models", "show", "ear", "--json")
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert shown["installed"]
+    assert (shown["encoder"], shown["encoder_remedy"]) == (
+        "unknown: torch cannot be asked about the GPU",
+        "see `edgewise doctor`",
     )

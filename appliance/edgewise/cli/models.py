@@ -20,7 +20,7 @@ from edgewise.cli.models_progress import progress_sink
 from edgewise.cli.models_quantize import quantize_command
 from edgewise.cli.options import AsJson, ConfigFile
 from edgewise.cli.output import print_json, print_table, say
-from edgewise.core.errors import BadModelFile, InvalidRequest, ModelNotFound
+from edgewise.core.errors import BadModelFile, EngineUnavailable, InvalidRequest, ModelNotFound
 from edgewise.core.settings import load_settings
 from edgewise.core.sizes import file_size
 from edgewise.models.catalog import SETS, Catalog, describe, load_catalog
@@ -254,7 +254,10 @@ def _encoder(config: Path | None, store: Store, name: str) -> dict[str, str]:
     from edgewise.serving.ladders import hearing_ladder
 
     settings = load_settings(config).settings
-    card = asyncio.run(look(settings.engine.device)).cuda
+    try:
+        card = asyncio.run(look(settings.engine.device)).cuda
+    except EngineUnavailable as error:  # the rest of what is known of the model does not depend on it
+        return {"encoder": f"unknown: {error.message}", "encoder_remedy": "see `edgewise doctor`"}
     found = hearing_ladder(settings, store, store.manifest(name), card=card)
     return {"encoder": found.detail, "encoder_remedy": found.remedy}
 

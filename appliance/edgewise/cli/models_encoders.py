@@ -80,9 +80,10 @@ def _encoders(store: Store, name: str | None) -> Iterator[Manifest]:
 def _judged_better(store: Store, manifest: Manifest, samples: Path | None) -> bool:
     """Whether recordings judged already, and only a voice would now: said, and asked for by name."""
     judges = [it.judge for it in read_ladders(store.root, manifest.digest) if it.judge is not None]
-    if samples is not None or not any(judge.kind == "recordings" for judge in judges):
+    better = [judge for judge in judges if judge.kind == "recordings"]
+    if samples is not None or not better:
         return False
-    say(f"{manifest.name} was judged by {judges[0]}: left as it is. Name it, or give --samples, to measure it anew.")
+    say(f"{manifest.name} was judged by {better[0]}: left as it is. Name it, or give --samples, to measure it anew.")
     return True
 
 

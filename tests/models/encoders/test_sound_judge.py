@@ -25,6 +25,7 @@ from edgewise.models.encoders.record import (
 )
 from edgewise.models.encoders.sound_texts import right_words
 from edgewise.models.files import ModelFiles
+from edgewise.models.speech.aloud import read_aloud
 from tests.fakes.tiny_voice import make_voice, voice_files
 from tests.models.media.sounds import wav
 from tests.models.whisper.small import files_of, folder, small_whisper, with_words
@@ -137,6 +138,45 @@ def test_a_voice_that_the_model_does_not_understand_judges_nothing(
     assert "tiny-voice: of the " in found.why
     assert "80% are needed" in found.why
     assert read_ladder(asked.folder, files.digest) is None
+
+
+def test_a_voice_that_nobody_asked_for_leaves_what_recordings_judged_meanwhile(
+    files: ModelFiles, voice: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_UNDERSTOOD", 0.0)
+    asked = order(files, tmp_path, voices=(voice,))
+    heard = Judge(kind="recordings", name="calls", inputs=7)
+    owners = dataclasses.replace(ladder_record("torch-float32", None), digest=files.digest, judge=heard)
+    write_winner(asked.folder, owners, None)
+    assert climb(asked, lambda stage, share: None, unasked=True) == owners
+    assert read_ladder(asked.folder, files.digest) == owners
+    by_hand = climb(asked, lambda stage, share: None)
+    assert by_hand.judge is not None
+    assert by_hand.judge.kind == "voice"
+    assert read_ladder(asked.folder, files.digest) == by_hand
+
+
+def test_a_voice_whose_runtime_breaks_is_told_and_the_next_one_is_tried(
+    files: ModelFiles, voice: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_UNDERSTOOD", 0.0)
+    tried: list[str] = []
+
+    def read(spoken: ModelFiles, *args: object) -> None:
+        tried.append(spoken.name)
+        if spoken.name == "broken":
+            raise RuntimeError("the session cannot be made")
+        read_aloud(spoken, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("edgewise.models.speech.aloud.read_aloud", read)
+    broken = dataclasses.replace(voice, name="broken", digest="sha256:5")
+    network = network_of(order(files, tmp_path, voices=(broken, voice)))
+    assert tried == ["broken", "tiny-voice"]
+    assert isinstance(network, Judged)
+    assert network.judge is not None
+    assert network.judge.name == "tiny-voice"
+    with pytest.raises(UnsupportedModel, match="broken: RuntimeError: the session cannot be made"):
+        network_of(order(files, tmp_path, voices=(broken,)))
 
 
 def test_recordings_come_first_and_words_beside_them_are_counted(

@@ -30,6 +30,7 @@ from edgewise.models.encoders.record import (
     CandidateRecord,
     LadderRecord,
     Unjudged,
+    read_ladder,
     write_unjudged,
     write_winner,
 )
@@ -135,8 +136,8 @@ def _by_voice(order: Order, read: Read) -> Network:
         with tempfile.TemporaryDirectory(prefix="edgewise-aloud-") as name:
             try:
                 read_aloud(voice, Path(name), order.threads)
-            except EdgewiseError as error:
-                why.append(f"{voice.name}: {error.message}")
+            except Exception as error:  # noqa: BLE001 - of a runtime or a disk: another voice may do, this one another day
+                why.append(f"{voice.name}: {_reason(error)}")
                 final = False
                 continue
             network = read(order.files, Path(name), order.gate, order.threads)
@@ -155,8 +156,11 @@ def _by_voice(order: Order, read: Read) -> Network:
     raise UnsupportedModel(f"{order.files.name}: no voice here can judge its encoder ({found.why}): {remedy}.")
 
 
-def climb(order: Order, told: Told) -> LadderRecord:
+def climb(order: Order, told: Told, *, unasked: bool = False) -> LadderRecord:
     """Build, measure, choose and keep; `told` hears of each stage and the share done.
+
+    Args:
+        unasked: Nobody asked for it: where recordings have judged meanwhile, theirs is kept and returned, not a voice's.
 
     Raises:
         UnsupportedModel, BadModelFile: The encoder cannot be read, or the samples are too few.
@@ -188,8 +192,19 @@ def climb(order: Order, told: Told) -> LadderRecord:
         judge=network.judge if isinstance(network, Judged) else None,
         **place,
     )
+    better = read_ladder(order.folder, order.files.digest) if unasked else None
+    if better is not None and _by_recordings(better) and not _by_recordings(record):
+        return better
     write_winner(order.folder, record, best.model if kept else None)
     return record
+
+
+def _by_recordings(record: LadderRecord) -> bool:
+    return record.judge is not None and record.judge.kind == "recordings"
+
+
+def _reason(error: Exception) -> str:
+    return error.message if isinstance(error, EdgewiseError) else f"{type(error).__name__}: {error}"[:300]
 
 
 def is_kept(best: Candidate, role: str) -> bool:
@@ -247,12 +262,12 @@ def main() -> int:
         bound = mapped + order.memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
     try:
-        climb(order, _tell)
-    except EdgewiseError as error:
-        print(json.dumps({"error": error.message}), flush=True)
-        return 1
+        climb(order, _tell, unasked=True)
     except MemoryError:
         print(json.dumps({"error": f"it needs more than the {order.memory_bytes} bytes that it may have"}), flush=True)
+        return 1
+    except Exception as error:  # noqa: BLE001 - outermost frame of a process whose standard error nobody reads
+        print(json.dumps({"error": _reason(error)}), flush=True)
         return 1
     return 0
 

@@ -35,6 +35,9 @@ log = get_logger(__name__)
 
 _BUILD: Final = "edgewise.models.encoders.build"
 
+_LONGEST_S: Final = 2 * 3600.0
+"""Of a climb, which takes minutes on a machine that has nothing else to do: its memory is booked, and its model kept, so long."""
+
 Book = Callable[[int], Callable[[], None]]
 """Books bytes for a climb and returns what gives them back; raises `OutOfMemory`."""
 
@@ -224,14 +227,25 @@ class _Climb(threading.Thread):
         )
         assert process.stdin is not None
         assert process.stdout is not None
+        over = threading.Event()
+
+        def end() -> None:
+            over.set()
+            process.kill()
+
+        limit = threading.Timer(_LONGEST_S, end)
+        limit.daemon = True
+        limit.start()
         with process:
             process.stdin.write(self._order.to_json() + "\n")
             process.stdin.flush()
             said = [json.loads(line) for line in process.stdout if line.startswith("{")]
             status = process.wait()
+        limit.cancel()
         record = read_ladder(self._order.folder, self._order.files.digest) if status == 0 else None
         if record is None:
-            reason = next((str(it["error"]) for it in said if "error" in it), f"the process ended with {status}")
+            ended = f"it took more than {_LONGEST_S:g} s" if over.is_set() else f"the process ended with {status}"
+            reason = next((str(it["error"]) for it in said if "error" in it), ended)
             log.warning("encoder_climb_failed", model=self._order.files.name, reason=reason, serving=self._serving)
             return
         try:
