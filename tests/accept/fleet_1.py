@@ -22,7 +22,7 @@ from scripts.service import edgewise_command, edgewise_environment, free_port
 from tests.accept.line import Line, NotRun, Verdict, main
 from tests.e2e.console.browser import CHROMIUM, chromium, visiting
 from tests.e2e.pair import import_pictures
-from tests.e2e.service import import_tiny, new_home, thread_limit
+from tests.e2e.service import import_tiny, new_home, suite_limits
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 10.0
@@ -113,14 +113,14 @@ def _tiny() -> dict[str, Any]:
             "--picture-model",
             "pictures",
         ]
-        return _measure_one(edgewise_command("demo", *flags), edgewise_environment(home, thread_limit()), "tiny")
+        return _measure_one(edgewise_command("demo", *flags), edgewise_environment(home, suite_limits()), "tiny")
 
 
 def _starter() -> dict[str, Any]:
     with new_home() as home:
         ports = ["--port", str(free_port()), "--console-port", str(free_port())]
         command = [sys.executable, "-m", "scripts.run", "--home", str(home), *ports]
-        return _measure_one(command, {**os.environ, **thread_limit()}, "starter")
+        return _measure_one(command, {**os.environ, **suite_limits()}, "starter")
 
 
 def measure(count: int) -> Verdict:

@@ -35,7 +35,7 @@ from scripts.service import CloudService, DeviceService
 from tests.accept.fleet_world import World, device_home, until, world
 from tests.accept.line import Line, NotRun, Verdict, main, progress
 from tests.e2e.links.namespaces import Host, NoNamespaces, inside, two_hosts
-from tests.e2e.service import thread_limit
+from tests.e2e.service import suite_limits
 
 HEALTH = ("/healthz", "/readyz")
 LOGIN_PAGES = ("/login", "/assets/", "/_nicegui/")
@@ -270,7 +270,7 @@ def engines(stack: ExitStack, host: str) -> list[Service]:
         home = stack.enter_context(device_home())
         with KeyStore(home / "keys.db") as keys:
             _, key = keys.create("known", ttl_s=3600.0)
-        service = kind(home, ["--model", "tiny"], host=host, environment=thread_limit())
+        service = kind(home, ["--model", "tiny"], host=host, environment=suite_limits())
         service.start()
         stack.callback(service.stop)
         started.append((service, {"Authorization": f"Bearer {key}"}))

@@ -31,7 +31,7 @@ from edgewise.wire.mqtt.connection import Broker
 from scripts.service import DeviceService, FleetServer, free_port
 from tests.accept.line import NotRun
 from tests.e2e.broker import BrokerProcess, mosquitto_path
-from tests.e2e.service import edgewise, import_tiny, new_home, thread_limit
+from tests.e2e.service import edgewise, import_tiny, new_home, suite_limits
 
 NAME, PASSWORD = "ada", "correct horse battery"
 LATE_S = 180.0  # whoever waits so long on a busy machine waits for nothing
@@ -179,7 +179,7 @@ class RealDevice:
 
     def __init__(self, uid: str, home: Path, environment: Mapping[str, str]) -> None:
         self.uid = uid
-        chosen = {**thread_limit(), "EDGEWISE_DRAIN_S": "2", **environment}
+        chosen = {**suite_limits(), "EDGEWISE_DRAIN_S": "2", **environment}
         self.service = DeviceService(home, ["--model", "tiny"], environment=chosen, port=free_port(), ready_s=LATE_S)
 
     def __repr__(self) -> str:

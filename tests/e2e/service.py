@@ -94,10 +94,14 @@ def import_model(home: Path, folder: Path, name: str, role: Role = "llm") -> Non
     Store(home / "models").import_path(folder, name, role=role)
 
 
-def thread_limit() -> dict[str, str]:
-    """The caller's OMP_NUM_THREADS as a setting: the engine takes all cores otherwise, which several at once fight over."""
+def suite_limits() -> dict[str, str]:
+    """Settings for services of the suite, which share few cores; none where OMP_NUM_THREADS is not set.
+
+    The engine has the caller's OMP_NUM_THREADS, as it takes all cores otherwise, and measures no forms of encoders beside
+    requests: each service's fresh home would have it do so for minutes.
+    """
     threads = os.environ.get("OMP_NUM_THREADS")
-    return {"EDGEWISE_ENGINE__THREADS": threads} if threads else {}
+    return {"EDGEWISE_ENGINE__THREADS": threads, "EDGEWISE_ENGINE__ENCODER_TUNING": "off"} if threads else {}
 
 
 @contextmanager
@@ -130,6 +134,6 @@ def running(
             yield service
         return
     all_flags = ("--model", model, *flags)
-    environment = {**thread_limit(), **(environment or {})}
+    environment = {**suite_limits(), **(environment or {})}
     with DeviceService(home, all_flags, environment=environment, host=host, prefix=prefix, **options) as service:
         yield service

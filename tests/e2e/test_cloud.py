@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from scripts.service import CloudService, edgewise_command, edgewise_environment
-from tests.e2e.service import edgewise, import_tiny, new_home, thread_limit
+from tests.e2e.service import edgewise, import_tiny, new_home, suite_limits
 
 TOKENS = 150
 LEASE_S = 3
@@ -87,7 +87,7 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def service(home: Path) -> Iterator[CloudService]:
-    environment = thread_limit() | {"EDGEWISE_INTAKE__LEASE_S": str(LEASE_S)}
+    environment = suite_limits() | {"EDGEWISE_INTAKE__LEASE_S": str(LEASE_S)}
     with CloudService(home, ["--model", "tiny"], environment=environment) as made:
         yield made
 

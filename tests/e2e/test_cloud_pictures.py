@@ -21,7 +21,7 @@ from edgewise.models.diffusion.starter.tiny import TINY, make_tiny_pictures
 from edgewise.wire.http import BLOBS, JOBS, job_path
 from scripts.service import CloudService
 from tests.e2e.pair import paired
-from tests.e2e.service import edgewise, import_model, import_tiny, new_home, thread_limit
+from tests.e2e.service import edgewise, import_model, import_tiny, new_home, suite_limits
 
 SIZES = replace(TINY, size=32, width=64, depth=3)  # steps that are long enough to be interrupted
 STEPS = 60
@@ -38,7 +38,7 @@ def home() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def service(home: Path) -> Iterator[CloudService]:
     model = import_tiny(home)
-    with CloudService(home, ["--model", model], environment=thread_limit()) as made:
+    with CloudService(home, ["--model", model], environment=suite_limits()) as made:
         yield made
 
 

@@ -19,7 +19,7 @@ import pytest
 from scripts.service import edgewise_command, edgewise_environment, free_port
 from tests.accept.cloud_1 import faults
 from tests.e2e.pair import import_pictures
-from tests.e2e.service import import_tiny, new_home, thread_limit
+from tests.e2e.service import import_tiny, new_home, suite_limits
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +35,7 @@ def start(home: Path, *flags: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "scripts.run", "--home", str(home), *flags],
         cwd=ROOT,
-        env={**os.environ, **thread_limit()},
+        env={**os.environ, **suite_limits()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -99,7 +99,7 @@ def test_once_ends_after_the_acts() -> None:
             "--out",
             str(home),
         ]
-        environment = edgewise_environment(home, {**thread_limit(), "EDGEWISE_ENGINE__KERNELS": "reference"})
+        environment = edgewise_environment(home, {**suite_limits(), "EDGEWISE_ENGINE__KERNELS": "reference"})
         run = subprocess.run(
             edgewise_command("demo", *flags),
             env=environment,

@@ -167,6 +167,17 @@ def test_without_a_voice_nothing_is_climbed_and_it_is_said(store: Store, caplog:
     assert told_of.remedy == ""
 
 
+def test_a_device_that_is_to_measure_nothing_by_itself_says_so(store: Store) -> None:
+    over = {"home": str(store.root.parent), "dtype": "float32"}
+    settings = load_settings(overrides=over, environ={"EDGEWISE_ENGINE__ENCODER_TUNING": "off"}).settings
+    add_voice(store)
+    read = read_listener(settings, store, "ear", MACHINE)
+    assert read.config.encoder_climb == {}
+    told_of = hearing_ladder(settings, store, store.manifest("ear"), card=False)
+    assert told_of.detail == "torch computes: engine.encoder_tuning is off"
+    assert "`edgewise models encoders ear --measure`" in told_of.remedy
+
+
 def test_on_a_card_nothing_is_climbed(store: Store) -> None:
     settings = load_settings(overrides={"home": str(store.root.parent), "dtype": "float32"}, environ={}).settings
     add_voice(store)

@@ -50,6 +50,11 @@ class EngineSettings(Section):
         description='How kernels on a GPU are launched: "cached" as `edgewise kernels tune` measured on this card, "load" '
         'measures at load where that is missing (minutes, once for a card, driver and model shape), "off" always by defaults.',
     )
+    encoder_tuning: Literal["load", "off"] = Field(
+        default="load",
+        description='Encoders of texts, pictures and sound: "load" measures quicker forms beside the first requests, at lowest '
+        'priority (minutes, once for a processor, runtime and model), "off" only by `edgewise models encoders --measure`.',
+    )
     max_context: PositiveInt | None = Field(
         default=None, description="Largest prompt plus answer in tokens; unset takes the model's own."
     )

@@ -105,7 +105,7 @@ def read_encoder(settings: Settings, store: Store, name: str, machine: Machine) 
         card = machine.cuda and manifest.info.role in CARD_ROLES
         if not card and engine.device != "cpu":
             _demand_card(manifest, records)
-        if not any(is_here(record, threads, card=card) for record in records):
+        if engine.encoder_tuning == "load" and not any(is_here(record, threads, card=card) for record in records):
             climb = climb_bytes(manifest.info.role, 0 if face is None else face.shape.weight_bytes)
         options = {"climb_bytes": str(climb), "card": "yes" if card else "no"}
         together = _ON_CARD if card else config.max_running

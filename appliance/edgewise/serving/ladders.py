@@ -40,6 +40,9 @@ def hearing_ladder(settings: Settings, store: Store, manifest: Manifest, *, card
         return HearingLadder(
             "torch computes: no voice is installed that could read aloud what judges quicker forms", remedy
         )
+    if settings.engine.encoder_tuning == "off":
+        remedy = f"set it to load, or run `edgewise models encoders {manifest.name} --measure`"
+        return HearingLadder("torch computes: engine.encoder_tuning is off", remedy)
     digests = tuple(voice.digest for voice in voices)
     for note in ladder_folder(store.root, manifest.digest).glob(f"*-{cpu_family()}-t{threads}/{UNJUDGED}"):
         found = read_unjudged(note.parent)

@@ -91,7 +91,8 @@ def read_listener(settings: Settings, store: Store, name: str, machine: Machine)
     plain = engine_config(settings, files)
     threads = plain.threads or len(os.sched_getaffinity(0))
     manifest = store.manifest(name)
-    climb = _climb(store, manifest, whisper, threads, machine)
+    wanted = settings.engine.encoder_tuning == "load"
+    climb = _climb(store, manifest, whisper, threads, machine) if wanted else {}
     config = replace(
         plain,
         encoder_ladders=str(ladder_folder(store.root, files.digest)),

@@ -128,7 +128,7 @@ def measure(weights: Sequence[Fp8Weight]) -> Rows:
             reason = str(error).strip().partition("\n")[0]
             break
     log.info(
-        "fp8_library_not_used", device=str(device), reason=reason, effect="products of prompts are computed in tiles"
+        "library_product_not_used", device=str(device), reason=reason, effect="products of prompts are computed in tiles"
     )
     return OWN_TILES
 

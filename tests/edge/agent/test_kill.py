@@ -16,7 +16,7 @@ import pytest
 from edgewise.wire.fleet import ENDED, Ack
 from scripts.service import DeviceService, free_port
 from tests.e2e.broker import BrokerProcess
-from tests.e2e.service import import_tiny, new_home, thread_limit
+from tests.e2e.service import import_tiny, new_home, suite_limits
 from tests.edge.agent.fleet import FleetDouble, until
 
 RESTART_CODE = 75
@@ -34,7 +34,7 @@ class Supervised:
             "DRAIN_S": "2",
             **settings,
         }
-        environment = {**thread_limit(), **{f"EDGEWISE_{name}": value for name, value in chosen.items()}}
+        environment = {**suite_limits(), **{f"EDGEWISE_{name}": value for name, value in chosen.items()}}
         self.service = DeviceService(home, ["--model", "tiny"], environment=environment, port=free_port())
         self.codes: list[int] = []
         self.on = True

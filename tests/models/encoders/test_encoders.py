@@ -364,3 +364,7 @@ def test_a_rung_whose_card_is_gone_is_refused_unless_the_cpu_is_asked_for(
     on_cpu = Settings(engine=EngineSettings(device="cpu"))
     needs = read_encoder(on_cpu, store, "tiny", machine).needs
     assert needs.full > needs.minimal, "a climb on the CPU is to be booked"
+    off = Settings(engine=EngineSettings(device="cpu", encoder_tuning="off"))
+    booked = read_encoder(off, store, "tiny", machine)
+    assert booked.config.options["climb_bytes"] == "0"
+    assert booked.needs.full < needs.full
