@@ -128,7 +128,10 @@ def measure(weights: Sequence[Fp8Weight]) -> Rows:
             reason = str(error).strip().partition("\n")[0]
             break
     log.info(
-        "library_product_not_used", device=str(device), reason=reason, effect="products of prompts are computed in tiles"
+        "library_product_not_used",
+        device=str(device),
+        reason=reason,
+        effect="products of prompts are computed in tiles",
     )
     return OWN_TILES
 
