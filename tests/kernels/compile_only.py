@@ -204,7 +204,8 @@ def main(capability: int) -> None:
     products("int8", 1)
     normed()
     experts("float", 1)
-    experts("float", 64, shape=(8, 2, 4096, 14336))
+    for tokens in (1, 64):
+        experts("float", tokens, shape=(8, 2, 4096, 14336))
     experts("float", 100)
     experts("int4", 16)
     for stored in ("int8", "int4"):

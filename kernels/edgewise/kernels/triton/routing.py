@@ -22,6 +22,7 @@ from edgewise.kernels.triton.sums import sum_of_pairs
 MOST_TOGETHER = 64
 """Tokens that one launch routes and groups; more take a launch that counts and one that groups."""
 _BLOCK_ROWS = 16
+_LEAST_EXPERTS = 16  # of a block: of 4 or 8 beside few rows Triton 3.6 makes a layout that its own verifier refuses
 _TILE = 3  # numbers that a tile is described by
 
 
@@ -212,7 +213,7 @@ def route_tokens(
     tiles = integers(most_tiles(rows, per_token, number, tile_rows), _TILE)
     weights = torch.empty((rows, per_token), device=logits.device)
     counts = count if together else integers(blocks, number)
-    block = triton.next_power_of_2(number)
+    block = max(_LEAST_EXPERTS, triton.next_power_of_2(number))
     warps = 8 if own_rows * block > 4096 else 4
     _route[(blocks,)](
         logits, slots, experts, weights, counts, order, tiles, count, rows, number, per_token, normalised, tile_rows,
