@@ -55,7 +55,7 @@ def chat(target: Target, prompt: str, tokens: int) -> Chat:
 
 @contextmanager
 def both(quantize: str, kind: Kind, threads: int) -> Iterator[tuple[Target, Target]]:
-    """Our service and llama.cpp's server, ready, with weights of the same bits."""
+    """Our service and llama.cpp's server, ready, with the same file."""
     fields = {"temperature": 0, "ignore_eos": True}
     with ExitStack() as stack:
         python = os.environ.get(PYTHON, sys.executable)
@@ -64,7 +64,8 @@ def both(quantize: str, kind: Kind, threads: int) -> Iterator[tuple[Target, Targ
             theirs = stack.enter_context(llamacpp_side(starter_file(kind), threads, 1, CONTEXT, python))
         except NotInstalled as error:
             raise NotRun(f"{error} {PYTHON} may name another interpreter.") from error
-        ours = stack.enter_context(edgewise_side(threads, 1, ["--quantize", quantize], guesses=False))
+        flags = ["--quantize", quantize]
+        ours = stack.enter_context(edgewise_side(threads, 1, flags, guesses=False, weights=starter_file(kind)))
         targets = []
         for side in (ours, theirs):
             assert isinstance(side, ServerSide)

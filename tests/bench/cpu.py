@@ -1,9 +1,10 @@
 """`make bench`: our engine, llama.cpp and transformers on this machine's processor, side by side in one run.
 
 Same weights at the same bits, same prompts (token ids), same threads, greedy answers of equal length, each engine in a process of
-its own without HTTP; ours also through its REST API. Figures are measured one after the other, in rounds: every side in turn,
-the order of sides turns from round to round, and a ratio is the median of the ratios within a round; above 1 ours is faster. A
-peer whose best of two rounds is less than half of the fastest one's is not asked for that figure again: the table stars it.
+its own without HTTP; ours also through its REST API, with the same file and a client that costs little (`lean_client`). Figures
+are measured one after the other, in rounds: every side in turn, the order of sides turns from round to round, and a ratio is the
+median of the ratios within a round; above 1 ours is faster. A peer whose best of two rounds is less than half of the fastest
+one's is not asked for that figure again: the table stars it.
 `--model 1b` measures one stream of a model of a billion random weights. Writes build/bench-cpu.json.
 
 What a figure is: prefill, the prompt's tokens by the time to the first token of the answer; decode, tokens by the time between

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.bench.cpu_files import Kind, billion_file, starter_file
+from tests.bench.lean_client import ask_leanly
 from tests.bench.peer_sides import (
     HERE,
     LLAMACPP,
@@ -107,10 +108,10 @@ def started(name: str, bits: int, command: Sequence[str]) -> Iterator[Side]:
 
 
 @contextmanager
-def rest(bits: int, args: argparse.Namespace) -> Iterator[Side]:
+def rest(bits: int, file: Path, threads: int) -> Iterator[Side]:
+    """The same file as in a process of its own; its client takes as little of the processor as it can."""
     flags = ["--quantize", QUANTIZE[bits]]
-    with edgewise_side(args.threads, STREAMS, flags, guesses=False) as server:
-        assert isinstance(server, ServerSide)
+    with edgewise_side(threads, STREAMS, flags, guesses=False, weights=file, ask_all=ask_leanly) as server:
         yield Service(f"edgewise REST {QUANTIZE[bits]}", bits, server)
 
 
@@ -125,12 +126,12 @@ def starters(args: argparse.Namespace, absent: Mapping[str, str]) -> dict[str, S
 
     for bits in args.bits:
         shipped = args.quick and args.model == "starter"  # a quick look need not round a file first
-        file = str(starter_file("Q4_1") if shipped else make(KINDS[bits]))
-        ours = [sys.executable, "-m", "tests.bench.cpu_edgewise", file, *common]
+        file = starter_file("Q4_1") if shipped else make(KINDS[bits])
+        ours = [sys.executable, "-m", "tests.bench.cpu_edgewise", str(file), *common]
         ours += ["--kv-mib", str(KV_MIB[args.model]), "--quantize", QUANTIZE[bits]]
         add(f"edgewise {QUANTIZE[bits]}", bits, ours)
         if args.model == "starter" and not args.quick:
-            found[f"edgewise REST {QUANTIZE[bits]}"] = partial(rest, bits, args)
+            found[f"edgewise REST {QUANTIZE[bits]}"] = partial(rest, bits, file, args.threads)
         if "llama.cpp" in absent:
             continue
         kinds = [KINDS[bits], "Q4_1"] if bits == 4 and args.model == "starter" else [KINDS[bits]]

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ import httpx
 
 from edgewise.bench.request import Sample, Target, ask
 from edgewise.bench.work import Work
-from tests.e2e.service import STARTER, running
+from tests.e2e.service import STARTER, import_model, new_home, running
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -51,28 +51,38 @@ class Side(Protocol):
         ...
 
 
+AskAll = Callable[[Target, Sequence[Work]], Sequence[Sample]]
+"""Sends requests together and reads all answers; every sample is due at the same moment."""
+
+
+def ask_all(target: Target, works: Sequence[Work]) -> list[Sample]:
+    """An `AskAll` as applications are written, with httpx."""
+    return asyncio.run(_ask_all(target, works))
+
+
+async def _ask_all(target: Target, works: Sequence[Work]) -> list[Sample]:
+    async with httpx.AsyncClient(timeout=600, trust_env=False) as client:
+        began = time.perf_counter()
+        samples = [Sample(scheduled=began) for _ in works]
+        await asyncio.gather(*(ask(client, target, *one) for one in zip(works, samples, strict=True)))
+    return samples
+
+
 class ServerSide:
     """A server with OpenAI's API; a batch is as many requests at once."""
 
-    def __init__(self, name: str, version: str, url: str, model: str) -> None:
+    def __init__(self, name: str, version: str, url: str, model: str, ask_all: AskAll = ask_all) -> None:
         self.name = name
         self.version = version
         self.url = url
         self.model = model
+        self._ask_all = ask_all
         fields = {"temperature": 0, "ignore_eos": True}
         self._target = Target(base_url=url, model=model, endpoint="completions", fields=fields)
 
     def generate(self, prompts: Sequence[list[int]], tokens: int) -> Times:
-        return asyncio.run(self._generate(prompts, tokens))
-
-    async def _generate(self, prompts: Sequence[list[int]], tokens: int) -> Times:
-        async with httpx.AsyncClient(timeout=600, trust_env=False) as client:
-            began = time.perf_counter()
-            samples = [Sample(scheduled=began) for _ in prompts]
-            works = [Work(prompt=prompt, answer_tokens=tokens) for prompt in prompts]
-            await asyncio.gather(
-                *(ask(client, self._target, work, sample) for work, sample in zip(works, samples, strict=True))
-            )
+        samples = self._ask_all(self._target, [Work(prompt=prompt, answer_tokens=tokens) for prompt in prompts])
+        began = samples[0].scheduled
         for sample, prompt in zip(samples, prompts, strict=True):
             done = (sample.error, sample.prompt_tokens, sample.answer_tokens)
             if done != (None, len(prompt), tokens):
@@ -99,16 +109,35 @@ class ProcessSide:
 
 
 @contextmanager
-def edgewise_side(threads: int, streams: int, flags: Sequence[str], *, guesses: bool = True) -> Iterator[Side]:
-    """The device service with the starter model; without `guesses` each token is computed for itself, as peers do it."""
+def edgewise_side(
+    threads: int,
+    streams: int,
+    flags: Sequence[str],
+    *,
+    guesses: bool = True,
+    weights: Path | None = None,
+    ask_all: AskAll = ask_all,
+) -> Iterator[ServerSide]:
+    """The device service, asked by `ask_all`.
+
+    Args:
+        guesses: Without, each token is computed for itself, as peers do it.
+        weights: A GGUF file with the model; None for the starter as it is shipped.
+    """
     environment = {"EDGEWISE_ENGINE__THREADS": str(threads), "EDGEWISE_ENGINE__MAX_RUNNING": str(max(32, streams))}
     environment |= {} if guesses else {"EDGEWISE_ENGINE__SPECULATION": "off"}
-    with running(*flags, environment=environment) as service:
+    with ExitStack() as stack:
+        home = stack.enter_context(new_home(starter=weights is None))
+        model = STARTER
+        if weights is not None:
+            model = "weights"
+            import_model(home, weights, model)
+        service = stack.enter_context(running(*flags, model=model, home=home, environment=environment))
         hello = httpx.post(
-            f"{service.url}/v1/completions", json={"model": STARTER, "prompt": "Hi", "max_tokens": 1}, timeout=300
+            f"{service.url}/v1/completions", json={"model": model, "prompt": "Hi", "max_tokens": 1}, timeout=300
         )
         version = hello.json()["edgewise"]["stages"][0]["numeric_class"]
-        yield ServerSide("edgewise", str(version), f"{service.url}/v1", STARTER)
+        yield ServerSide("edgewise", str(version), f"{service.url}/v1", model, ask_all)
 
 
 @contextmanager

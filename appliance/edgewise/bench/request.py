@@ -13,6 +13,8 @@ import httpx
 from edgewise.bench.work import Work
 
 Endpoint = Literal["chat", "completions"]
+CUT: Final = "cut"
+"""`Sample.error` of a stream that stopped before its end."""
 PATHS: Final[Mapping[Endpoint, str]] = {"chat": "/chat/completions", "completions": "/completions"}
 
 
@@ -126,23 +128,34 @@ async def ask(client: httpx.AsyncClient, target: Target, work: Work, sample: Sam
 
 async def _read(response: httpx.Response, sample: Sample) -> str | None:
     async for line in response.aiter_lines():
-        now = time.perf_counter()
-        if not line.startswith("data:"):
-            continue  # comments keep the connection alive, blank lines end an event
-        payload = line.removeprefix("data:").strip()
-        if payload == "[DONE]":
-            return None
-        try:
-            event = json.loads(payload)
-        except ValueError:
-            return "malformed"
-        if error := event.get("error"):
-            return f"stream {error.get('code') or error.get('type') or 'error'}"
-        if any(_has_text(choice) for choice in event.get("choices") or ()):
-            sample.arrivals.append(now)
-        _note_usage(event.get("usage"), sample)
-        sample.receipt = event.get("edgewise") or sample.receipt
-    return "cut"
+        ended = note_line(line, time.perf_counter(), sample)
+        if ended is not None:
+            return ended or None
+    return CUT
+
+
+def note_line(line: str, now: float, sample: Sample) -> str | None:
+    """Notes in `sample` what a line of an event stream says that came at `now`.
+
+    Returns:
+        None while more may come, "" at the stream's end, else what went wrong.
+    """
+    if not line.startswith("data:"):
+        return None  # comments keep the connection alive, blank lines end an event
+    payload = line.removeprefix("data:").strip()
+    if payload == "[DONE]":
+        return ""
+    try:
+        event = json.loads(payload)
+    except ValueError:
+        return "malformed"
+    if error := event.get("error"):
+        return f"stream {error.get('code') or error.get('type') or 'error'}"
+    if any(_has_text(choice) for choice in event.get("choices") or ()):
+        sample.arrivals.append(now)
+    _note_usage(event.get("usage"), sample)
+    sample.receipt = event.get("edgewise") or sample.receipt
+    return None
 
 
 def _has_text(choice: Mapping[str, Any]) -> bool:
