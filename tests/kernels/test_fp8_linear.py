@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from edgewise.kernels import fp8_linear as module
 from edgewise.kernels.fp8_linear import OWN_TILES, Fp8Weight, fp8_linear, measure, round_rows
 from edgewise.kernels.rows import Rows
+from tests.kernels.as_on_a_card import MultipliesWithInverses
 from tests.kernels.interpreter import interpreted
 
 kernels = interpreted("fp8_product")
@@ -68,7 +69,7 @@ def test_a_code_is_the_nearest_number(rows: int, columns: int, seed: int) -> Non
     x = uneven(rows, columns, seed)
     codes, scale = round_rows(x)
     assert torch.equal(scale, x.abs().amax(1) / 448.0)
-    wanted = x.abs() * (448.0 / x.abs().amax(1, keepdim=True))
+    wanted = x.abs() * (torch.full((rows, 1), 448.0) / x.abs().amax(1, keepdim=True))
     apart = (wanted.double()[..., None] - NUMBERS).abs()
     found = codes.double()
     assert torch.equal((wanted.double() - found.abs()).abs(), apart.amin(-1))
@@ -142,6 +143,20 @@ def test_the_kernel_rounds_to_the_same_bits(rows: int, columns: int, dtype: torc
     expected, scale = round_rows(x)
     assert torch.equal(step, scale)
     assert torch.equal(codes.float(), expected.float())
+
+
+def test_the_kernel_rounds_many_rows_to_the_same_bits() -> None:
+    """Of bfloat16, where the last bit of an inverse decides ties; and where a card multiplies with inverses."""
+    x = random(128, 128, dtype=torch.bfloat16)
+    codes, step = kernels.round_rows(x)
+    for expected, scale in (round_rows(x), _on_a_card(x)):
+        assert torch.equal(step, scale)
+        assert torch.equal(codes.float(), expected.float())
+
+
+def _on_a_card(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    with MultipliesWithInverses():
+        return round_rows(x)
 
 
 @pytest.mark.usefixtures("poisoned")

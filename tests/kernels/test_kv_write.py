@@ -8,6 +8,8 @@ import torch
 
 from edgewise.kernels.kv_write import kv_rows, write_kv
 from edgewise.kernels.paging import KVLayer
+from edgewise.kernels.reference.kv_write import quantize
+from tests.kernels.as_on_a_card import MultipliesWithInverses
 
 Paged = Callable[..., Any]
 
@@ -97,6 +99,18 @@ def test_rows_that_are_not_finite_are_shown(poison: float, dtype: torch.dtype) -
     assert layer.k.float().isfinite().all()
     assert layer.k_scale[0, 0, 5] > 0
     assert layer.v_scale[0, 0, 4] > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_a_card_that_multiplies_with_inverses_stores_the_same(dtype: torch.dtype) -> None:
+    """Numbers of 8 bits have many quotients that lie half-way between two codes."""
+    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(2)).bfloat16().float()
+    values, scales = quantize(x, dtype)
+    with MultipliesWithInverses():
+        assert not torch.equal(scales / 3.0, scales / torch.full_like(scales, 3.0))
+        again, scales_again = quantize(x, dtype)
+    assert torch.equal(scales_again, scales)
+    assert torch.equal(again.float(), values.float())
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])

@@ -159,8 +159,56 @@ def test_attention_is_judged(stored: torch.dtype, monkeypatch: pytest.MonkeyPatc
         assert trial.problem(form, attention.AttentionBlocks(2)) == "", form
     trial.calls(forms[0], attention.AttentionBlocks(), 2, 32)[0]()
     true = attention_trials.decode_attention
-    monkeypatch.setattr(attention_trials, "decode_attention", lambda *a, **o: true(*a, **o).mul_(1.1))
-    assert "an error of" in trial.problem(forms[0], attention.AttentionBlocks())
+
+    def spoilt(how: Callable[[torch.Tensor, Any, torch.Tensor], object]) -> str:
+        """`how` changes results, or pages, of which each row's are given."""
+
+        def attended(
+            qkv: torch.Tensor, kv: Any, positions: torch.Tensor, slots: torch.Tensor, *a: Any, **o: Any
+        ) -> Any:
+            out = true(qkv, kv, positions, slots, *a, **o)
+            how(out, kv, slots)
+            return out
+
+        monkeypatch.setattr(attention_trials, "decode_attention", attended)
+        reason: str = trial.problem(forms[0], attention.AttentionBlocks())
+        return reason
+
+    def turned(out: torch.Tensor, kv: Any, slots: torch.Tensor) -> None:
+        """The last bit of a stored key, in batches alone."""
+        if len(out) > 1:
+            kv.k.view(torch.uint8)[slots[-1] // 16, 1, slots[-1] % 16, 0] ^= 1
+
+    assert "an error of" in spoilt(lambda out, kv, slots: out.mul_(1.1))
+    assert "other keys or values" in spoilt(lambda out, kv, slots: kv.v[slots[0] // 16, 0, slots[0] % 16].neg_())
+    assert "stores other bits" in spoilt(turned)
+
+
+@pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn])
+def test_stored_codes_may_be_one_apart(stored: torch.dtype) -> None:
+    """Wherever the number lies: the largest ones of fp8 are a fourteenth apart. Two are too many, and so is another scale."""
+    generator = torch.Generator().manual_seed(1)
+    layer = attention_trials.random_pages((2, 2, 16, 16), stored, generator)
+    codes = layer.k.view(torch.uint8)
+    codes[0, 0, 0, :3] = torch.tensor([0x7E, 0x78, 0x08], dtype=torch.uint8)
+
+    def near(step: int, at: int = 0, scale: float = 1.0) -> bool:
+        other = attention_trials._copy(layer)
+        other.k.view(torch.uint8)[0, 0, 0, at] += step
+        assert other.k_scale is not None
+        other.k_scale[1, 1, 3] *= scale
+        found: bool = attention_trials._near(other, layer)
+        return found
+
+    assert near(0)
+    assert all(near(-1, at) for at in range(3))
+    assert not any(near(-2, at) for at in range(3))
+    assert near(0, scale=1 + 1e-6)
+    assert not any(near(0, scale=scale) for scale in (1.01, torch.nan))
+    if stored == torch.float8_e4m3fn:
+        assert not near(1)  # beyond the largest is NaN
+        codes[0, 0, 0, 0] = 0  # of the two zeros a rounding may leave either
+        assert near(0x80)
 
 
 def test_a_plan_survives_its_document() -> None:

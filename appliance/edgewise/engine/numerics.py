@@ -20,7 +20,7 @@ _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _ISA_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve2", "sve", "bf16", "asimd")
 
 # Changes when a kernel's results do, as NATIVE_NUMERICS: pages on disk and streams of engines before and after must not be mixed.
-TRITON_NUMERICS = 2
+TRITON_NUMERICS = 3
 
 _WIDE_FORMATS = ("bfloat16", "float16")
 

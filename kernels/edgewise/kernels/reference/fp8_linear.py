@@ -13,10 +13,12 @@ def round_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     finite = largest < torch.inf
     some = finite & (largest >= LEAST_MAGNITUDE)
     safe = torch.where(some, largest, 1.0)
-    inverse = torch.where(some, MOST / safe, 0.0)
+    # Both are tensors: a number is multiplied with an inverse, rounded twice; on CUDA also where it divides.
+    most = torch.full_like(safe, MOST)
+    inverse = torch.where(some, most / safe, 0.0)
     scaled = torch.where(finite[:, None], wide, 0.0) * inverse[:, None]
     codes = scaled.clamp_(-MOST, MOST).to(torch.float8_e4m3fn)
-    scale = torch.where(some, safe / MOST, 0.0)
+    scale = torch.where(some, safe / most, 0.0)
     return codes, torch.where(finite, scale, torch.nan)
 
 

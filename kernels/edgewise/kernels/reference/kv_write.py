@@ -32,8 +32,9 @@ def quantize(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.T
     """x [..., n] float32 -> values [..., n] int8 or float8_e4m3fn and scales [...] float32."""
     most = _LARGEST[dtype]
     largest = x.abs().amax(dim=-1)
+    # Divided by a tensor: by a number torch multiplies with its inverse on CUDA, and the last bit of a scale turns codes.
     # Subtracting a number from itself gives 0, or NaN if it is infinite or NaN.
-    scales = (largest / most).add_(largest - largest)
+    scales = (largest / torch.full_like(largest, most)).add_(largest - largest)
     divisors = scales.masked_fill(scales == 0, 1.0).unsqueeze(-1)
     values = x / divisors
     if dtype is torch.int8:

@@ -85,9 +85,11 @@ class AttentionTrial:
             return "other keys or values are stored than the reference stores"
         for row, length in enumerate(self._lengths):
             one = slice(row, row + 1)
-            alone, _ = self._run(qkv[one], tables[one], [length], 4 * most, form, DEFAULT_BLOCKS)
+            alone, pages = self._run(qkv[one], tables[one], [length], 4 * most, form, DEFAULT_BLOCKS)
             if not torch.equal(alone[0], found[row]):
                 return "a row's bits differ from those that it has alone by the default"
+            if not _same_page(own, pages, int(tables[row, (length - 1) // PAGE_TOKENS])):
+                return "a row stores other bits than it does alone by the default"
         return ""
 
     def calls(self, form: AttentionForm, blocks: AttentionBlocks, rows: int, context: int) -> Sequence[Call]:
@@ -227,13 +229,36 @@ def _copy(layer: KVLayer) -> KVLayer:
     )
 
 
+def _same_page(one: KVLayer, other: KVLayer, page: int) -> bool:
+    parts = [(one.k, other.k), (one.v, other.v), (one.k_scale, other.k_scale), (one.v_scale, other.v_scale)]
+    return all(
+        torch.equal(a[page].view(torch.uint8), b[page].view(torch.uint8))
+        for a, b in parts
+        if a is not None and b is not None
+    )
+
+
 def _near(one: KVLayer, other: KVLayer) -> bool:
-    """Whether pages hold the same but for the last bit of numbers, or one step of rounded ones."""
+    """Whether pages hold the same but for the last bit of numbers; of rounded ones, for one code and the last bits of scales.
+
+    Codes are what is compared, not the numbers that they stand for: between the largest of fp8 a step is a fourteenth of them.
+    """
     pairs = [(one.k, other.k, one.k_scale, other.k_scale), (one.v, other.v, one.v_scale, other.v_scale)]
     for own, wanted, scale, wanted_scale in pairs:
-        a, b = own.float(), wanted.float()
-        if scale is not None and wanted_scale is not None:
-            a, b = a * scale[..., None], b * wanted_scale[..., None]
-        if not bool(((a - b).abs() <= 0.02 * b.abs().amax(-1, keepdim=True)).all()):
+        if scale is None or wanted_scale is None:
+            a, b = own.float(), wanted.float()
+            near = (a - b).abs() <= 0.02 * b.abs().amax(-1, keepdim=True)
+        else:
+            near = (_ordered(own) - _ordered(wanted)).abs() <= 1
+            near &= ((scale - wanted_scale).abs() <= 1e-4 * wanted_scale)[..., None] & own.float().isfinite()
+        if not bool(near.all()):
             return False
     return True
+
+
+def _ordered(codes: torch.Tensor) -> torch.Tensor:
+    """int32, the next number's one more: int8 as they are, of fp8 (sign and magnitude) the place among all numbers."""
+    if codes.dtype == torch.int8:
+        return codes.int()
+    bits = codes.view(torch.uint8).int()
+    return torch.where(bits >= 128, 128 - bits, bits)
