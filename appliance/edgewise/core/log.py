@@ -53,11 +53,13 @@ class Logger:
     def error(self, event: str, /, **fields: object) -> None:
         self._log(logging.ERROR, event, fields)
 
-    def exception(self, event: str, /, **fields: object) -> None:
-        """An error with the traceback of the exception being handled."""
-        self._log(logging.ERROR, event, fields, exc_info=True)
+    def exception(self, event: str, error: BaseException | None = None, /, **fields: object) -> None:
+        """An error with the traceback of `error`, or of the exception being handled."""
+        self._log(logging.ERROR, event, fields, exc_info=True if error is None else error)
 
-    def _log(self, level: int, event: str, fields: dict[str, object], *, exc_info: bool = False) -> None:
+    def _log(
+        self, level: int, event: str, fields: dict[str, object], *, exc_info: bool | BaseException = False
+    ) -> None:
         if self._logger.isEnabledFor(level):
             extra = {_FIELDS_ATTRIBUTE: {**self._bound, **fields}}
             self._logger.log(level, "%s", event, extra=extra, exc_info=exc_info, stacklevel=3)

@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from edgewise.api.app import create_app
 from edgewise.api.batches.endpoints import ENDPOINTS
 from edgewise.api.batches.runner import BatchRunner
 from edgewise.api.deps import Access, ApiDependencies, Keeping, Limits, SoundLimits, VoiceLimits
+from edgewise.core.ending import Endings
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import configure_logging, get_logger
 from edgewise.core.patience import end_task
@@ -74,11 +76,12 @@ class Part(Protocol):
         """End it. Called once, after running requests have ended or were cut, also when `start` was not."""
 
 
-Extend = Callable[[Settings, ApiDependencies], Sequence[Part]]
-"""Makes the parts of one kind of service. It may set `planner` and other collaborators of the dependencies that it is given."""
+Extend = Callable[[Settings, ApiDependencies], Iterable[Part]]
+"""Makes the parts of one kind of service, one after the other: those that were made are ended where a later one cannot be. It may
+set `planner` and other collaborators of the dependencies that it is given."""
 
 
-def no_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
+def no_parts(settings: Settings, deps: ApiDependencies) -> Iterable[Part]:
     del settings, deps
     return ()
 
@@ -122,42 +125,37 @@ class Service:
         self._code = 0
 
     async def run(self) -> int:
-        """Start, serve, drain, stop."""
+        """Start, serve, drain, stop. What is opened on the way is closed again, however far it came."""
         self._loop = asyncio.get_running_loop()
-        hooks = _hooks(self._settings)
-        models = await self._open_models()
-        keys = KeyStore(self._settings.keys_file)
-        self._deps = _dependencies(self._settings, models, keys, hooks)
-        self._deps.end_service = self._end
-        self._deps.limit_engines = self._pool.limit
-        total = psutil.virtual_memory().total
-        self._deps.pressure.watch("memory", lambda: memory_reading(available_memory(), total))
-        parts = (
-            *self._extend(self._settings, self._deps),
-            *make_peers(self._settings, self._deps, self._pool),
-        )
-        batches = BatchRunner(self._deps, ENDPOINTS, concurrency=self._settings.batches.concurrency)
-        server = DrainingServer(
-            _server_config(
-                self._settings, create_app(self._deps, [router for part in parts for router in part.routers]), self._tls
-            ),
-            on_stop=self._stop_soon,
-        )
-        async with AsyncExitStack() as ending:  # from the last to the first, each whatever befell the one before
-            ending.callback(keys.close)
-            ending.callback(self._deps.state.close)
-            ending.push_async_callback(self._deps.receipts.aclose)
-            ending.push_async_callback(self._deps.hooks.aclose)
-            ending.push_async_callback(models.close)
-            for part in parts:
-                ending.push_async_callback(part.stop)
-            ending.push_async_callback(batches.stop)
-            sockets = listen(self._settings.host, self._settings.port)
-            self._url = _url(self._settings, sockets[0].getsockname()[1])
-            if self._tls is None and not self._settings.loopback:
-                log.warning(
-                    "plain_http", host=self._settings.host, risk="keys and texts cross the network in the clear"
-                )
+        settings = self._settings
+        async with Endings() as endings:
+            hooks = _hooks(settings)
+            endings.add("the hooks", hooks.aclose)
+            models = await self._make_models()
+            keys = KeyStore(settings.keys_file)
+            self._deps = deps = _dependencies(settings, models, keys, hooks)
+            endings.add("the API keys", keys.close)
+            endings.add("the database of the state", deps.state.close)
+            endings.add("the store of receipts", deps.receipts.aclose)
+            endings.add("the models", models.close)
+            await models.open_first()
+            deps.end_service = self._end
+            deps.limit_engines = self._pool.limit
+            total = psutil.virtual_memory().total
+            deps.pressure.watch("memory", lambda: memory_reading(available_memory(), total))
+            parts = []
+            for part in self._make_parts():
+                endings.add(f"the part {type(part).__name__}", part.stop)
+                parts.append(part)
+            batches = BatchRunner(deps, ENDPOINTS, concurrency=settings.batches.concurrency)
+            endings.add("batches", batches.stop)
+            app = create_app(deps, [router for part in parts for router in part.routers])
+            server = DrainingServer(_server_config(settings, app, self._tls), on_stop=self._stop_soon)
+            sockets = listen(settings.host, settings.port)
+            endings.add("listening", partial(_close, sockets))
+            self._url = _url(settings, sockets[0].getsockname()[1])
+            if self._tls is None and not settings.loopback:
+                log.warning("plain_http", host=settings.host, risk="keys and texts cross the network in the clear")
             models.start()
             batches.start()
             for part in parts:
@@ -167,27 +165,27 @@ class Service:
                 ("watchdog", self._watchdog()),
                 ("drain", self._drain_then_close(server)),
             ):
-                ending.push_async_callback(end_task, asyncio.create_task(work, name=name))
+                task = asyncio.create_task(work, name=name)
+                task.add_done_callback(_tell_fault)
+                endings.add(name, partial(end_task, task))
             await server.serve(sockets=sockets)
-        if self._failure is not None:
-            raise self._failure
+            if self._failure is not None:
+                raise self._failure
         log.info("stopped")
         return self._code if server.started else 1
 
-    async def _open_models(self) -> InstalledModels:
-        """Every installed model can be asked; those that are loaded at start are opened here. No engine is started yet."""
+    async def _make_models(self) -> InstalledModels:
+        """Every installed model can be asked. None is opened and no engine is started yet."""
         settings = self._settings
         machine = await look(settings.engine.device)
         budget = settings.engine.memory_budget_bytes or _engine_budget(settings, machine.available)
         book = PoolBook(budget, wait_s=settings.pool.wait_s, retry_s=settings.pool.retry_s)
         self._pool = EnginePool(book, make_engine, on_event=self._engine_event)
-        models = InstalledModels(settings, Store(settings.home / "models"), machine, self._pool, preload=self._preload)
-        try:
-            await models.open_first()
-        except BaseException:
-            await models.close()
-            raise
-        return models
+        return InstalledModels(settings, Store(settings.home / "models"), machine, self._pool, preload=self._preload)
+
+    def _make_parts(self) -> Iterator[Part]:
+        yield from self._extend(self._settings, self._deps)
+        yield from make_peers(self._settings, self._deps, self._pool)
 
     def _end(self, code: int) -> None:
         """Stop as by a signal, then end with this code: systemd starts a service again that ends with one other than 0."""
@@ -237,6 +235,12 @@ class Service:
 
     async def _drain_then_close(self, server: DrainingServer) -> None:
         """On a stop signal: refuse new requests, let running ones end, cut the rest with an error event, close."""
+        try:
+            await self._drain_on_stop()
+        finally:
+            server.close()
+
+    async def _drain_on_stop(self) -> None:
         await self._stop.wait()
         requests = self._deps.requests
         limit = 0.0 if self._failure else self._settings.drain_s
@@ -249,7 +253,6 @@ class Service:
             log.warning("requests_cut", open=requests.open)
             requests.cut()
             await requests.wait_idle(_FLUSH_S)
-        server.close()
 
     def _engine_event(self, model: str, event: EngineEvent) -> None:
         """Supervision in words: to the log, to systemd's status line and to /edgewise/v1/events."""
@@ -347,6 +350,17 @@ def _hooks(settings: Settings) -> Hooks:
     hooks = settings.hooks
     loaded = load_hooks(hooks.enabled, hooks.options, settings.home)
     return Hooks(loaded, on_error=hooks.on_error, timeout_s=hooks.timeout_s)
+
+
+def _tell_fault(task: asyncio.Task[None]) -> None:
+    """Nobody awaits these tasks before the end."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.exception("service_task_broke", error, task=task.get_name())
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    for one in sockets:
+        one.close()
 
 
 def _url(settings: Settings, port: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fastapi import APIRouter
@@ -29,6 +29,7 @@ from edgewise.cloud.mqtt_intake import MqttIntake
 from edgewise.cloud.readiness import BackEndReadiness
 from edgewise.cloud.tenants import Tenants, tenant_of_device
 from edgewise.cloud.workers import Workers
+from edgewise.core.ending import Endings
 from edgewise.core.errors import ConfigError, EdgewiseError
 from edgewise.core.files import alone, read_secret
 from edgewise.core.log import get_logger
@@ -58,20 +59,18 @@ def serve(loaded: LoadedSettings) -> int:
         return service.serve(replace(loaded, settings=settings), cloud_parts, preload=preload)
 
 
-def cloud_parts(settings: Settings, deps: ApiDependencies) -> Sequence[Part]:
+def cloud_parts(settings: Settings, deps: ApiDependencies) -> Iterator[Part]:
     """Intake, job table and workers; the intake over MQTT too where a broker is named."""
     cloud = CloudPart(settings, deps)
-    if settings.mqtt.host is None:
-        return (cloud,)
-    link = make_link(settings.mqtt, settings.home, MQTT_USER)
-    intake = MqttIntake(
-        cloud.intake,
-        link,
-        tenant=lambda uid: tenant_of_device(cloud.keys, uid, deps.clock.time()),
-        dropped=cloud.count_dropped,
-        emit=deps.events.emit,
-    )
-    return (cloud, intake)
+    yield cloud
+    if settings.mqtt.host is not None:
+        yield MqttIntake(
+            cloud.intake,
+            make_link(settings.mqtt, settings.home, MQTT_USER),
+            tenant=lambda uid: tenant_of_device(cloud.keys, uid, deps.clock.time()),
+            dropped=cloud.count_dropped,
+            emit=deps.events.emit,
+        )
 
 
 class CloudPart:
@@ -149,12 +148,13 @@ class CloudPart:
         self._main = asyncio.create_task(self._run(), name="cloud")
 
     async def stop(self) -> None:
-        await end_task(self._main)
-        await self._workers.stop()
-        await self._catalog.stop()
-        await self.executor.stop()
-        await self._table.close()
-        self.keys.close()
+        async with Endings() as endings:
+            endings.add("the keys of the intake", self.keys.close)
+            endings.add("the job table", self._table.close)
+            endings.add("the back end", self.executor.stop)
+            endings.add("the catalog", self._catalog.stop)
+            endings.add("the workers", self._workers.stop)
+            await end_task(self._main)
 
     async def _run(self) -> None:
         """Take over what an earlier process left, work, and give everything back when the service drains."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from functools import partial
 
 from edgewise.api.deps import ApiDependencies
@@ -21,7 +21,6 @@ from edgewise.edge.offload.make import make_cloud, make_peer
 from edgewise.edge.outbox.part import Outbox
 from edgewise.edge.placement.measure import LinkMeter
 from edgewise.edge.placement.planner import PlacementPlanner
-from edgewise.edge.placement.power import LinuxPower
 from edgewise.edge.placement.protocol import Far
 from edgewise.edge.site.part import Site
 from edgewise.edge.twin.trial import begin_trial, end_trial
@@ -48,32 +47,34 @@ def serve(loaded: LoadedSettings) -> int:
             return RESTART_CODE
 
 
-def device_parts(settings: Settings, deps: ApiDependencies, loaded: LoadedSettings | None = None) -> Sequence[Part]:
+def device_parts(settings: Settings, deps: ApiDependencies, loaded: LoadedSettings | None = None) -> Iterator[Part]:
     """Hardware, governor, broker, placement, offload, outbox, agent and the certificate, as far as they are configured."""
-    hardware = HardwareWatch(partial(choose_hardware, settings.home, deps.clock), deps.clock)
+    hardware = HardwareWatch(partial(choose_hardware, settings.home), deps.clock)
+    yield hardware
     governor = Governor(settings.agent, deps, hardware)
-    parts: list[Part] = [hardware, governor]
+    yield governor
     meter, peer_meter = LinkMeter(), LinkMeter()
     broker = None if settings.mqtt.host is None else BrokerLink(settings, deps)
     if broker is not None:
-        parts.append(broker)
+        yield broker
     peer = make_peer(settings, deps, peer_meter)  # first: what the site has is not asked of the cloud
+    if peer is not None:
+        yield peer
     cloud = make_cloud(settings, deps, meter, None if broker is None else broker.link)
+    if cloud is not None:
+        yield cloud
     far: dict[Outside, Far] = {}
     if cloud is not None:
         far["cloud"] = Far(cloud, meter)
-        parts.append(cloud)
     if peer is not None:
         far["peer"] = Far(peer, peer_meter)
-        parts.append(peer)
     if far:
-        power = GovernedPower(LinuxPower(deps.clock), governor)
+        power = GovernedPower(governor)
         deps.planner = PlacementPlanner(settings.placement, far, deps.receipts, power=power, clock=deps.clock)
-    parts.append(Outbox(settings, deps, link=cloud, broker=broker))
+    yield Outbox(settings, deps, link=cloud, broker=broker)
     if broker is not None:
-        parts.append(Site(settings, deps, broker, hardware, governor))
+        yield Site(settings, deps, broker, hardware, governor)
     if broker is not None and settings.agent.enabled:
         told = loaded or LoadedSettings(settings, dict.fromkeys(settings_fields(), "default"))
-        parts.append(Agent(told, deps, broker, hardware))
-    parts.append(Renewal(settings.home, deps.events.emit, clock=deps.clock))
-    return parts
+        yield Agent(told, deps, broker, hardware)
+    yield Renewal(settings.home, deps.events.emit, clock=deps.clock)

@@ -46,7 +46,7 @@ class Device:
         self.ended: list[int] = []
         self.deps.end_service = self.ended.append
         self.broker = BrokerLink(self.loaded.settings, self.deps)
-        self.hardware = HardwareWatch(lambda: Machine(home, self.deps.clock), self.deps.clock)
+        self.hardware = HardwareWatch(lambda: Machine(home), self.deps.clock)
         self.agent = Agent(self.loaded, self.deps, self.broker, self.hardware)
         self.link = self.broker.link
         self.link._probe = False  # it has tests of its own, and takes seconds

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -185,16 +185,15 @@ async def test_switched_off_it_only_shows_what_is_measured() -> None:
         assert device.deps.metrics.registry.value("edgewise_governor_level") is None
 
 
-async def test_a_second_here_counts_more_while_the_device_is_hot() -> None:
-    class Cool:
-        def read(self) -> PowerState:
-            return PowerState(hottest_c=50.0)
-
-    async with Device() as device:
-        power = GovernedPower(Cool(), device.governor)
-        assert power.read() == PowerState(hottest_c=50.0)
-        await device.reach(Level.CRITICAL, **HOT)
-        assert power.read() == PowerState(hottest_c=50.0, cost=8.0)
+async def test_placement_is_told_the_newest_reading_and_what_a_second_here_counts_while_it_is_hot() -> None:
+    async with Device(hardware=ScriptedHardware(**COOL, on_battery=True, charge=0.5, power_mode="15W")) as device:
+        power = GovernedPower(device.governor)
+        assert power.read() == PowerState()
+        await device.looked()
+        cool = PowerState(hottest_c=50.0, on_battery=True, charge=0.5, profile="15W")
+        assert power.read() == cool
+        await device.reach(Level.CRITICAL, **HOT, margin_c=-1.0)
+        assert power.read() == replace(cool, hottest_c=90.0, margin_c=-1.0, cost=8.0)
 
 
 async def test_a_reading_that_fails_is_not_the_last_one() -> None:

@@ -114,7 +114,7 @@ async def device(broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.Monk
         overrides["mqtt.password_file"] = tmp_path / "password"
     settings = load_settings(overrides=overrides, environ={}, default_file=tmp_path / "none.toml").settings
     deps = ApiDependencies(models=Models([fake_model(FakeEngine())]), pipelines_folder=tmp_path / "pipelines")
-    parts = device_parts(settings, deps)
+    parts = [*device_parts(settings, deps)]
     for part in parts:
         part.start()
     app = create_app(deps, [router for part in parts for router in part.routers])

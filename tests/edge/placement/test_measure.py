@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgewise.core.clock import FakeClock
 from edgewise.edge.placement.measure import Lengths, Line, LinkMeter, LinkView, Paces, Track, Work
-from edgewise.edge.placement.power import LinuxPower
-from edgewise.edge.placement.protocol import PowerState
 from edgewise.engine.request import RequestStats
 
 
@@ -129,35 +125,3 @@ def test_lengths_are_learned_by_key_and_limit() -> None:
         lengths.learn("f", "k", limit, [stats(tokens=limit)])
     assert [lengths.expect("f", "k", limit) for limit in (10, 50, 200)] == [10, 50, 200]
     assert lengths.fresh("d", "k") == 0.25
-
-
-def test_power_is_read_where_linux_tells_it_and_unknown_where_not(tmp_path: Path) -> None:
-    clock = FakeClock()
-    assert LinuxPower(clock, tmp_path).read() == PowerState()
-    files = {
-        "class/thermal/thermal_zone0/temp": "45000",
-        "class/thermal/thermal_zone0/trip_point_0_type": "critical",
-        "class/thermal/thermal_zone0/trip_point_0_temp": "110000",
-        "class/thermal/thermal_zone1/temp": "71500\n",
-        "class/thermal/thermal_zone1/trip_point_0_type": "passive",
-        "class/thermal/thermal_zone1/trip_point_0_temp": "85000",
-        "class/power_supply/BAT0/type": "Battery",
-        "class/power_supply/BAT0/capacity": "80",
-        "class/power_supply/AC/type": "Mains",
-        "class/power_supply/AC/online": "0",
-        "firmware/acpi/platform_profile": "low-power",
-    }
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    power = LinuxPower(clock, tmp_path)
-    expected = PowerState(
-        hottest_c=71.5, throttle_c=85.0, margin_c=13.5, on_battery=True, charge=0.8, profile="low-power"
-    )
-    assert power.read() == expected
-    (tmp_path / "class/power_supply/AC/online").write_text("1")
-    (tmp_path / "class/thermal/thermal_zone1/temp").write_text("no number")
-    assert power.read() == expected  # not again so soon
-    clock.advance(6)
-    assert (power.read().on_battery, power.read().hottest_c) == (False, 45.0)

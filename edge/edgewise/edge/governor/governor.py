@@ -6,7 +6,7 @@ It costs the hot path nothing: a change is one message to each engine, and the e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from fastapi import APIRouter
@@ -19,7 +19,7 @@ from edgewise.core.settings_fleet import AgentSettings
 from edgewise.edge.governor.levels import Level, Levels
 from edgewise.edge.hardware.protocol import Readings
 from edgewise.edge.hardware.watch import HardwareWatch
-from edgewise.edge.placement.protocol import Power, PowerState
+from edgewise.edge.placement.protocol import PowerState
 
 log = get_logger(__name__)
 
@@ -48,13 +48,17 @@ MEASURES: Mapping[Level, Measures] = {
 
 
 class Governor:
-    """Without a broker too: it belongs to the device. With `agent.governor` false it only shows what is measured."""
+    """Without a broker too: it belongs to the device. With `agent.governor` false it only shows what is measured.
+
+    Attributes:
+        readings: The newest reading; None before the first.
+    """
 
     def __init__(self, settings: AgentSettings, deps: ApiDependencies, watch: HardwareWatch) -> None:
         self._deps = deps
         self._watch = watch
         self._levels = Levels(settings.max_temperature_c)
-        self._readings: Readings | None = None
+        self.readings: Readings | None = None
         self.enabled = settings.governor
         deps.readiness.show("governor", self.show)
         watch.on_reading(self._take)
@@ -92,7 +96,7 @@ class Governor:
         return {"level": self.level.word, "reason": self._levels.reason}
 
     def _take(self, readings: Readings) -> None:
-        self._readings = readings
+        self.readings = readings
         if not self.enabled:
             return
         before = self.level
@@ -115,7 +119,7 @@ class Governor:
         @router.get("/edgewise/v1/hardware")
         async def hardware() -> Response:
             """The newest readings, the energy drawn since the start, and what the governor makes of it."""
-            readings = None if self._readings is None else asdict(self._readings)
+            readings = None if self.readings is None else asdict(self.readings)
             shown = {"readings": readings, "joules": self._watch.joules(), "governor": self.show()}
             return json_response(shown)
 
@@ -123,11 +127,21 @@ class Governor:
 
 
 class GovernedPower:
-    """`placement.protocol.Power` of a device that a governor watches: what may run elsewhere goes there the sooner."""
+    """`placement.protocol.Power` of a device that a governor watches: what may run elsewhere goes there the sooner. It tells the
+    newest reading that the governor has, and reads nothing itself."""
 
-    def __init__(self, power: Power, governor: Governor) -> None:
-        self._power = power
+    def __init__(self, governor: Governor) -> None:
         self._governor = governor
 
     def read(self) -> PowerState:
-        return replace(self._power.read(), cost=self._governor.measures.cost)
+        cost, known = self._governor.measures.cost, self._governor.readings
+        if known is None:
+            return PowerState(cost=cost)
+        return PowerState(
+            hottest_c=known.temperature_c,
+            margin_c=known.margin_c,
+            cost=cost,
+            on_battery=known.on_battery,
+            charge=known.charge,
+            profile=known.power_mode,
+        )

@@ -7,7 +7,6 @@ from typing import Any
 
 import pynvml
 
-from edgewise.core.clock import Clock
 from edgewise.edge.hardware.jetson import JetsonFiles
 from edgewise.edge.hardware.jetson_stats import with_jetson_stats
 from edgewise.edge.hardware.kernel import text_of
@@ -16,7 +15,7 @@ from edgewise.edge.hardware.nvidia import find_cards
 from edgewise.edge.hardware.protocol import Sensors
 
 
-def choose_hardware(home: Path, clock: Clock, *, root: Path = Path("/"), nvml: Any = pynvml) -> Machine:
+def choose_hardware(home: Path, *, root: Path = Path("/"), nvml: Any = pynvml) -> Machine:
     """May take a second on a Jetson board, whose service is asked.
 
     Args:
@@ -30,4 +29,4 @@ def choose_hardware(home: Path, clock: Clock, *, root: Path = Path("/"), nvml: A
     cards = find_cards(nvml)
     if cards is not None:  # after the board: its rails measure the GPU too
         sensors.append(cards)
-    return Machine(home, clock, sensors, root=root)
+    return Machine(home, sensors, root=root)

@@ -12,18 +12,15 @@ from typing import Any, TypeVar
 
 import psutil
 
-from edgewise.core.clock import Clock
 from edgewise.edge.hardware.kernel import text_of
+from edgewise.edge.hardware.linux import LinuxState, read_linux
 from edgewise.edge.hardware.protocol import Readings, Sensed, Sensors
-from edgewise.edge.placement.power import LinuxPower
-from edgewise.edge.placement.protocol import PowerState
 
 T = TypeVar("T")
 
 _LOW_CHARGE = 0.2
 _SAVING_PROFILES = frozenset({"low-power", "quiet"})
 _CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")  # hwmon's names of what measures processors
-_READ_EVERY_S = 0.5
 
 
 class Machine:
@@ -35,11 +32,10 @@ class Machine:
         root: Of the file system.
     """
 
-    def __init__(self, home: Path, clock: Clock, sensors: Sequence[Sensors] = (), *, root: Path = Path("/")) -> None:
+    def __init__(self, home: Path, sensors: Sequence[Sensors] = (), *, root: Path = Path("/")) -> None:
         self._home = home
         self._sensors = tuple(sensors)
         self._root = root
-        self._power = LinuxPower(clock, root / "sys", every_s=_READ_EVERY_S)
 
     def __repr__(self) -> str:
         return f"Machine({', '.join(type(one).__name__ for one in self._sensors)})"
@@ -57,13 +53,15 @@ class Machine:
 
     def read(self) -> Readings:
         memory = psutil.virtual_memory()
-        power = self._power.read()
-        sensed = merged([*(one.read() for one in self._sensors), _host(power)])
+        linux = read_linux(self._root / "sys")
+        sensed = merged([*(one.read() for one in self._sensors), _host(linux)])
         return Readings(
             memory_used=memory.total - memory.available,
             memory_total=memory.total,
             disk_free=shutil.disk_usage(self._home).free,
-            saving=_saving(power),
+            on_battery=linux.on_battery,
+            charge=linux.charge,
+            saving=_saving(linux),
             **asdict(sensed),
         )
 
@@ -95,9 +93,9 @@ def _first(values: Iterable[T | None]) -> T | None:
     return next((value for value in values if value is not None and value != []), None)
 
 
-def _host(power: PowerState) -> Sensed:
+def _host(linux: LinuxState) -> Sensed:
     """Of thermal zones; of the processor's own sensor where the kernel makes no zone of it."""
-    hottest, margin = power.hottest_c, power.margin_c
+    hottest, margin = linux.hottest_c, linux.margin_c
     if hottest is None:
         hottest, margin = _chips()
     return Sensed(
@@ -105,7 +103,7 @@ def _host(power: PowerState) -> Sensed:
         margin_c=margin,
         throttled=None if margin is None else margin <= 0,
         reasons=("thermal zone",) if margin is not None and margin <= 0 else (),
-        power_mode=power.profile,
+        power_mode=linux.profile,
     )
 
 
@@ -117,9 +115,9 @@ def _chips() -> tuple[float | None, float | None]:
     return max((one.current for one in sensors), default=None), min(margins, default=None)
 
 
-def _saving(power: PowerState) -> str | None:
-    if power.profile in _SAVING_PROFILES:
-        return f"the power profile is {power.profile}"
-    if power.on_battery and power.charge is not None and power.charge < _LOW_CHARGE:
-        return f"the battery is at {100 * power.charge:.0f} %"
+def _saving(linux: LinuxState) -> str | None:
+    if linux.profile in _SAVING_PROFILES:
+        return f"the power profile is {linux.profile}"
+    if linux.on_battery and linux.charge is not None and linux.charge < _LOW_CHARGE:
+        return f"the battery is at {100 * linux.charge:.0f} %"
     return None

@@ -42,12 +42,16 @@ class Readings(Sensed):
     Attributes:
         memory_used, memory_total: Bytes; of unified memory where the accelerator shares it.
         disk_free: Bytes of the file system that holds the state directory.
+        on_battery: Whether it runs on its battery; None where the platform has no power supply that tells.
+        charge: Of the battery that is emptiest, 0 to 1.
         saving: Why energy is to be saved: a battery that is nearly empty, a saving power profile; None where it is not.
     """
 
     memory_used: int
     memory_total: int
     disk_free: int
+    on_battery: bool | None = None
+    charge: float | None = None
     saving: str | None = None
 
 

@@ -10,12 +10,10 @@ from typing import Any
 from fastapi import APIRouter
 
 from edgewise.core.clock import Clock
-from edgewise.core.log import get_logger
 from edgewise.core.patience import end_task
+from edgewise.core.recurring import recur
 from edgewise.edge.hardware.energy import Energy
 from edgewise.edge.hardware.protocol import Hardware, Readings
-
-log = get_logger(__name__)
 
 Told = Callable[[Readings], None]
 
@@ -78,15 +76,14 @@ class HardwareWatch:
     # --- reading -----------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        while True:
-            try:
-                readings = await asyncio.to_thread(self._look_again)
-                self._energy.add(self._clock.monotonic(), readings.power_w)
-                for told in self._told:
-                    told(readings)
-            except Exception:  # outermost frame of a task; a reading that fails must not be the last one
-                log.exception("hardware_watch_broke")
-            await self._clock.sleep(self._every_s)
+        """A reading that fails is not the last one."""
+        await recur(self._turn, every_s=self._every_s, stuck="hardware_watch_broke", sleep=self._clock.sleep)
+
+    async def _turn(self) -> None:
+        readings = await asyncio.to_thread(self._look_again)
+        self._energy.add(self._clock.monotonic(), readings.power_w)
+        for told in self._told:
+            told(readings)
 
     def _look_again(self) -> Readings:
         with self._lock:

@@ -231,7 +231,7 @@ class PlacementPlanner:
             told[f"{name}down_bits_per_s"] = _rate(link.down_s_per_byte)
         return told | {
             "hottest_c": power.hottest_c,
-            "throttle_c": power.throttle_c,
+            "margin_c": power.margin_c,
             "on_battery": power.on_battery,
             "charge": power.charge,
             "profile": power.profile,

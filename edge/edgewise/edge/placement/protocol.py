@@ -77,12 +77,11 @@ class Power(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerState:
-    """`hottest_c`: degrees Celsius of the hottest thermal zone, `throttle_c` the lowest temperature at which one throttles,
-    `margin_c` what the zone that is nearest to doing so has left; `cost` is what computing here counts for, against elsewhere;
-    `on_battery` and `charge` (0 to 1) of the power supply; `profile` as the platform names its power mode."""
+    """`hottest_c`: degrees Celsius of the hottest sensor, `margin_c` what is left until the hardware slows itself down; `cost`
+    is what computing here counts for, against elsewhere; `on_battery` and `charge` (0 to 1) of the power supply; `profile` as the
+    platform names its power mode."""
 
     hottest_c: float | None = None
-    throttle_c: float | None = None
     margin_c: float | None = None
     cost: float = 1.0
     on_battery: bool | None = None
