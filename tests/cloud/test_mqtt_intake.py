@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from edgewise.cloud.mqtt_duty import Duty
 from edgewise.core.errors import (
     DigestMismatch,
     LinkLost,
@@ -253,6 +254,31 @@ async def test_a_second_cloud_service_finds_the_first_and_takes_nothing(make: An
                     await device.close()
             assert not serving._duty.stood_down
     assert (len(first.requests), len(second.requests)) == (3, 0)
+
+
+async def test_a_fault_before_a_service_has_told_of_itself_keeps_no_request_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = Duty._served
+    faults = [ValueError("a fault")] * 3
+
+    def served(duty: Duty) -> float:
+        if faults:
+            raise faults.pop()
+        return whole(duty)
+
+    monkeypatch.setattr(Duty, "_served", served)
+    engine = FakeEngine(script=lambda request: LONG[len(request.output) :])
+    with iotcore_broker() as broker:
+        async with cloud_behind(broker, tmp_path / "cloud", engine):
+            device = MqttTransport(new_link(broker, "dev", tmp_path))
+            try:
+                await device.submit(job(max_tokens=300))
+                assert (await read(device, "k"))[0] == [*LONG]
+            finally:
+                await device.close()
+    broke = [record for record in caplog.records if record.message == "mqtt_duty_broke"]
+    assert [bool(record.exc_info) for record in broke] == [True]  # once, however often it comes back
 
 
 # --- blobs ----------------------------------------------------------------------------------------------------------------

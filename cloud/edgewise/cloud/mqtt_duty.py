@@ -16,6 +16,7 @@ from pydantic import NonNegativeFloat
 
 from edgewise.core.errors import BadMessage, EdgewiseError
 from edgewise.core.log import get_logger
+from edgewise.core.recurring import Guard
 from edgewise.wire import topics
 from edgewise.wire.envelope import decode
 from edgewise.wire.messages import Message
@@ -79,6 +80,7 @@ class Duty:
 
     async def _tell_often(self) -> None:
         """Also after a while, for services that a broker has kept apart."""
+        guard = Guard()
         while not self._ended:
             try:
                 await self._link.wait_connected(_WAIT_S)
@@ -87,10 +89,11 @@ class Duty:
                 log.info("mqtt_duty_not_told", reason=error.message)
                 await asyncio.sleep(self._heard_s)
                 continue
-            except Exception:  # outermost frame of a task: a service that never told takes no request
-                log.exception("mqtt_duty_broke")
+            except Exception as error:  # noqa: BLE001 - outermost frame of a task: a service that never told takes no request
+                guard.failed("mqtt_duty_broke", error)
                 await asyncio.sleep(self._heard_s)
                 continue
+            guard.well("mqtt_duty_broke")
             if self._since is None:
                 await asyncio.sleep(self._heard_s)
                 self._since = time.monotonic()

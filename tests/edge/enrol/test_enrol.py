@@ -271,6 +271,37 @@ async def test_the_part_asks_again_for_ever(fleet: RunningFleet, tmp_path: Path)
     assert told == ["certificate_renewed"]
 
 
+async def test_a_fault_of_ours_does_not_end_the_part(
+    fleet: RunningFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    home, clock, told = tmp_path / "device", FakeClock(), []
+    await enrolled(fleet, home)
+    fleet.clock.advance(61 * DAY)
+    whole = EnrolmentFolder.read
+    faults = [ValueError("a fault"), KeyError("another")]
+
+    def read(folder: EnrolmentFolder) -> object:
+        if faults:
+            raise faults.pop(0)
+        return whole(folder)
+
+    monkeypatch.setattr(EnrolmentFolder, "read", read)
+    renewal = Renewal(home, lambda kind, *_, **__: told.append(kind), clock=clock)
+    renewal.start()
+    try:
+        while not told:
+            await until(lambda: clock._sleepers or told, seconds=60)
+            clock.advance(120.0)  # of the second pause the longest
+    finally:
+        await renewal.stop()
+    assert told == ["certificate_renewed"]
+    broke = [record for record in caplog.records if record.message == "certificate_renewal_broke"]
+    assert [(bool(record.exc_info), record.edgewise_fields) for record in broke] == [  # type: ignore[attr-defined]
+        (True, {"failures": 1}),
+        (True, {"failures": 2}),
+    ]
+
+
 async def test_a_device_in_no_fleet_renews_nothing(tmp_path: Path) -> None:
     renewal = Renewal(tmp_path, lambda *_, **__: None)
     renewal.start()
