@@ -14,7 +14,7 @@ from starlette.types import Message
 
 from edgewise.api.errors import BodyTimeoutError
 from edgewise.api.form import Form, FormShape, read_form
-from edgewise.api.multipart import within
+from edgewise.api.multipart import paced
 from edgewise.core.errors import PayloadTooLarge, StorageError
 
 SHAPE = FormShape(
@@ -63,10 +63,10 @@ async def test_a_file_that_is_too_large_is_refused_by_the_setting() -> None:
 
 async def test_a_sender_that_trickles_is_given_up() -> None:
     clock = count(0.0, 50.0)  # a byte every 50 s: never a silence of 60 s
-    parts = within(asked(b"x", lambda: True), 1000, 60.0, clock=lambda: next(clock))
+    parts = paced(asked(b"x", lambda: True), 1000, 60.0, clock=lambda: next(clock))
     with pytest.raises(BodyTimeoutError, match="too slowly"):
         [part async for part in parts]
     fast = count(0.0, 50.0)
-    parts = within(asked(b"x" * 60_000, lambda: True), 10**6, 60.0, clock=lambda: next(fast))
+    parts = paced(asked(b"x" * 60_000, lambda: True), 10**6, 60.0, clock=lambda: next(fast))
     assert [len(await anext(parts)) for _ in range(10)] == [60_000] * 10
     await parts.aclose()

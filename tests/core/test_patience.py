@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -112,3 +114,33 @@ async def test_an_alarm_rings_for_the_wait_that_is_too_long_and_has_one_timer_fo
     alarm.begin()
     alarm.close()
     assert loop.timer is None
+
+
+async def _late_and_cancelled_at_once() -> bool:
+    """Whether a task that is cancelled in the moment in which its limit passes is cancelled."""
+    work = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(within(work, 0.0, TooLate))
+    await asyncio.sleep(0)  # it waits, and its timer is due
+    asyncio.get_running_loop().call_soon(task.cancel)
+    await asyncio.wait({task})
+    return task.cancelled()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tasks count cancellations from Python 3.11 on")
+async def test_a_cancellation_in_the_moment_of_the_limit_is_not_lost() -> None:
+    assert await _late_and_cancelled_at_once()
+
+
+async def test_a_task_whose_work_was_late_does_not_count_as_one_that_is_to_end() -> None:
+    async def deaf() -> str:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        return "all the same"
+
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises(TooLate):
+        await within(asyncio.sleep(60), 0.0, TooLate)
+    assert await within(deaf(), 0.0, TooLate) == "all the same"
+    if sys.version_info >= (3, 11):
+        assert task.cancelling() == 0

@@ -6,6 +6,7 @@ import asyncio
 
 from prometheus_client import Counter, Gauge
 
+from edgewise.api.observed import in_time
 from edgewise.api.realtime.metrics import VoiceMetrics
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.metrics import Metrics
@@ -14,7 +15,6 @@ from edgewise.pipeline.held import FULL, HeldBytes
 from edgewise.pipeline.model import Models, Observed, PoolStatus
 from edgewise.pipeline.receipts import Usage
 
-STATS_TIMEOUT_S = 2.0
 RTF_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 10.0)
 ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -149,8 +149,8 @@ class ApiMetrics:
     async def _scrape(self, name: str, engine: Observed) -> None:
         self.engine_up.labels(name).set(engine.state == "ready")
         try:
-            stats = await asyncio.wait_for(engine.stats(), STATS_TIMEOUT_S)
-        except (EdgewiseError, asyncio.TimeoutError):
+            stats = await in_time(engine.stats())
+        except EdgewiseError:
             self.engine_up.labels(name).set(0)
             return
         self._publish(name, stats)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from edgewise.api.errors import BodyTimeoutError, NotJson
 from edgewise.core.errors import Cancelled, InvalidRequest, PayloadTooLarge
 from edgewise.core.files import translate_os_errors
+from edgewise.core.patience import within
 
 _MAX_OVERHEAD: Final = 64 * 1024
 """Bytes of a form beside its file."""
@@ -56,7 +57,7 @@ async def parsed(
         PayloadTooLarge, BodyTimeoutError, InvalidRequest: Said while the form arrives.
         StorageError: The disk for temporary files is full.
     """
-    parts = within(request, max_bytes, silence_s, setting)
+    parts = paced(request, max_bytes, silence_s, setting)
     parser = MultiPartParser(
         request.headers, parts, max_files=max_files, max_fields=max_fields, max_part_size=max_field_bytes
     )
@@ -82,7 +83,7 @@ def too_large(max_bytes: int, setting: str = "files.max_bytes", param: str | Non
     )
 
 
-async def within(
+async def paced(
     request: Request,
     max_bytes: int,
     silence_s: float,
@@ -99,14 +100,11 @@ async def within(
     started = clock()
     while True:
         left = started + silence_s + size / _LEAST_RATE - clock()
+        late = partial(_late, silence_s, slow=left < silence_s and size > 0)
+        if left <= 0:
+            raise late()
         try:
-            part = await asyncio.wait_for(anext(stream, None), max(0.0, min(silence_s, left)))
-        except asyncio.TimeoutError as error:
-            if left < silence_s and size:
-                raise BodyTimeoutError(
-                    f"The file arrives too slowly: after {silence_s:g} s, {_LEAST_RATE} bytes a second are the least."
-                ) from error
-            raise BodyTimeoutError(f"Nothing of the file arrived for {silence_s:g} s.") from error
+            part = await within(anext(stream, None), min(silence_s, left), late)
         except ClientDisconnect as error:
             raise Cancelled("The client left while its file was being read.") from error
         if part is None:
@@ -115,3 +113,11 @@ async def within(
         if size > max_bytes + _MAX_OVERHEAD:
             raise too_large(max_bytes, setting)
         yield part
+
+
+def _late(silence_s: float, *, slow: bool) -> BodyTimeoutError:
+    if slow:
+        return BodyTimeoutError(
+            f"The file arrives too slowly: after {silence_s:g} s, {_LEAST_RATE} bytes a second are the least."
+        )
+    return BodyTimeoutError(f"Nothing of the file arrived for {silence_s:g} s.")

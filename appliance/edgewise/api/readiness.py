@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgewise.core.clock import Clock
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, EngineUnavailable
+from edgewise.core.patience import within
 from edgewise.engine.request import GenerateRequest, SamplingParams
 from edgewise.pipeline.model import Models, ServedModel
 
@@ -119,9 +120,11 @@ class Readiness:
     async def probe(self, model: ServedModel) -> str | None:
         """Ask a model for one token; why none came, None if one did."""
         try:
-            return await asyncio.wait_for(self._one_token(model), self._probe_timeout_s)
-        except asyncio.TimeoutError:
-            return f"no token came within {self._probe_timeout_s:g} s"
+            return await within(
+                self._one_token(model),
+                self._probe_timeout_s,
+                lambda: EngineUnavailable(f"no token came within {self._probe_timeout_s:g} s"),
+            )
         except EdgewiseError as error:
             return error.message
 

@@ -11,14 +11,13 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from edgewise.api.deps import ApiDependencies
+from edgewise.api.observed import in_time
 from edgewise.api.responses import json_response
 from edgewise.core.errors import EdgewiseError, InvalidRequest, ModelNotFound
 from edgewise.core.files import translate_os_errors
 from edgewise.engine.api import CacheTier, EngineStats
 from edgewise.engine.tiers import folder
 from edgewise.pipeline.model import Observed
-
-STATS_TIMEOUT_S = 2.0
 
 
 def cache_router(deps: ApiDependencies) -> APIRouter:
@@ -54,8 +53,8 @@ def cache_router(deps: ApiDependencies) -> APIRouter:
 async def tiers_of(engine: Observed) -> dict[str, dict[str, int]] | None:
     """Sizes and counters by tier; None if the engine does not tell now."""
     try:
-        stats = await asyncio.wait_for(engine.stats(), STATS_TIMEOUT_S)
-    except (EdgewiseError, asyncio.TimeoutError):
+        stats = await in_time(engine.stats())
+    except EdgewiseError:
         return None
     return tiers_in(stats)
 

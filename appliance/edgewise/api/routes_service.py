@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -11,14 +10,13 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import Response
 
 from edgewise.api.deps import ApiDependencies
+from edgewise.api.observed import in_time
 from edgewise.api.readiness import FAILING
 from edgewise.api.responses import json_response
 from edgewise.api.routes_cache import cache_router, tiers_of
 from edgewise.api.sse import EventStream, kept_alive, sse
 from edgewise.core.errors import EdgewiseError, InvalidRequest
 from edgewise.pipeline.model import Observed
-
-MEMORY_TIMEOUT_S = 2.0
 
 
 def service_router(deps: ApiDependencies) -> APIRouter:
@@ -107,12 +105,9 @@ def _event_number(text: str) -> int:
 async def _memory(name: str, engine: Observed) -> dict[str, Any]:
     """A model's ledger, or why it cannot be read now."""
     try:
-        report = await asyncio.wait_for(engine.memory(), MEMORY_TIMEOUT_S)
+        report = await in_time(engine.memory())
     except EdgewiseError as error:
         return {"model": name, "error": {"code": error.code, "message": error.message}}
-    except asyncio.TimeoutError:
-        message = f"the engine did not answer within {MEMORY_TIMEOUT_S:g} s"
-        return {"model": name, "error": {"code": "engine_unavailable", "message": message}}
     booked = dict(report.booked)
     return {
         "model": name,

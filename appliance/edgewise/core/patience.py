@@ -1,8 +1,9 @@
-"""Waiting with a limit, and for the end of a task."""
+"""Waiting with a limit, and for the end of tasks."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -12,10 +13,12 @@ Result = TypeVar("Result")
 async def within(work: Awaitable[Result], seconds: float, late: Callable[[], Exception]) -> Result:
     """Await `work` in the caller's own task, which costs no task for each call; after `seconds` raise what `late` makes.
 
-    Not by `asyncio.wait_for`: before Python 3.12 it can lose a cancellation.
+    Not by `asyncio.wait_for`: before Python 3.12 it can lose a cancellation. One that comes in the moment of the limit is kept
+    too, from Python 3.11 on, where tasks count how often they were asked to end.
     """
     waiter = asyncio.current_task()
     assert waiter is not None
+    before = _asked_to_end(waiter)
     given_up = False
 
     def give_up() -> None:
@@ -27,11 +30,19 @@ async def within(work: Awaitable[Result], seconds: float, late: Callable[[], Exc
     try:
         return await work
     except asyncio.CancelledError:
-        if given_up:
+        if given_up and _asked_to_end(waiter) <= before + 1:
             raise late() from None
         raise
     finally:
         timer.cancel()
+        if given_up and sys.version_info >= (3, 11):
+            waiter.uncancel()  # or whoever counts would take the task for one that is to end
+
+
+def _asked_to_end(task: asyncio.Task[Any]) -> int:
+    if sys.version_info >= (3, 11):
+        return task.cancelling()
+    return 0
 
 
 async def wait_set(event: asyncio.Event, seconds: float) -> bool:
@@ -89,8 +100,9 @@ class Alarm:
         self._ring()
 
 
-async def end_task(task: asyncio.Task[Any] | None) -> None:
-    """Cancel a task and wait until it has ended, however it does; without one there is nothing to do."""
-    if task is not None:
+async def end_task(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel tasks, all of them before any is waited for, and wait until they have ended, however they do; None is none."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    await asyncio.gather(*running, return_exceptions=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgewise.core.errors import EngineUnavailable
+from edgewise.core.patience import within
 from edgewise.core.python import module_command
 from edgewise.engine.ledger import available_memory
 
@@ -53,11 +54,7 @@ async def _ask() -> bytes:
         *module_command(PROBE), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     try:
-        out, err = await asyncio.wait_for(process.communicate(), PROBE_S)
-    except asyncio.TimeoutError as error:
-        raise EngineUnavailable(
-            f"The GPU did not answer within {PROBE_S:g} s: `edgewise doctor` looks for why."
-        ) from error
+        out, err = await within(process.communicate(), PROBE_S, _silent)
     finally:
         if process.returncode is None:
             process.kill()
@@ -68,6 +65,10 @@ async def _ask() -> bytes:
             f"torch cannot be asked about the GPU ({last[0][:300]}): `edgewise doctor` looks for why."
         )
     return out
+
+
+def _silent() -> EngineUnavailable:
+    return EngineUnavailable(f"The GPU did not answer within {PROBE_S:g} s: `edgewise doctor` looks for why.")
 
 
 def _read(answer: bytes) -> Machine:

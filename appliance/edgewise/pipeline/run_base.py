@@ -124,6 +124,11 @@ class RunBase(ABC, Generic[TaskT, PartT, ItemT]):
         return self._unfinished == 0
 
     @property
+    def fault(self) -> str | None:
+        """Code of why it did not bring its whole answer; None once it has."""
+        return None if self.done else self._fault
+
+    @property
     def model_name(self) -> str:
         return self.task.model.name
 

@@ -11,7 +11,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.realtime import RealtimeServerEvent
 from starlette.types import Message
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketState
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -387,6 +387,51 @@ async def test_a_session_ends_though_its_client_reads_nothing(monkeypatch: pytes
     error = await asyncio.wait_for(session, 30)
     assert isinstance(error, connection.SessionExpired)
     await telling
+
+
+async def test_a_session_that_is_cancelled_while_it_ends_leaves_nothing_running() -> None:
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        """Takes all."""
+
+    stubborn, ends = asyncio.Event(), asyncio.Event()
+
+    class Slow(DoubleModels):
+        async def prepare(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stubborn.set()
+                await ends.wait()
+
+    socket = WebSocket({"type": "websocket"}, receive, send)
+    socket.client_state = socket.application_state = WebSocketState.CONNECTED
+    names = ModelNames(chat="tiny", transcription="ears", speech="mouth", vad="detector")
+    deps = ApiDependencies(models=Models())
+    serving = connection.Connection(socket, deps, Slow(), Configuration(names=names), Listener())
+    closed = asyncio.Event()
+    whole = serving.session.aclose
+
+    async def aclose() -> None:
+        await whole()
+        closed.set()
+
+    serving.session.aclose = aclose  # type: ignore[method-assign]
+    before = asyncio.all_tasks()
+    session = asyncio.create_task(serving.serve())
+    await asyncio.sleep(0.01)
+    session.cancel()
+    await stubborn.wait()
+    session.cancel()
+    ends.set()
+    with pytest.raises(asyncio.CancelledError):
+        await session
+    assert closed.is_set()
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() <= before
 
 
 async def test_a_draining_service_ends_sessions_that_are_quiet_and_lets_answers_end() -> None:

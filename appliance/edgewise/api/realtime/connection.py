@@ -21,6 +21,7 @@ from edgewise.api.realtime.events import Event, error_event, event, events_of, i
 from edgewise.api.realtime.outbox import Outbox
 from edgewise.api.requests import shutting_down
 from edgewise.api.schemas import validate
+from edgewise.core.ending import Endings
 from edgewise.core.errors import Cancelled, EdgewiseError, InvalidRequest, PayloadTooLarge, UnsupportedField
 from edgewise.core.log import get_logger
 from edgewise.core.patience import end_task
@@ -88,15 +89,13 @@ class Connection:
         ]
         preparing = asyncio.create_task(self._models.prepare(), name=f"{self.id}/prepare")
         error: EdgewiseError | None = None
-        try:
+        async with Endings() as endings:  # also where this is cancelled again while it ends
+            endings.add("the connection", lambda: self._close(error))
+            endings.add("the conversation", self.session.aclose)
+            endings.add("the tasks of the connection", lambda: end_task(*work, preparing))
             await self._outbox.put(self._session_event("session.created"))
             await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             error = _reason(work)
-        finally:
-            for task in (*work, preparing):
-                await end_task(task)
-            await self.session.aclose()
-            await self._close(error)
         return error
 
     async def _close(self, error: EdgewiseError | None) -> None:
@@ -278,6 +277,6 @@ def _reason(work: list[asyncio.Task[None]]) -> EdgewiseError | None:
         if isinstance(error, EdgewiseError):
             return error
         if isinstance(error, Exception):
-            log.error("voice_session_broke", task=task.get_name(), exc_info=error)
+            log.exception("voice_session_broke", error, task=task.get_name())
             return internal_error(error)
     return None

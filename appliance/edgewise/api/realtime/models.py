@@ -14,7 +14,7 @@ from edgewise.api.generate import start_task
 from edgewise.api.parse import Caller
 from edgewise.api.realtime.configuration import ModelNames
 from edgewise.api.requests import RequestRecord
-from edgewise.core.errors import Cancelled, EdgewiseError, InvalidRequest, ModelNotFound
+from edgewise.core.errors import Cancelled, EdgewiseError, InvalidRequest, ModelNotFound, error_class
 from edgewise.core.log import get_logger
 from edgewise.engine.encoders.request import EncodeRequest
 from edgewise.models.vad.silero import STATE_BYTES
@@ -144,8 +144,7 @@ class DeviceModels:
         try:
             run = await deps.requests.until_cut(self._begin(task, record))
         except BaseException as error:
-            status = error.http_status if isinstance(error, EdgewiseError) else Cancelled.http_status
-            await deps.requests.end(record, status=status)
+            await deps.requests.end(record, status=_status_of(error))
             raise
         return _Written(run, record, deps)
 
@@ -205,8 +204,9 @@ class _Written:
 
     async def aclose(self) -> None:
         run, deps = self._run, self._deps
-        done = run.done
-        await deps.requests.end(self._record, status=200 if done else Cancelled.http_status)
+        fault = self._record.error = run.fault
+        status = 200 if fault is None else (error_class(fault) or EdgewiseError).http_status
+        await deps.requests.end(self._record, status=status)
         deps.metrics.answered(run.model_name, run.usage(), deps.clock.monotonic() - self._started)
 
 
@@ -236,6 +236,13 @@ async def _first_chat(deps: ApiDependencies) -> str:
     for card in sorted(cards, key=lambda card: card.name not in pinned):
         return card.name
     raise ModelNotFound("No model here converses: `edgewise models pull starter` gets one.", param="model")
+
+
+def _status_of(error: BaseException) -> int:
+    """That HTTP would have; what nobody has foreseen is a fault of ours."""
+    if isinstance(error, EdgewiseError):
+        return error.http_status
+    return Cancelled.http_status if isinstance(error, asyncio.CancelledError) else EdgewiseError.http_status
 
 
 def _floats(samples: bytes) -> bytes:

@@ -194,8 +194,7 @@ class VoiceSession:
     async def aclose(self) -> None:
         """End all that runs; nothing is told any more."""
         guess, self._guess = self._guess, None
-        for task in (self._answering, guess, *self._hearing.values()):
-            await end_task(task)
+        await end_task(self._answering, guess, *self._hearing.values())
 
     # --- turns --------------------------------------------------------------------------------------------------------
 
