@@ -46,6 +46,7 @@ class Partial:
         self._keep_s = keep_s
         self._now = now
         self._left: dict[str, _Beginning] = {}
+        self._closed = False
         self._alarm: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -65,12 +66,13 @@ class Partial:
         except DigestMismatch:
             raise
         except BaseException:  # the link was lost, or the reader cancelled
-            if one.content:
+            if one.content and not self._closed:
                 self._leave(sha256, one)
             raise
 
     def close(self) -> None:
-        """Keep none of them."""
+        """Keep none of them, nor what readers that have not ended yet leave."""
+        self._closed = True
         self._left.clear()
         if self._alarm is not None:
             self._alarm.cancel()
