@@ -9,7 +9,7 @@ one's is not asked for that figure again: the table stars it.
 
 What a figure is: prefill, the prompt's tokens by the time to the first token of the answer; decode, tokens by the time between
 the first and the last, after a prompt of so many tokens, which is the same in all rounds, so that caches have it; of 8 streams
-the sum of theirs. A peer that is not installed is named and left out.
+the sum of theirs, which begin together. A peer that is not installed is named and left out.
 """
 
 from __future__ import annotations
@@ -61,6 +61,12 @@ class Figure:
         if self.kind == "prefill":
             return f"prefill {self.prompt}"
         return f"decode at {self.prompt}" if self.streams == 1 else f"{self.streams} streams at {self.prompt}"
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of each prompt. Several have one more token than whole pages of a cache, which is then all that is left to compute: so
+        their answers begin together and keep each other company, instead of waiting for the ends of each other's prompts."""
+        return self.prompt + (self.streams > 1)
 
     def value(self, side: Side, prompts: Sequence[list[int]]) -> float:
         """Measures it once."""
@@ -194,8 +200,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     tokenizer, rng = load_tokenizer(starter_model()), random.Random(11)
 
     def prompts_of(figure: Figure) -> list[list[int]]:
-        texts = [make_text(figure.prompt + 8, rng) for _ in range(figure.streams)]
-        return [list(tokenizer.encode(text))[: figure.prompt] for text in texts]
+        texts = [make_text(figure.prompt_tokens + 8, rng) for _ in range(figure.streams)]
+        return [list(tokenizer.encode(text))[: figure.prompt_tokens] for text in texts]
 
     with ExitStack() as stack, Progress(console=Console(file=sys.stderr)) as bars:
         wanted = starters(args, absent)

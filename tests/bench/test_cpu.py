@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from gguf.quants import dequantize
 
+from edgewise.kernels.limits import PAGE_TOKENS
 from edgewise.models.tiny import GGUF_NAME, make_tiny_model
 from tests.bench.cpu import FIGURES, Figure, measure, summarize
 from tests.bench.cpu_files import _random
@@ -142,6 +143,14 @@ def test_the_figures_are_those_that_are_promised() -> None:
     assert [figure.name for figure in FIGURES] == [
         "prefill 128", "prefill 512", "prefill 2048", "decode at 128", "decode at 2048", "8 streams at 128", "8 streams at 2048",
     ]  # fmt: skip
+
+
+def test_of_several_prompts_one_token_is_left_behind_whole_pages() -> None:
+    """Else ours would compute the rest of each prompt's last page between others' tokens, and streams would not be together."""
+    lengths = {figure.name: figure.prompt_tokens for figure in FIGURES}
+    together = {length % PAGE_TOKENS for name, length in lengths.items() if "streams" in name}
+    assert together == {1}
+    assert lengths["decode at 128"] == 128
 
 
 def test_a_missing_peer_is_named() -> None:
