@@ -4,12 +4,15 @@ import asyncio
 import errno
 import hashlib
 import os
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edgewise.cloud import blobs
 from edgewise.cloud.blobs import SILENT_S, UNUSED_S, BlobStore
 from edgewise.cloud.jobs.schema import open_jobs
 from edgewise.core.clock import FakeClock
@@ -230,6 +233,41 @@ async def test_a_full_disk_leaves_no_pieces_and_the_next_upload_works(
         assert where == "_enter" or files(tmp_path) == []
     blob = await store.put(ME, b"full" * 100, "x/y")
     assert files(tmp_path) == [blob.sha256]
+
+
+async def test_files_are_written_off_the_event_loop_and_an_upload_that_is_cancelled_leaves_none_to_a_thread(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+    writing, write_on = threading.Event(), threading.Event()
+
+    def watched(name: str) -> None:
+        whole = getattr(blobs, name)
+
+        def work(*arguments: Any, **named: Any) -> Any:
+            threads.add(threading.get_ident())
+            if name == "_write" and not write_on.is_set():
+                writing.set()
+                write_on.wait(60)
+            return whole(*arguments, **named)
+
+        monkeypatch.setattr(blobs, name, work)
+
+    for name in ("_begin", "_write", "_sync", "_enter", "make_folder"):
+        watched(name)
+    content = b"c" * 900
+    first = asyncio.create_task(store.put(ME, content, "x/y"))
+    await asyncio.to_thread(writing.wait, 60)
+    first.cancel()
+    second = asyncio.create_task(store.put(ME, content, "x/y"))
+    await asyncio.sleep(0.01)
+    assert not first.done()  # it has the file until the thread is done with it
+    write_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    blob = await second
+    assert await store.read(ME, blob.sha256) == content
+    assert threading.get_ident() not in threads
 
 
 async def test_a_file_that_somebody_took_away_is_not_there(cloud: Cloud) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import cbor2
 import pytest
 
+from edgewise.cloud.jobs.records import Claim
+from edgewise.cloud.jobs.table import JobTable
 from edgewise.cloud.tenants import tenant_of_device
 from edgewise.core.errors import EngineUnavailable, NotAuthenticated
 from edgewise.core.settings_links import IntakeSettings
@@ -49,6 +51,31 @@ async def test_a_job_and_its_stream(cloud: Cloud) -> None:
     assert final["facts"]["prefill_s"] == 0.002
     (request,) = cloud.engine.requests
     assert (request.key, request.salt) == ("(anonymous)", "(anonymous)")
+
+
+async def test_a_job_that_is_claimed_while_the_service_drains_waits_for_the_next_process(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, claimed, go_on = JobTable.claim, asyncio.Event(), asyncio.Event()
+
+    async def claim(table: JobTable, *arguments: Any) -> Claim | None:
+        found = await whole(table, *arguments)
+        if found is not None:
+            claimed.set()
+            await go_on.wait()
+        return found
+
+    monkeypatch.setattr(JobTable, "claim", claim)
+    accepted = Accepted.model_validate((await cloud.post(JOBS, body())).json())
+    await claimed.wait()
+    assert cloud.part is not None
+    draining = asyncio.create_task(cloud.part._workers.drain())
+    await asyncio.sleep(0)
+    go_on.set()
+    await draining
+    assert (await cloud.show(accepted.id))["state"] == "queued"
+    assert cloud.engine.requests == []
+    assert cloud.part._workers.running == 0
 
 
 async def test_cbor_is_read_as_json_is(cloud: Cloud) -> None:

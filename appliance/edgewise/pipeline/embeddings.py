@@ -97,10 +97,10 @@ async def compute(
     """What the encoder makes of rows, or of pairs. Raises as `embed`."""
     lengths = [len(row.ids if isinstance(row, Pair) else row) for row in rows]
     tokens = sum(lengths)
-    if passage is not None:
-        await passage.begin(tokens, 1)
     began, parts = clock(), _parts(lengths)
     try:
+        if passage is not None:
+            await passage.begin(tokens, 1)
         chunks = await _ask(task, rows, parts)
     except BaseException as error:
         if passage is not None:

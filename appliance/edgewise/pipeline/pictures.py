@@ -159,8 +159,6 @@ async def start_pictures(
     if pressure is not None and plan.decision("diffuse").where == "local":
         task = stepped_down(task, pressure)
     run = PictureRun(task, plan, clock=clock, passage=passage, on_end=on_end)
-    if passage is not None:
-        await passage.begin(0, task.n)
     await run.submit(seed)
     return run
 

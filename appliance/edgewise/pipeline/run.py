@@ -96,7 +96,8 @@ class Run(RunBase[Task, _Sequence, TextChunk]):
 
     async def submit(self, requests: list[GenerateRequest], reading: CallReading | None = None) -> None:
         """Queue every sequence or none; `reading` tells how tool calls are read from their texts."""
-        await self._start([partial(self._sequence, *one, reading) for one in enumerate(requests)])
+        sequences = [partial(self._sequence, *one, reading) for one in enumerate(requests)]
+        await self._start(sequences, sum(map(len, self.prompts)))
 
     async def _sequence(self, index: int, request: GenerateRequest, reading: CallReading | None) -> _Sequence:
         stream = await self.plan.decision("generate").engine.submit(request)
@@ -200,8 +201,6 @@ async def start_run(
     task, prompts = work.task, work.prompts
     plan = await planner.plan(errand_of(task), [_demand(task, work.requests)])
     run = Run(task, plan, prompts, work.seed, clock=clock, observer=observer, passage=passage, on_end=on_end)
-    if passage is not None:
-        await passage.begin(sum(map(len, prompts)), len(work.requests))
     await run.submit(work.requests, work.reading)
     return run
 

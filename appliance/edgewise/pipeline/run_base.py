@@ -202,9 +202,11 @@ class RunBase(ABC, Generic[TaskT, PartT, ItemT]):
 
     # --- for the kinds ---------------------------------------------------------------------------------------------------
 
-    async def _start(self, parts: Sequence[Callable[[], Awaitable[PartT]]]) -> None:
-        """Submit every part or none, then read them all."""
+    async def _start(self, parts: Sequence[Callable[[], Awaitable[PartT]]], prompt_tokens: int = 0) -> None:
+        """Tell the hooks, then submit every part or none, then read them all."""
         try:
+            if self._passage is not None:
+                await self._passage.begin(prompt_tokens, len(parts))
             for submit in parts:
                 self._parts.append(await submit())
         except BaseException as error:

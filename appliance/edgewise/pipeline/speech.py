@@ -214,8 +214,6 @@ async def start_speech(
     task, passage = (task, None) if not hooks else await _admit(task, hooks)
     plan = Plan((Decision(stage="speak", where="local", reason=_WHY, engine=task.model.engine),))
     run = SpeechRun(task, plan, clock=clock, passage=passage, on_end=on_end)
-    if passage is not None:
-        await passage.begin(0, 1)
     await run.submit()
     return run
 

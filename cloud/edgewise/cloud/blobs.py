@@ -11,9 +11,8 @@ import contextlib
 import hashlib
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +115,7 @@ class BlobStore:
 
     async def put(self, tenant: str, content: bytes, media: str) -> Blob:
         """Keep bytes of our own: results and previews."""
-        sha256 = hashlib.sha256(content).hexdigest()
+        sha256 = await asyncio.to_thread(_digest, content)
 
         async def whole() -> AsyncIterator[bytes]:
             yield content
@@ -237,29 +236,23 @@ class BlobStore:
         self, path: Path, content: AsyncIterator[bytes], start: int, total: int | None, upload: _Upload, room: int
     ) -> int:
         """Write to the `.part` file; its size afterwards."""
-        part = _part(path)
+        part, size = _part(path), start
         try:
             with translate_os_errors("write", part):
-                make_folder(part.parent, mode=0o750)
-                with part.open("r+b" if part.exists() else "w+b", buffering=0) as file:
-                    have = file.seek(0, os.SEEK_END)
-                    if start > have:
-                        raise RangeNotThere(f"The upload so far has {have} bytes: go on there.", param="content-range")
-                    file.truncate(start)
-                    size = file.seek(start)
-                    async with contextlib.aclosing(self._heard(content, upload)) as heard:
-                        async for piece in heard:
-                            size += len(piece)
-                            if size > self.max_bytes or (total is not None and size > total):
-                                raise self._too_large()
-                            if size > room:
-                                raise self._full(upload.tenant, self._tenant_bytes - room)
-                            upload.size = max(upload.size, size)
-                            await asyncio.to_thread(_write, file, piece)
-                    await asyncio.to_thread(os.fsync, file.fileno())
+                await _in_thread(_begin, part, start)
+                async with contextlib.aclosing(self._heard(content, upload)) as heard:
+                    async for piece in heard:
+                        began, size = size, size + len(piece)
+                        if size > self.max_bytes or (total is not None and size > total):
+                            raise self._too_large()
+                        if size > room:
+                            raise self._full(upload.tenant, self._tenant_bytes - room)
+                        upload.size = max(upload.size, size)
+                        await _in_thread(_write, part, began, piece)
+                await _in_thread(_sync, part)
         except StorageError:  # what is here of it is in the way of everybody else
             with contextlib.suppress(OSError):
-                part.unlink()
+                await _in_thread(part.unlink)
             raise
         return size
 
@@ -296,14 +289,45 @@ class BlobStore:
         )
 
 
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def _part(path: Path) -> Path:
     return path.with_name(f"{path.name}.part")
 
 
-def _write(file: FileIO, piece: bytes) -> None:
-    rest = memoryview(piece)
-    while rest:
-        rest = rest[file.write(rest) :]
+async def _in_thread(work: Callable[..., None], *arguments: Any) -> None:
+    """A caller that is cancelled meanwhile leaves when the thread is done: the file is another upload's then."""
+    task = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+
+
+def _begin(part: Path, start: int) -> None:
+    """Leave `start` bytes. Raises `RangeNotThere` where there are fewer."""
+    make_folder(part.parent, mode=0o750)
+    with part.open("ab", buffering=0) as file:
+        have = file.tell()
+        if start > have:
+            raise RangeNotThere(f"The upload so far has {have} bytes: go on there.", param="content-range")
+        file.truncate(start)
+
+
+def _write(part: Path, start: int, piece: bytes) -> None:
+    with part.open("r+b", buffering=0) as file:
+        file.seek(start)
+        rest = memoryview(piece)
+        while rest:
+            rest = rest[file.write(rest) :]
+
+
+def _sync(part: Path) -> None:
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _enter(path: Path, sha256: str) -> None:

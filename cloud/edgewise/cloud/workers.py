@@ -27,6 +27,7 @@ from edgewise.core.errors import (
     error_class,
 )
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.core.priority import Priority
 from edgewise.wire.messages import Blob, Chunk, DiffuseWork, Finish, GenerateWork, State, Unit
 
@@ -86,6 +87,7 @@ class Workers:
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._attempts: dict[str, _Attempt] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._claiming: asyncio.Task[None] | None = None
         self._draining = False
         self._mean_s = 1.0  # of an attempt; learned
         self.answered_s: float | None = None
@@ -108,8 +110,8 @@ class Workers:
         return 0.0 if ahead < free else (ahead - max(free, 0) + 1) * self._mean_s / self._count
 
     def start(self) -> None:
+        self._claiming = asyncio.create_task(self._claim(), name="cloud-claim")
         self._tasks = [
-            asyncio.create_task(self._claim(), name="cloud-claim"),
             asyncio.create_task(self._keep(), name="cloud-leases"),
             asyncio.create_task(self._tidy(), name="cloud-retention"),
         ]
@@ -117,16 +119,17 @@ class Workers:
     async def drain(self) -> None:
         """Claim nothing more and give the leases back: the next process, or another one, goes on at the logs' ends."""
         self._draining = True
+        self._table.work.set()  # wakes `_claim`, which ends
         for attempt in self._attempts.values():
             _stop(attempt)
         tasks = [attempt.task for attempt in self._attempts.values() if attempt.task is not None]
+        if self._claiming is not None:
+            tasks.append(self._claiming)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stop(self) -> None:
         await self.drain()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_task(*self._tasks)
 
     # --- tasks ----------------------------------------------------------------------------------------------------------
 
@@ -144,8 +147,19 @@ class Workers:
                     log.exception("claim_broke")
             if claim is None:
                 await self._table.work.wait()
-                continue
-            self._begin(claim)
+            elif self._draining:  # it came too late
+                await self._give_back(claim)
+            else:
+                self._begin(claim)
+
+    async def _give_back(self, claim: Claim) -> None:
+        """Claimed, and not begun."""
+        try:
+            await self._table.give_back(claim.lease)
+        except EdgewiseError as error:  # the lease runs out instead
+            log.warning("claim_not_given_back", job=claim.job.id, reason=error.message)
+        finally:
+            self._table.forget(claim.lease)
 
     def _begin(self, claim: Claim) -> None:
         attempt = _Attempt(claim, self._clock.monotonic(), claim.job.count)

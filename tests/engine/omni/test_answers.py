@@ -12,6 +12,8 @@ import torch
 
 from edgewise.core.errors import InvalidRequest, QueueFull
 from edgewise.engine.config import EngineConfig
+from edgewise.engine.core import Guarded, HoldsPages, Limited
+from edgewise.engine.engine import Engine
 from edgewise.engine.omni.answer import Answer
 from edgewise.engine.omni.build import build
 from edgewise.engine.omni.engine import OmniEngine
@@ -360,3 +362,9 @@ class Clock:
             return call()
 
         return counted
+
+
+def test_it_can_do_all_that_a_text_engine_can() -> None:
+    """What a worker asks of a core by its kind: a voice takes none of it away."""
+    for kind in (Limited, HoldsPages, Guarded):
+        assert issubclass(OmniEngine, kind) == issubclass(Engine, kind) is True

@@ -171,6 +171,10 @@ class OmniEngine:
         """See `engine.core.Limited`."""
         self._thinker.limit(max_running, pace)
 
+    def guard(self, lost: Callable[[str], None]) -> None:
+        """See `engine.core.Guarded`."""
+        self._thinker.guard(lost)
+
     def listen(self, listener: Notify) -> None:
         self._thinker.listen(listener)
 

@@ -78,7 +78,7 @@ class Hooks:
                 outcome=error.code,
                 prompt_text=_joined(texts) if self.wants_text else None,
             )
-            await self.audit(refused)
+            await self.note(refused)
             raise
         return texts, Passage(self, call, texts)
 
@@ -103,11 +103,25 @@ class Hooks:
         return await self._guarded(type(one).__name__, "check", one.check(text, start, last=last), None)
 
     async def audit(self, record: AuditRecord) -> None:
-        """Tell every hook, with texts only those that want them. Raises what `_guarded` raises."""
+        """Tell every hook, with texts only those that want them. Raises what `_guarded` raised first, when all were told: what
+        one hook has of a request, the others have too."""
         answers = tuple(replace(answer, text=None) for answer in record.answers)
         plain = replace(record, prompt_text=None, answers=answers)
+        faults = []
         for hook in self._hooks:
-            await self._guarded(hook.name, "audit", hook.audit(record if hook.wants_text else plain), None)
+            try:
+                await self._guarded(hook.name, "audit", hook.audit(record if hook.wants_text else plain), None)
+            except EdgewiseError as error:
+                faults.append(error)
+        if faults:
+            raise faults[0]
+
+    async def note(self, record: AuditRecord) -> None:
+        """As `audit`, of a request that has ended otherwise: nobody is left who could be refused, so faults are only logged."""
+        try:
+            await self.audit(record)
+        except EdgewiseError as error:
+            log.error("audit_lost", request_id=record.call.request_id, reason=error.message)
 
     async def _ask(self, hook: Hook, call: Call, texts: list[PromptText]) -> list[PromptText]:
         unchanged = [one.text for one in texts]
@@ -198,14 +212,11 @@ class Passage:
             await self._end_when_complete()
 
     async def end(self, code: str) -> None:
-        """The request ends without all of its answers; nobody is left who could be refused, so faults are only logged."""
+        """The request ends without all of its answers."""
         if self._ended or not self._answers:
             return
         self._ended = True
-        try:
-            await self._hooks.audit(self._record("answered", code))
-        except EdgewiseError as error:
-            log.error("audit_lost", request_id=self._call.request_id, reason=error.message)
+        await self._hooks.note(self._record("answered", code))
 
     async def _end_when_complete(self) -> None:
         if all(one.finish is not None for one in self._answers):

@@ -228,8 +228,6 @@ async def start_transcription(
         task = replace(task, prompt=passed[0].text)
     plan = Plan((Decision(stage="generate", where="local", reason=_WHY, engine=task.model.engine),))
     run = TranscribeRun(task, plan, clock=clock, passage=passage, on_end=on_end)
-    if passage is not None:
-        await passage.begin(0, 1)
     await run.submit()
     return run
 
