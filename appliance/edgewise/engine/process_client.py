@@ -219,8 +219,10 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
         Raises:
             BadModelFile, UnsupportedModel, ConfigError: What the engine said when it refused to load.
             EngineUnavailable: It was not ready in time, or has failed for another reason.
+            ShuttingDown: `stop` has been called.
         """
-        if self._supervisor is None:
+        supervisor = self._supervisor
+        if supervisor is None:
             raise EngineUnavailable("The engine has not been started.")
         waits = [asyncio.ensure_future(event.wait()) for event in (self._ready, self._failed)]
         try:
@@ -228,11 +230,13 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
         finally:
             for wait in waits:
                 wait.cancel()
+        if self._closing:
+            raise ShuttingDown("The service is shutting down.")
         if self._ready.is_set() and self._info is not None:
             return self._info
-        if self._failed.is_set() and self._supervisor.failure is not None:
-            raise self._supervisor.failure
-        raise self._supervisor.unavailable()
+        if self._failed.is_set() and supervisor.failure is not None:
+            raise supervisor.failure
+        raise supervisor.unavailable()
 
     async def stop(self, drain_s: float = 0.0) -> None:
         """Refuse new requests, let open ones run on for at most `drain_s`, end the rest with `shutting_down`, end the engine."""
@@ -247,6 +251,7 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
             error = ShuttingDown("The service is shutting down; the answer was cut.")
             self._do(self._requests.fail_all(error, time.monotonic()))
             clock.cancel()
+            self._failed.set()  # nobody waits until it is ready any more
             await supervisor.stop()
             await asyncio.wait({clock})
             self._supervisor = self._clock = None
@@ -309,14 +314,16 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
         supervisor = self._supervisor
         if supervisor is None or not self._ready.is_set():
             return {}
-        before = self._cleared.answers
         while self._cleared.asked:  # somebody else's question may be for another tier
-            await self._cleared.refresh(lambda: None, self._timings.patience_s)
-            before = self._cleared.answers
-        await self._cleared.refresh(lambda: supervisor.send(ClearCache(tier=tier)), self._timings.patience_s)
+            await self._answered(lambda: None)
+        await self._answered(lambda: supervisor.send(ClearCache(tier=tier)))
+        return self._cleared.value
+
+    async def _answered(self, ask: Callable[[], None]) -> None:
+        before = self._cleared.answers
+        await self._cleared.refresh(ask, self._timings.patience_s)
         if self._cleared.answers == before:
             raise EngineUnavailable("The engine did not clear its cache in time; ask again.", retry_after_s=1.0)
-        return self._cleared.value
 
     def _check_open(self) -> EngineSupervisor:
         supervisor = self._supervisor
@@ -466,4 +473,7 @@ class ProcessClient(ABC, Generic[RequestT, ChunkT, InfoT]):
         while True:
             await self._busy.wait()
             await asyncio.sleep(_CLOCK_S)
-            self._do(self._requests.tick(time.monotonic()))
+            try:
+                self._do(self._requests.tick(time.monotonic()))
+            except Exception:  # noqa: BLE001 - logged; the outermost frame of a task, without which no deadline would pass
+                self._log.exception("engine_clock_broke")

@@ -14,6 +14,7 @@ import pytest_asyncio
 from edgewise.core.errors import (
     BadModelFile,
     DeadlineExceeded,
+    EngineFault,
     EngineUnavailable,
     ModelNotFound,
     OutOfMemory,
@@ -101,6 +102,17 @@ async def test_the_first_request_loads_the_model_once_for_all_who_ask(one: Pool)
     assert await asyncio.gather(*asked) == [3] * 5
     assert len(one.works.made) == 1
     assert one.pool.loads == 1
+
+
+async def test_a_fault_of_ours_while_a_model_is_loaded_is_told_to_whoever_waits(
+    one: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    one.works.refuse = ValueError("a fault")  # type: ignore[assignment]
+    for answer in await asyncio.gather(whole(one.a, "1"), whole(one.a, "2"), return_exceptions=True):
+        assert isinstance(answer, EngineFault)
+        assert "ValueError" in answer.message
+    assert one.state("a") == "cold"
+    assert [bool(record.exc_info) for record in caplog.records if record.message == "model_load_broke"] == [True]
 
 
 async def test_a_limit_reaches_engines_that_are_loaded_later_too(one: Pool) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from edgewise.core.errors import EngineUnavailable
 from edgewise.engine.client import EngineClient
 from edgewise.engine.events import EngineEvent
 from edgewise.engine.notices import Notices
+from edgewise.engine.timings import Timings
 
 StartEngine = Callable[..., Awaitable[EngineClient]]
 
@@ -25,6 +30,20 @@ async def test_an_engine_that_is_not_there_has_nothing_to_clear(start_engine: St
     engine = await start_engine()
     await engine.stop()
     assert await engine.clear_cache() == {}
+
+
+async def test_nobody_waits_for_ever_for_an_engine_that_does_not_answer(
+    start_engine: StartEngine, quick: Timings
+) -> None:
+    engine = await start_engine(timings=replace(quick, patience_s=0.05))
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGSTOP)
+    try:
+        for _ in range(2):  # the second finds the question of the first still open
+            with pytest.raises(EngineUnavailable, match="ask again"):
+                await engine.clear_cache()
+    finally:
+        os.kill(engine.pid, signal.SIGCONT)
 
 
 async def test_a_notice_becomes_an_event(start_engine: StartEngine) -> None:

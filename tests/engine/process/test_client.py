@@ -247,6 +247,15 @@ async def test_a_submission_waits_for_the_engine_to_load_but_not_for_ever(
     assert slow.open_requests == 0
 
 
+async def test_nobody_waits_for_an_engine_that_has_been_stopped(start_engine: StartEngine) -> None:
+    engine = await start_engine(settings={"load_s": 20}, wait=False)
+    waiting = asyncio.create_task(engine.wait_ready())
+    await asyncio.sleep(0)
+    await engine.stop()
+    with pytest.raises(ShuttingDown):
+        await asyncio.wait_for(waiting, 60)
+
+
 async def test_submissions_that_wait_for_the_engine_are_limited(start_engine: StartEngine) -> None:
     engine = await start_engine(settings={"load_s": 1.0}, wait=False, max_running=2, max_waiting=1)
     early = [asyncio.create_task(read(engine, ask(f"r{number}", 2))) for number in range(3)]

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from edgewise.core.errors import DeadlineExceeded, EdgewiseError, EngineUnavailable, ModelNotFound, ShuttingDown
+from edgewise.core.errors import (
+    DeadlineExceeded,
+    EdgewiseError,
+    EngineFault,
+    EngineUnavailable,
+    ModelNotFound,
+    ShuttingDown,
+)
 from edgewise.core.log import get_logger
 from edgewise.core.modality import Modality
 from edgewise.engine.api import CacheTier, EngineState, EngineStats, MemoryReport, TokenStream
@@ -282,22 +289,26 @@ class EnginePool:
         member.crashed = asyncio.Event()
         assert member.config is not None
         config = replace(member.config, memory_budget_bytes=budget)
-        engine = member.engine = self._make(config, partial(self._event, key, member, entry.name))
-        if self._limit is not None:
-            engine.limit(*self._limit)
+        failure: EdgewiseError | None = None
         try:
+            engine = member.engine = self._make(config, partial(self._event, key, member, entry.name))
+            if self._limit is not None:
+                engine.limit(*self._limit)
             await engine.start()
             member.started.set()
             if not entry.pinned:
                 await _ready_or_crashed(engine, member.crashed)
         except EdgewiseError as error:
             log.warning("model_not_loaded", model=entry.name, code=error.code, reason=error.message)
+            failure = error
+        except Exception as error:  # outermost frame of a task: whoever waits for the model must hear of it
+            log.exception("model_load_broke", model=entry.name)
+            failure = EngineFault(f"The model could not be loaded: an internal error ({type(error).__name__}).")
+        if failure is not None:
             await self._end(member)
-            member.load = None
-            self._do(self.book.failed(key, error, self._now()))
-        else:
-            member.load = None
-            self._do(self.book.loaded(key, self._now()))
+        member.load = None
+        now = self._now()
+        self._do(self.book.loaded(key, now) if failure is None else self.book.failed(key, failure, now))
 
     async def _unload(self, action: Unload, member: _Member) -> None:
         entry = self._entry(action.key)
