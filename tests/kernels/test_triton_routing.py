@@ -38,7 +38,7 @@ def routed(logits: torch.Tensor, slots: torch.Tensor | None = None, k: int = 2, 
 def test_tokens_go_where_the_reference_sends_them(data: st.DataObject) -> None:
     """Logits with few values have many ties; from 65 rows on there are two launches."""
     rows = data.draw(st.one_of(st.integers(1, 20), st.integers(60, 70)))
-    experts = data.draw(st.integers(2, 20))
+    experts = data.draw(st.integers(1, 20))
     k = data.draw(st.integers(1, min(experts, 5)))
     normalised, values = data.draw(st.booleans()), data.draw(st.sampled_from([2, 5, 1000]))
     tile_rows = data.draw(st.sampled_from([8, 16, 32]))
