@@ -35,11 +35,11 @@ def test_a_flood_in_one_engine_is_a_lead_in_the_others() -> None:
 
 def test_accounts_of_texts_are_of_all_so_far_and_those_of_parts_are_not() -> None:
     shares = DeviceShares()
-    share = shares.begin(CHAT, "a")
+    share, _ = shares.begin(CHAT, "a"), shares.begin(CHAT, "b")
     share.told(text(1.0))
     share.told(text(3.0))
     share.told(None)
-    assert shares.had_s(CHAT, "a") == 3.0
+    assert shares.begin(CHAT, "a").lead_s == 3.0
 
 
 def test_time_that_nobody_else_wanted_is_no_debt() -> None:

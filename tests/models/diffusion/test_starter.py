@@ -15,11 +15,16 @@ from edgewise.core.errors import BadModelFile, InvalidRequest
 from edgewise.models.diffusion.protocol import Brief, Canvas, Pixels
 from edgewise.models.diffusion.starter.files import CONFIG, WEIGHTS, load_starter
 from edgewise.models.diffusion.starter.model import StarterPictures
-from edgewise.models.diffusion.starter.tiny import TINY, make_tiny_pictures, tiny_picture_model
+from edgewise.models.diffusion.starter.tiny import TINY, make_tiny_pictures
 from edgewise.models.tiny import local_files
 
 SIZE = TINY.size
 BRIEF = Brief(prompt="a red cat", negative_prompt="", width=SIZE, height=SIZE, steps=5, guidance=3.0, seed=11)
+
+
+def tiny_picture_model(directory: Path, *, seed: int = 0, **load: Any) -> StarterPictures:
+    """`load` are the options of `load_starter`."""
+    return load_starter(local_files(make_tiny_pictures(directory, seed=seed)), **load)
 
 
 @pytest.fixture(scope="module")

@@ -7,17 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers import WhisperFeatureExtractor
 
 from edgewise.models.files import ModelFiles
 from edgewise.models.multimodal.families import read_layout
 from edgewise.models.multimodal.layout import Fitted, place
 from edgewise.models.multimodal.protocol import SlicedEncoder
-from edgewise.models.multimodal.qwen_audio import rows_of
 from edgewise.models.omni.layout import OmniLayout
-from edgewise.models.omni.positions import FilmWithSound, tmrope_positions
 from tests.models.multimodal.engine_logits import EngineLogits
 from tests.models.multimodal.small import picture
 from tests.models.omni.small import (
@@ -141,34 +137,3 @@ def test_logits_are_those_of_transformers(both: tuple[Any, ModelFiles]) -> None:
     own = torch.cat([*engine.step((sequence, 0, half)), *engine.step((sequence, half, len(tokens) - half))])
     assert wanted.std() > 0.5
     torch.testing.assert_close(own, wanted, atol=TOLERANCE, rtol=0)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.integers(0, 4),
-    st.integers(1, 9),
-    st.sampled_from([(1, 1), (2, 3)]),
-    st.sampled_from([0.5, 1.0, 2.0, 3.0]),
-    st.integers(1, 260),
-    st.integers(0, 3),
-)
-def test_a_film_with_its_sound_is_placed_as_in_transformers(
-    both: tuple[Any, ModelFiles], text: int, times: int, size: tuple[int, int], second: float, frames: int, behind: int
-) -> None:
-    """Frames and sound interleaved in chunks of two seconds, from one origin."""
-    model, _ = both
-    frames += 2
-    film = FilmWithSound(start=text, grid=(times, *size), second=second * 25, sound=rows_of(frames), per_chunk=2 * 25)
-    inner = [VIDEO if kind == "video" else AUDIO for kind, begin, end in film.runs() for _ in range(begin, end)]
-    tokens = [*[5] * text, SEEN_START, AUDIO_START, *inner, AUDIO_END, SEEN_END, *[6] * behind]
-    assert film.end == len(tokens) - behind
-    wanted, _ = model.thinker.model.get_rope_index(
-        torch.tensor([tokens]),
-        None,
-        torch.tensor([[times, 2 * size[0], 2 * size[1]]]),
-        torch.ones(1, len(tokens), dtype=torch.long),
-        True,
-        torch.tensor([frames]),
-        torch.tensor([second]),
-    )
-    assert np.array_equal(tmrope_positions(len(tokens), [film]), wanted[:, 0].numpy())

@@ -22,10 +22,6 @@ class DeviceShares:
         """A request begins."""
         return Share(self._classes[priority], key)
 
-    def had_s(self, priority: Priority, key: str) -> float:
-        """What a key has had, lifted as `Had` does; seconds."""
-        return self._classes[priority].of(key)
-
 
 class Share:
     """One request's part; `close` ends it, and may come twice.

@@ -36,7 +36,6 @@ class DiskWorker:
 
     def __init__(self, store: DiskStore, *, page_bytes: int, deliver: Callable[[PageHash, memoryview], None]) -> None:
         self.store = store
-        self._page_bytes = page_bytes
         self._deliver = deliver
         self._most_queued = max(4, QUEUE_BYTES // page_bytes)
         self._run_pages = min(MAX_PAGES, max(1, min(RUN_BYTES, store.limit // 4) // page_bytes))
@@ -54,11 +53,8 @@ class DiskWorker:
         ]
 
     def __repr__(self) -> str:
-        return f"DiskWorker({self.store!r}, {len(self._fetches)} fetches, {len(self._writes)} pages to write)"
-
-    @property
-    def queued_bytes(self) -> int:
-        return (len(self._writes) + len(self._writing)) * self._page_bytes
+        writes = len(self._writes) + len(self._writing)
+        return f"DiskWorker({self.store!r}, {len(self._fetches)} fetches, {writes} pages to write)"
 
     def start(self) -> None:
         for thread in self._threads:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgewise.core.errors import BadModelFile, UnsupportedModel
-from edgewise.models.decoder.config import CONFIG_NAME, MAX_CONFIG_BYTES, read_config
+from edgewise.models.decoder.config import CONFIG_NAME, MAX_CONFIG_BYTES
 from edgewise.models.decoder.hf_fields import is_implemented
 from edgewise.models.files import ModelFiles
 from edgewise.models.small_files import read_object
-from edgewise.models.weights.gguf import GGUFHeader
 from edgewise.models.weights.quantization import parse_quantization
 
 # Names of the longest context, most usual first.
@@ -55,15 +54,6 @@ def read_outline(files: ModelFiles) -> Outline:
         raise UnsupportedModel(f"{CONFIG_NAME}: 'architectures' is {named!r}; it must name one class.")
     parse_quantization(config, CONFIG_NAME)
     return Outline(named[0], _max_position(config), config)
-
-
-def longest_context(files: ModelFiles, header: GGUFHeader | None = None) -> int:
-    """The context in tokens that a model was made for, whoever runs it; `header` as for `read_config`.
-
-    Raises:
-        UnsupportedModel, BadModelFile, StorageError: As `read_config` and `read_outline`.
-    """
-    return read_outline(files).max_position if is_longtail(files) else read_config(files, header).max_position
 
 
 def require_transformers(architecture: str) -> None:

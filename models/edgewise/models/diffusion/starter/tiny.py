@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tokenizers
@@ -12,11 +11,9 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from edgewise.kernels.noise import normal
 from edgewise.models.diffusion.starter.config import StarterConfig
-from edgewise.models.diffusion.starter.files import TEXT_WEIGHTS, TOKENIZER, load_starter, save_network
-from edgewise.models.diffusion.starter.model import StarterPictures
+from edgewise.models.diffusion.starter.files import TEXT_WEIGHTS, TOKENIZER, save_network
 from edgewise.models.diffusion.starter.network import StarterNetwork
 from edgewise.models.diffusion.starter.text_encoder import EncoderSizes, TextEncoder, stored_names
-from edgewise.models.tiny import local_files
 from edgewise.models.weights.write import StoredTensor, write_safetensors
 
 TINY = StarterConfig(
@@ -62,11 +59,6 @@ def make_tiny_pictures(directory: Path, *, config: StarterConfig = TINY, seed: i
     _randomize(encoder, seed + 1)
     _save_encoder(directory / TEXT_WEIGHTS, encoder)
     return directory
-
-
-def tiny_picture_model(directory: Path, *, config: StarterConfig = TINY, seed: int = 0, **load: Any) -> StarterPictures:
-    """`make_tiny_pictures`, loaded; `load` are the options of `load_starter`."""
-    return load_starter(local_files(make_tiny_pictures(directory, config=config, seed=seed)), **load)
 
 
 def _randomize(module: torch.nn.Module, seed: int) -> None:
