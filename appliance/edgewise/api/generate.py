@@ -218,8 +218,7 @@ async def _answer_events(
         if events:
             yield b"".join(events)
     await writer.settle()
-    for event in writer.closing():
-        yield event
+    yield b"".join(writer.closing())
 
 
 class _Observer:
