@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from edgewise.core.clock import Clock
 from edgewise.core.errors import EdgewiseError, QueueFull, ShuttingDown
-from edgewise.core.patience import wait_set
+from edgewise.core.patience import end_task, wait_set
 from edgewise.core.priority import Priority
 from edgewise.pipeline.receipts import Usage
 
@@ -161,9 +161,7 @@ class Requests:
                 raise shutting_down()
             return task.result()
         finally:
-            task.cancel()
-            cut.cancel()
-            await asyncio.gather(task, cut, return_exceptions=True)
+            await end_task(task, cut)
 
     async def end(self, record: RequestRecord, *, status: int) -> None:
         """Close the request's run, if one has begun, and give its place back, also where that is cancelled or fails."""

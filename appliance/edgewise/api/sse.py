@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from edgewise.api.context import context_of
 from edgewise.api.responses import dumps
 from edgewise.core.errors import Cancelled
-from edgewise.core.patience import Alarm
+from edgewise.core.patience import Alarm, end_task
 
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -49,9 +49,7 @@ async def kept_alive(
                 elif not end.done():
                     yield KEEP_ALIVE
         finally:
-            end.cancel()
-            following.cancel()
-            await asyncio.gather(end, following, return_exceptions=True)
+            await end_task(end, following)
 
 
 async def attended(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
@@ -67,9 +65,7 @@ async def attended(receive: Receive, work: Coroutine[Any, Any, Result]) -> Resul
             raise Cancelled("The client left before it was answered.")
         return task.result()
     finally:
-        task.cancel()
-        watcher.cancel()
-        await asyncio.gather(task, watcher, return_exceptions=True)
+        await end_task(task, watcher)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from edgewise.core.errors import ContextLengthExceeded, EngineFault, InvalidRequest
+from edgewise.core.patience import end_task
 from edgewise.core.priority import Priority
 from edgewise.engine.encoders.request import EncodeChunk, EncodeRequest
 from edgewise.models.encoders.rows import Pair, pack_pairs, pack_rows
@@ -183,9 +184,7 @@ async def _ask(
     try:
         return list(await asyncio.gather(*asked))
     finally:
-        for one in asked:
-            one.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await end_task(*asked)
 
 
 async def _one(task: EmbedTask, number: int, rows: Sequence[Sequence[int] | Pair]) -> EncodeChunk:

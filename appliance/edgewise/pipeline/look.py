@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeAlias
 
 from edgewise.core.errors import InvalidRequest, ModelNotFound
+from edgewise.core.patience import end_task
 from edgewise.models.manifest import Role
 from edgewise.models.media.fitting import FilmPictures
 from edgewise.pipeline.attachments import Attachment
@@ -95,9 +96,7 @@ async def _together(work: Sequence[Any]) -> list[Any]:
     try:
         return list(await asyncio.gather(*tasks))
     finally:
-        for one in tasks:
-            one.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_task(*tasks)
 
 
 async def _look(task: Task, looker: ServedEncoder, place: str, attachment: Attachment, data: bytes) -> Looked:

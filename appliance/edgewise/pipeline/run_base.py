@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from edgewise.core.errors import Cancelled, EdgewiseError, EngineFault, error_class
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.core.priority import Priority
 from edgewise.core.privacy import Privacy
 from edgewise.engine.request import RequestStats, link_of
@@ -188,9 +189,7 @@ class RunBase(ABC, Generic[TaskT, PartT, ItemT]):
                 self._parts
             ):  # a pump that was cancelled before its first step has not closed its stream
                 closing.push_async_callback(part.stream.aclose)
-            for pump in self._pumps:
-                pump.cancel()
-            await asyncio.gather(*self._pumps, return_exceptions=True)
+            await end_task(*self._pumps)
 
     @abstractmethod
     def usage(self) -> Usage:

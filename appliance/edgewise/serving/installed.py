@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from edgewise.core.errors import EdgewiseError, InvalidRequest
 from edgewise.core.modality import Modality
+from edgewise.core.patience import end_task
 from edgewise.core.settings import Settings
 from edgewise.engine.api import Engine, EngineInfo
 from edgewise.engine.machine import Machine
@@ -145,9 +146,7 @@ class InstalledModels(Models):
 
     async def close(self) -> None:
         """End every engine and every process of a template."""
-        for opening in self._opening.values():
-            opening.cancel()
-        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        await end_task(*self._opening.values())
         await self._pool.close()
         for opened in self._opened.values():
             opened.read.close()

@@ -16,6 +16,7 @@ from pydantic import NonNegativeFloat
 
 from edgewise.core.errors import BadMessage, EdgewiseError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.core.recurring import Guard
 from edgewise.wire import topics
 from edgewise.wire.envelope import decode
@@ -68,10 +69,7 @@ class Duty:
 
     async def stop(self) -> None:
         self._ended = True
-        tasks = [*self._answers] if self._task is None else [*self._answers, self._task]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_task(*self._answers, self._task)
 
     async def wait(self) -> bool:
         """Return once it is known whether this service takes requests."""

@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 from edgewise.core.errors import EdgewiseError, LinkLost
 from edgewise.core.log import get_logger
-from edgewise.core.patience import within
+from edgewise.core.patience import end_task, within
 from edgewise.wire.asking import CREDIT, refusal
 from edgewise.wire.envelope import Envelope
 from edgewise.wire.messages import Chunk, Final, Refused
@@ -135,9 +135,7 @@ class Outflows:
         """End all."""
         tasks = [flow.task for flow in self._flows.values() if flow.task is not None]
         self._flows.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_task(*tasks)
 
     async def _run(self, uid: str, key: str, flow: Outflow) -> None:
         try:

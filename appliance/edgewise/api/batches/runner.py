@@ -21,7 +21,7 @@ from edgewise.api.generate import Prepare
 from edgewise.api.unattended import TextEndpoint, Unattended, answer_unattended, may_pass
 from edgewise.core.errors import EdgewiseError, NotFound, ShuttingDown
 from edgewise.core.log import get_logger
-from edgewise.core.patience import wait_set
+from edgewise.core.patience import end_task, wait_set
 from edgewise.core.priority import priority_of
 from edgewise.core.privacy import privacy_of
 from edgewise.pipeline.batches.files import StoredFile
@@ -65,10 +65,7 @@ class BatchRunner:
     async def stop(self) -> None:
         """End at once; lines under way are done again after the next start. To let them end, drain the requests first."""
         self._stopped = True
-        tasks = [*self._lines.values(), *([] if self._main is None else [self._main])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_task(*self._lines.values(), self._main)
 
     async def _run(self) -> None:
         tidy_at = 0.0
@@ -160,9 +157,7 @@ class BatchRunner:
 
     async def _end_early(self, batch: Batch, status: Status, message: str) -> None:
         mine = [task for (id, _), task in self._lines.items() if id == batch.id]
-        for task in mine:
-            task.cancel()
-        await asyncio.gather(*mine, return_exceptions=True)
+        await end_task(*mine)
         await self._store.give_up(batch, f"batch_{status}", message)
         await self._write_files(batch, status)
 

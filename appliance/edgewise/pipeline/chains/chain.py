@@ -13,6 +13,7 @@ from typing import Any
 
 from edgewise.core.errors import DeadlineExceeded, EdgewiseError, EngineFault, InvalidRequest
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.core.privacy import Privacy, privacy_of
 from edgewise.pipeline.chains.kinds import Kinds
 from edgewise.pipeline.chains.load import Pipeline
@@ -112,9 +113,7 @@ class Chain:
 
     async def aclose(self) -> None:
         """Cancel every stage that still runs. Safe to call at any time, and twice."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_task(*self._tasks)
         for work in [*self._scene.works]:  # of a task that was cancelled again while it closed it
             await work.aclose()
         self._news.close()

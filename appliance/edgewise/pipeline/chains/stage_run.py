@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgewise.core.errors import ContextLengthExceeded
+from edgewise.core.patience import end_task
 from edgewise.core.priority import Priority, priority_of
 from edgewise.core.privacy import Privacy, privacy_of
 from edgewise.pipeline.chains.kinds import Call, Kinds, Piece, Value, Work
@@ -291,9 +292,7 @@ class _Crew:
             (await self._over).result()
         finally:
             tasks = [*self._tasks]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_task(*tasks)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -8,6 +8,7 @@ from typing import Any
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 
 log = get_logger(__name__)
 
@@ -36,9 +37,7 @@ class Tasks:
 
     async def end(self) -> None:
         """Cancel all and wait for their end."""
-        for task in [*self._tasks]:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_task(*self._tasks)
 
     async def _guard(self, work: Coroutine[Any, Any, None], what: str) -> None:
         try:

@@ -21,7 +21,7 @@ from edgewise.cloud.executors.tokens import Speed, name_here, precision_of, prod
 from edgewise.core.errors import EdgewiseError, EngineUnavailable
 from edgewise.core.log import get_logger
 from edgewise.core.metrics import Metrics
-from edgewise.core.patience import within
+from edgewise.core.patience import end_task, within
 from edgewise.engine.api import EngineInfo
 from edgewise.engine.config import EngineConfig
 from edgewise.engine.core import DEFAULT_FACTORY
@@ -167,9 +167,7 @@ class RayExecutor:
         await asyncio.wait({self._started})
         tasks = [task for group in self._groups.values() for task in group.tasks]
         actors = [place.actor for group in self._groups.values() for place in group.ready()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_task(*tasks)
         await asyncio.gather(*(self._close(actor) for actor in actors))
         await asyncio.get_running_loop().run_in_executor(self._thread, self._cluster.stop)
         self._thread.shutdown()
@@ -179,8 +177,7 @@ class RayExecutor:
         """Let an engine end by itself; Ray ends what does not."""
         closing = asyncio.ensure_future(_awaited(actor.close.remote()))
         await asyncio.wait({closing}, timeout=_CLOSE_S)
-        closing.cancel()
-        await asyncio.gather(closing, return_exceptions=True)
+        await end_task(closing)
 
     async def capabilities(self) -> Sequence[Capability]:
         """Every installed language model; those with living replicas say more."""

@@ -22,6 +22,7 @@ from edgewise.cloud.fleet.enrolment.service import authority_folder
 from edgewise.core.addresses import is_loopback
 from edgewise.core.files import alone
 from edgewise.core.log import configure_logging, get_logger
+from edgewise.core.patience import end_task
 from edgewise.core.sdnotify import Notifier
 from edgewise.core.settings import LoadedSettings, Settings
 from edgewise.security.tls import TlsFiles, check_tls
@@ -124,9 +125,7 @@ async def _run(settings: Settings, tls: TlsFiles | None, notifier: Notifier) -> 
     try:
         await server.serve(sockets=sockets)
     finally:
-        for task in beside:
-            task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await end_task(*beside)
     log.info("stopped")
     return 0 if server.started else 1
 

@@ -15,6 +15,7 @@ from fastapi import APIRouter
 from edgewise.api.deps import ApiDependencies
 from edgewise.core.errors import EdgewiseError, StorageError
 from edgewise.core.log import RecentLines, get_logger
+from edgewise.core.patience import end_task
 from edgewise.core.settings import LoadedSettings
 from edgewise.edge.agent.commands.desk import Desk
 from edgewise.edge.agent.commands.inbox import Inbox
@@ -145,10 +146,7 @@ class Agent:
 
     async def stop(self) -> None:
         self._presence.close()
-        tasks = [*self._tasks, *filter(None, [self._telling])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_task(*self._tasks, self._telling)
         await self._mail.stop()
         await self._desk.stop()
         await self._desired.twin.stop()

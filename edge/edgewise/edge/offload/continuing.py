@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from edgewise.core.errors import EdgewiseError, EngineFault
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.edge.offload.accounts import together
 from edgewise.edge.offload.continuation import Begin, Complete, Course, Fail, Move, Side
 from edgewise.edge.offload.waiting import Deadline, being_read
@@ -118,9 +119,7 @@ class _Leg:
     async def close(self) -> None:
         task, self.task = self.task, None
         try:
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            await end_task(task)
         finally:  # also where whoever closes it is cancelled meanwhile
             if self.stream is not None:
                 await self.stream.aclose()

@@ -9,6 +9,7 @@ from typing import Any
 
 from edgewise.core.errors import EdgewiseError, LinkLost
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.edge.offload.transport import Transport
 from edgewise.wire.messages import JobControl, JobRequest
 
@@ -50,9 +51,7 @@ class Parting:
         tasks = set(self._tasks)
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_task(*tasks)
 
 
 async def _insist(work: Callable[[], Awaitable[None]], control: JobControl) -> None:

@@ -12,6 +12,7 @@ from edgewise.api.responses import dumps
 from edgewise.core.clock import Clock, plausible
 from edgewise.core.errors import EdgewiseError, NotPermitted, StorageError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.core.privacy import Privacy, privacy_of
 from edgewise.edge.outbox.addresses import Addresses
 from edgewise.edge.outbox.job import MQTT, Job
@@ -113,10 +114,7 @@ class Courier:
 
     async def stop(self) -> None:
         """End at once: what was not acknowledged is sent again after the next start."""
-        tasks = [*self._sending.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_task(*self._sending.values())
         for carrier in self._carriers.values():
             await carrier.close()
 

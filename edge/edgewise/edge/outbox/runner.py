@@ -26,7 +26,7 @@ from edgewise.core.errors import (
     StorageError,
 )
 from edgewise.core.log import get_logger
-from edgewise.core.patience import wait_set
+from edgewise.core.patience import end_task, wait_set
 from edgewise.core.priority import priority_of
 from edgewise.core.privacy import privacy_of
 from edgewise.edge.outbox.courier import Courier
@@ -98,10 +98,7 @@ class Runner:
     async def stop(self) -> None:
         """End at once; jobs under way wait for the next start."""
         self._stopped = True
-        tasks = [*self._running.values(), *([] if self._main is None else [self._main])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_task(*self._running.values(), self._main)
         await self._courier.stop()
         if self._main is not None:
             with contextlib.suppress(StorageError):  # then the next start finds them running, as after a crash

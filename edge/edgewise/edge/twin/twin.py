@@ -14,6 +14,7 @@ from typing import cast
 from edgewise.core.clock import Clock
 from edgewise.core.errors import BadMessage, EdgewiseError, StorageError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.edge.agent.waker import Waker
 from edgewise.edge.twin.installer import lasting
 from edgewise.edge.twin.shadow import ShadowPart, Shown
@@ -140,10 +141,7 @@ class _Keeper:
         self._task = asyncio.create_task(self._run(), name=f"twin-{self._part.name}")
 
     async def stop(self) -> None:
-        for task in (self._task, self._work):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        await end_task(self._task, self._work)
 
     @property
     def alive(self) -> bool:

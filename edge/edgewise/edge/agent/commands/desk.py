@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from edgewise.core.clock import Clock
 from edgewise.core.errors import BadMessage, LinkLost, StorageError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.edge.agent.commands.inbox import Inbox, Taken
 from edgewise.edge.agent.commands.intake import Arrived, read_command
 from edgewise.edge.agent.commands.lanes import Lanes
@@ -95,9 +96,7 @@ class Desk:
 
     async def stop(self) -> None:
         await self.lanes.stop()
-        for task in self._farewells:
-            task.cancel()
-        await asyncio.gather(*self._farewells, return_exceptions=True)
+        await end_task(*self._farewells)
 
     async def _take(self, arrived: Arrived) -> Taken:
         """On disk; a full one is given room first. Raises `StorageError` where it has none: then it was not accepted, and whoever

@@ -16,6 +16,7 @@ from edgewise.api.errors import internal_error
 from edgewise.core.clock import Clock
 from edgewise.core.errors import Cancelled, EdgewiseError, StorageError
 from edgewise.core.log import get_logger
+from edgewise.core.patience import end_task
 from edgewise.edge.agent.commands.call import Running
 from edgewise.edge.agent.commands.inbox import Inbox
 from edgewise.edge.agent.commands.operation import Interrupted, Operation
@@ -89,10 +90,7 @@ class Lanes:
     async def stop(self) -> None:
         """End at once; what was under way is found at the next start as after a kill."""
         self._stopping = True
-        tasks = [*self._tasks, *(task for _, task in self._running.values())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_task(*self._tasks, *(task for _, task in self._running.values()))
 
     def wake(self, lane: Lane) -> None:
         """There is a command."""
