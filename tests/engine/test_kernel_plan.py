@@ -85,6 +85,23 @@ def test_what_was_measured_is_used_and_named(config: EngineConfig) -> None:
     assert found(config) == Launches()
 
 
+@pytest.mark.parametrize(("rows", "quantize", "form"), [(1, "int4", "integers"), (8, "int8", "ptx"), (8, "none", "")])
+def test_rounded_weights_have_defaults_of_their_own_on_hopper(
+    config: EngineConfig, monkeypatch: pytest.MonkeyPatch, rows: int, quantize: Any, form: str
+) -> None:
+    from edgewise.kernels.triton import plan
+
+    own, network = replace(config, max_running=rows, kernel_tuning="off"), describe(config.model)
+    rounded = replace(numerics("triton"), quantize=quantize)
+    assert launches_for(own, network, rounded, DEVICE, lambda share, what: None) == Launches()
+    monkeypatch.setattr(plan, "capability", lambda device: (9, 0))
+    launches = launches_for(own, network, rounded, DEVICE, lambda share, what: None)
+    assert launches.label == form
+    assert (launches.document is None) == (not form)
+    if launches.document is not None:
+        assert plan.Plan.of(launches.document).form == form
+
+
 def test_it_is_measured_at_load_where_that_is_asked_for(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[str] = []
 

@@ -117,6 +117,21 @@ def products(stored: str, rows: int, hidden: int = 2048, ffn: int = 8192) -> Non
         decode_product.add(torch.empty(rows, ffn, dtype=BF16), down, r, torch.empty(hidden), cut)
 
 
+def few_rows(hidden: int = 4096, ffn: int = 14336) -> None:
+    """Products as integers without matrix instructions: with every end, and with steps that are not full."""
+    for stored, rows in (("int8", 1), ("int4", 4)):
+        for inner in (hidden, hidden + 96):
+            r = decode_product.Residual.empty(rows, inner, BF16, CPU)
+            up = weight(stored, 2 * ffn, inner)
+            cut = blocks.choose_blocks(up.codes.dtype, (2 * ffn, inner), rows, True, CPU, "integers")
+            assert cut.steps, cut
+            decode_product.gated(r, up, 1e-5, torch.empty(rows, ffn, dtype=BF16), "silu", cut)
+        r = decode_product.Residual.empty(rows, hidden, BF16, CPU)
+        down = weight(stored, hidden, ffn)
+        cut = blocks.choose_blocks(down.codes.dtype, (hidden, ffn), rows, False, CPU, "integers")
+        decode_product.add(torch.empty(rows, ffn, dtype=BF16), down, r, torch.empty(hidden), cut)
+
+
 def normed(hidden: int = 2304) -> None:
     """A block whose result is normed before it is added."""
     r = decode_product.Residual.empty(1, hidden, BF16, CPU)
@@ -202,6 +217,7 @@ def main(capability: int) -> None:
     products("float", 64)
     products("int4", 1)
     products("int8", 1)
+    few_rows()
     normed()
     experts("float", 1)
     for tokens in (1, 64):

@@ -30,6 +30,8 @@ CUTS = [
         for stored in ("int8", "int4")
         for form in ("plain", "ptx", "integers")
     ),
+    ("int8", product.Blocks(16, 512, 2, form="integers", steps=2, warps=8)),
+    ("int4", product.Blocks(32, 512, 2, form="integers", steps=1, warps=4)),
 ]
 
 
@@ -266,6 +268,29 @@ def test_integers_keep_what_bfloat16_has() -> None:
     assert float((result.double() - expected).norm() / expected.norm()) < 5e-5
 
 
+@pytest.mark.parametrize("stored", ["int8", "int4"])
+@pytest.mark.parametrize(("rows", "inner", "steps"), [(1, 1056, 2), (3, 96, 1)])
+def test_few_rows_have_the_bits_of_matrix_instructions(stored: str, rows: int, inner: int, steps: int) -> None:
+    """Whatever comes after the product, where the last step is not full, and beside a row that is not finite."""
+    dtype = torch.bfloat16
+    w, _ = weight(stored, 16, inner, dtype, 3, bias=True)
+    few = product.Blocks(16, 512, 2, form="integers", steps=steps, warps=4)
+    r, a = stream(rows, inner, dtype, random(inner, seed=8)), random(rows, inner, seed=4, dtype=dtype)
+    a[1:, 40] = torch.nan
+    found: list[list[torch.Tensor]] = []
+    for blocks in (few, few._replace(steps=0)):
+        added = product.Residual(
+            random(rows, 16, seed=5), nothing(rows, 16, dtype=dtype), nothing(rows, 1, dtype=torch.float32)
+        )
+        product.add(a, w, added, random(16, seed=6), blocks)
+        gates = product.gated(r, w, EPS, nothing(rows, 8, dtype=dtype), "silu", blocks)
+        found.append([gates, added.x, added.scaled, added.squares])
+    for own, other in zip(*found, strict=True):
+        torch.testing.assert_close(own, other, rtol=0, atol=0, equal_nan=True)
+        assert own[0].isfinite().all()
+    assert found[0][1][1:].isnan().all()
+
+
 def test_impossible_cuts_are_named() -> None:
     four, _ = weight("int4", 48, 64, torch.bfloat16, 3, bias=False)
     plain, _ = weight("float", 48, 64, torch.bfloat16, 3, bias=False)
@@ -274,6 +299,7 @@ def test_impossible_cuts_are_named() -> None:
     for w, blocks, message in (
         (four, product.Blocks(16, 256, 2), "4 bits are multiplied in steps"),
         (plain, product.Blocks(16, 512, 2, form="integers"), "integers are multiplied"),
+        (four, product.Blocks(16, 512, 2, form="integers", steps=1, warps=16), "two outputs each"),
         (four, product.Blocks(16, 512, 2, wide=True), "floats of 16 bits"),
         (plain, product.Blocks(16, 256, 2, held=256), "cannot be held back"),
         (plain, product.Blocks(64, 256, 2, form="native"), "fp8 alone is multiplied as it is"),

@@ -46,9 +46,12 @@ def launches_for(
 ) -> Launches:
     """What an engine launches by. Requests never wait for a measurement: it is made here, before the weights are read, where
     `kernel_tuning` is "load", and else not at all."""
-    if numerics.kernels != "triton" or config.kernel_tuning == "off" or config.kernel_cache_dir is None:
+    if numerics.kernels != "triton":
         return Launches()
     assert isinstance(network, DecoderConfig)
+    defaults = _defaults(config, network, numerics, device)
+    if config.kernel_tuning == "off" or config.kernel_cache_dir is None:
+        return defaults
     found, reason = _recorded(config, network, numerics, device)
     if reason:
         log.warning("kernel_plan_unreadable", reason=reason, remedy="`edgewise kernels tune` writes it anew")
@@ -56,8 +59,8 @@ def launches_for(
         found = _measured_or_not(config, network, numerics, device, progress)
     if found is None:
         log.info("kernels_untuned", card=torch.cuda.get_device_name(device), remedy="`edgewise kernels tune`")
-        return Launches()
-    return _launches(found)
+        return defaults
+    return _launches(found, defaults)
 
 
 def tune_model(config: EngineConfig, network: NetworkConfig, progress: TuneProgress, *, again: bool = False) -> Tuned:
@@ -171,14 +174,24 @@ def _measured(
     return found
 
 
-def _launches(tuned: Tuned) -> Launches:
+def _defaults(config: EngineConfig, network: DecoderConfig, numerics: Numerics, device: torch.device) -> Launches:
+    from edgewise.kernels.triton.plan import DEFAULT_PLAN, default_plan
+
+    codes = {"int8": torch.int8, "int4": torch.uint8}.get(numerics.quantize)
+    if codes is None or network.experts is not None:
+        return Launches()
+    plan = default_plan(codes, device, config.max_running)
+    return Launches() if plan == DEFAULT_PLAN else Launches(plan.document(), plan.label)
+
+
+def _launches(tuned: Tuned, defaults: Launches) -> Launches:
     from edgewise.kernels.triton.plan import Plan
 
     try:
         plan = Plan.of(tuned.plan)
     except ValueError as error:
         log.warning("kernel_plan_unreadable", reason=str(error), remedy="`edgewise kernels tune` writes it anew")
-        return Launches()
+        return defaults
     if tuned.failed:
         remedy = 'answers may be wrong; engine.kernels = "reference" avoids these kernels'
         log.error("kernel_tuning_failed", site=tuned.failed, serving="defaults", remedy=remedy)

@@ -22,7 +22,9 @@ STEP_FP8, COLUMNS_FP8, _LEAST_ROWS_FP8 = 256, 64, 16
 """Columns of a step, outputs of a program, and fewest rows of its block, of fp8 by the card's own instructions. Hopper's add a
 step's products in fewer bits than float32 has, and Triton takes them for 64 outputs and 16 rows at least, so all three decide
 results."""
-_MANY_OUTPUTS = 12288
+FEW_ROWS = 4
+"""Rows that are multiplied as integers without matrix instructions at most: each takes half as long again as its bytes."""
+_MANY_OUTPUTS, _HEAD_OUTPUTS, _LONG_INNER = 12288, 65536, 8192
 
 
 class Blocks(NamedTuple):
@@ -38,6 +40,9 @@ class Blocks(NamedTuple):
         fetched: Bytes of the weight that a program asks the L2 cache for before it waits.
         form: Of rounded weights.
         overlapped: Launched over the end of the kernel before it.
+        steps: Of the form "integers": up to `FEW_ROWS` rows are multiplied without matrix instructions (`integer_rows`), and a
+            thread has so many steps of codes in its registers, and as many on their way. 0: by matrix instructions.
+        warps: That a program has then; each multiplies two outputs at a time.
     """
 
     columns: int
@@ -48,6 +53,8 @@ class Blocks(NamedTuple):
     fetched: int = 0
     form: Form = "plain"
     overlapped: bool = False
+    steps: int = 0
+    warps: int = 0
 
 
 def choose_blocks(
@@ -69,7 +76,9 @@ def choose_blocks(
     if form == "native" and codes == torch.float8_e4m3fn:
         blocks = Blocks(COLUMNS_FP8, STEP_FP8, 4, form=form)
     elif form == "integers" and not floats and codes != torch.float8_e4m3fn:
-        blocks = Blocks(16, STEP_4BIT, 3, form=form)
+        blocks = _of_integers(shape, rows, gated, device)
+    elif form == "ptx" and codes in (torch.int8, torch.uint8) and rows <= 8 and capability(device) == (9, 0):
+        blocks = Blocks(32 if outputs >= _HEAD_OUTPUTS else 16, STEP_4BIT, 3, form=form)
     elif codes == torch.uint8:
         blocks = Blocks(columns, STEP_4BIT, 4, form=form)
     elif codes in (torch.bfloat16, torch.float16) and rows > 16 and capability(device) == (9, 0):
@@ -79,6 +88,16 @@ def choose_blocks(
         step = 512 if rows <= 8 and columns == 16 else 256
         blocks = Blocks(columns, step, 4 if rows <= 16 else 3, form="plain" if floats else form)
     return fitting(blocks, rows, gated, device)
+
+
+def _of_integers(shape: tuple[int, int], rows: int, gated: bool, device: torch.device) -> Blocks:
+    """Few rows: more steps on their way where a program has many of them."""
+    if rows > FEW_ROWS:
+        return Blocks(32, STEP_4BIT, 3, form="integers")
+    steps = 4 if shape[1] > _LONG_INNER else 1 if gated else 2
+    columns = 32 if gated or shape[0] >= _HEAD_OUTPUTS else 16
+    over = capability(device) >= (9, 0)
+    return Blocks(columns, STEP_4BIT, 3, form="integers", overlapped=over, steps=steps, warps=8)
 
 
 def fitting(blocks: Blocks, rows: int, gated: bool, device: torch.device) -> Blocks:

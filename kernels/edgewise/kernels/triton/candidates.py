@@ -7,6 +7,7 @@ import torch
 from edgewise.kernels.paging import SCALED_FORMATS
 from edgewise.kernels.triton.blocks import (
     COLUMNS_FP8,
+    FEW_ROWS,
     STEP_4BIT,
     STEP_FP8,
     Blocks,
@@ -19,6 +20,7 @@ from edgewise.kernels.triton.decode_attention import AttentionBlocks, AttentionF
 from edgewise.kernels.triton.launch import can_overlap
 
 _FETCHED = 65536
+_HEAD_OUTPUTS = 65536
 
 
 def forms_of(codes: torch.dtype) -> tuple[Form, ...]:
@@ -33,8 +35,9 @@ def product_candidates(
 ) -> list[Blocks]:
     """Ways to cut a product with a weight [out, in]; `rows` is a class of rows.
 
-    Compiling takes most of a tuner's time, so what lost everywhere on an H200 is left out: overlapping with more than 16 rows,
-    and all but one such launch of rounded weights (docs/benchmarks.md).
+    Compiling takes most of a tuner's time, so what lost everywhere on an H200 is left out: overlapping with more than 16 rows;
+    and of rounded weights multiplied as floats, overlapping at all, 32 outputs of few rows but for the head, and on such a card
+    more than one way to have the compiler convert them (docs/benchmarks.md).
     """
     over = can_overlap(device)
     if is_float(codes):
@@ -42,10 +45,13 @@ def product_candidates(
     elif form == "native":
         tried = [Blocks(COLUMNS_FP8, STEP_FP8, deep, form=form) for deep in (6, 3)]
         tried += [tried[0]._replace(overlapped=True)] if over else []
+    elif form == "integers":
+        tried = _of_integers(rows, shape[1], over)
+    elif form == "plain" and over:
+        tried = []
     else:
-        stages = (3, 2) if form == "integers" else (4, 3)
-        tried = [Blocks(columns, STEP_4BIT, deep, form=form) for deep in stages for columns in (16, 32)]
-        tried += [tried[0]._replace(overlapped=True)] if over else []
+        tried = [Blocks(16, STEP_4BIT, 4, form=form), Blocks(16, STEP_4BIT, 3, form=form)]
+        tried += [Blocks(32, STEP_4BIT, 3, form=form)] if rows > 8 or shape[0] >= _HEAD_OUTPUTS else []
     default = choose_blocks(codes, shape, rows, gated, device, form)
     return list(dict.fromkeys([default, *(fitting(blocks, rows, gated, device) for blocks in tried)]))
 
@@ -60,6 +66,14 @@ def _of_floats(codes: torch.dtype, rows: int, inner: int, over: bool) -> list[Bl
         return found + wide + ([blocks._replace(overlapped=True) for blocks in found] if over else [])
     narrow = [] if codes == torch.float32 else [Blocks(32, 256, 4, wide=True), Blocks(16, 256, 4, wide=True)]
     return [Blocks(32, 256, 3), Blocks(16, 256, 4), *wide, *narrow]
+
+
+def _of_integers(rows: int, inner: int, over: bool) -> list[Blocks]:
+    if rows > FEW_ROWS:
+        return [Blocks(32, STEP_4BIT, deep, form="integers") for deep in (3, 2)]
+    found = [(16, 1), (32, 1), (16, 2), *([(16, 4)] if inner > 8192 else [])]
+    cuts = [Blocks(columns, STEP_4BIT, 3, form="integers", steps=steps, warps=8) for columns, steps in found]
+    return [*cuts[:1], *(blocks._replace(overlapped=True) for blocks in cuts)] if over else cuts
 
 
 def _holding(inner: int) -> list[Blocks]:

@@ -21,6 +21,7 @@ import triton.language as tl
 
 from edgewise.kernels.triton.blocks import (
     COLUMNS_FP8,
+    FEW_ROWS,
     STEP_4BIT,
     STEP_FP8,
     Blocks,
@@ -32,6 +33,7 @@ from edgewise.kernels.triton.chains import activations, float_chains, joined, pl
 from edgewise.kernels.triton.fp8_product import native_sums
 from edgewise.kernels.triton.fp8_product import round_rows as round_to_fp8
 from edgewise.kernels.triton.integer_product import integer_chains, round_rows
+from edgewise.kernels.triton.integer_rows import few_rows, lines_of, stored_steps
 from edgewise.kernels.triton.launch import LINE_BYTES, begin, dot, fetch_rows
 from edgewise.kernels.triton.sums import squares_of, sum_of_pairs, sums_of_16
 from edgewise.kernels.triton.wide_product import wide_chains
@@ -160,6 +162,8 @@ def _product(
     form: tl.constexpr,
     fetched_lines: tl.constexpr,
     overlapped: tl.constexpr,
+    steps_ahead: tl.constexpr,
+    lanes: tl.constexpr,
 ) -> None:
     """`kind`: "project", "add", "plain", or the activation of a gated product, whose `columns` are half of the matrix's rows.
 
@@ -175,6 +179,9 @@ def _product(
         held_codes = stored_codes(codes, column, columns, held_at, inner)
         if gated:
             held_up = stored_codes(codes, column + columns, matrix_rows, held_at, inner)
+    if steps_ahead > 0:
+        lines = lines_of(tl.program_id(0) * block_columns, columns, gated, block_columns, lanes)
+        ahead = stored_steps(codes, scales, minima, lines, 0, inner, steps_ahead)
     if fetched_lines > 0:
         line_bytes: tl.constexpr = inner * codes.dtype.element_ty.primitive_bitwidth // 8
         row_bytes: tl.constexpr = line_bytes // 2 if codes.dtype.element_ty == tl.uint8 else line_bytes
@@ -194,6 +201,11 @@ def _product(
             square = squares_of(squares, row, rows, inner // 16)
     if wide:
         total, up = wide_chains(a, codes, row, rows, column, columns, inner, gated, block_rows, block_columns)
+    elif steps_ahead > 0:
+        total, up = few_rows(
+            ahead, a, low, steps, masses, codes, scales, minima, lines, rows, inner, gated, block_rows, block_columns, lanes,
+            steps_ahead,
+        )  # fmt: skip
     elif form == "integers":
         total, up = integer_chains(
             a, low, steps, masses, codes, scales, minima, row, rows, column, columns, matrix_rows, inner, gated,
@@ -334,6 +346,8 @@ def check_blocks(blocks: Blocks, weight: Weight, dtype: torch.dtype) -> None:
     floats = is_float(codes)
     if blocks.form == "integers" and (codes not in (torch.int8, torch.uint8) or blocks.inner != STEP_4BIT):
         raise ValueError(f"integers are multiplied in steps of {STEP_4BIT} of 8 or 4 bits, got {codes} and {blocks}")
+    if blocks.steps and (blocks.form != "integers" or blocks.warps < 1 or blocks.columns % (2 * blocks.warps)):
+        raise ValueError(f"a program's warps multiply two outputs each, as integers, got {blocks}")
     if blocks.form == "native" and (
         codes != torch.float8_e4m3fn or (blocks.columns, blocks.inner) != (COLUMNS_FP8, STEP_FP8)
     ):
@@ -367,8 +381,9 @@ def _launch(
     lines = min(codes.shape[1] * codes.element_size(), blocks.fetched // blocks.columns) // LINE_BYTES.value
     many = blocks.wide and kind not in _UNGATED
     unused, inputs = a, (a, a, a, a)
+    few = blocks.steps > 0 and rows <= FEW_ROWS
     if blocks.form == "integers":
-        x = round_rows(a, paired=codes.dtype == torch.uint8, overlapped=blocks.overlapped)
+        x = round_rows(a, paired=codes.dtype == torch.uint8 and not few, overlapped=blocks.overlapped)
         inputs = (x.high, x.low, x.step, x.mass)
     elif codes.dtype == torch.float8_e4m3fn:
         rounded, step = round_to_fp8(a, overlapped=blocks.overlapped)
@@ -390,7 +405,7 @@ def _launch(
         matrix_rows,
         kind,
         weight.bias is not None,
-        block_rows(rows, blocks.form),
+        1 << (rows - 1).bit_length() if few else block_rows(rows, blocks.form),
         blocks.columns,
         blocks.inner,
         SLICES,
@@ -400,7 +415,9 @@ def _launch(
         blocks.form,
         1 << (lines.bit_length() - 1) if lines else 0,
         blocks.overlapped,
-        num_warps=8 if many or (blocks.form == "integers" and rows > 16) else SLICES,
+        blocks.steps if few else 0,
+        2 * blocks.warps,
+        num_warps=blocks.warps if few else 8 if many or (blocks.form == "integers" and rows > 16) else SLICES,
         num_stages=blocks.stages,
         enable_fp_fusion=False,  # which products and sums are joined would depend on the blocks
         **({"launch_pdl": True} if blocks.overlapped else {}),

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from edgewise.kernels.triton.launch import begin
 from edgewise.kernels.triton.narrow import nibble_codes
 
 _GROUPS = 32  # that a program rounds
@@ -38,6 +38,21 @@ class Rounded:
 
 
 @triton.jit
+def round_groups(x: tl.tensor) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Of [groups, 32] float32: high and low int32, and of every group its step and the sum of its numbers in steps."""
+    most = tl.max(tl.abs(x), axis=1)
+    usable = (most > 0.0) & (most < float("inf"))
+    inverse = tl.where(usable, 127.0 / tl.where(usable, most, 1.0), 0.0)
+    scaled = x * inverse[:, None]
+    scaled = tl.where(scaled == scaled, scaled, 0.0)
+    coarse = (scaled + _ROUND) - _ROUND
+    fine = ((scaled - coarse) * _FINE + _ROUND) - _ROUND
+    high, low = coarse.to(tl.int32), fine.to(tl.int32)
+    step = (most + tl.sum(x - x, axis=1)) * (1.0 / (127.0 * 254.0))  # NaN where a value is not finite
+    return high, low, step, tl.sum(high * 254 + low, axis=1)
+
+
+@triton.jit
 def _round(
     a: tl.tensor,
     high_out: tl.tensor,
@@ -55,19 +70,14 @@ def _round(
     at = tl.arange(0, 32)[None, :]
     real = (group < inner // 32)[:, None] & (at < 32)
     first = row * inner + group[:, None] * 32
-    begin(overlapped)
+    if overlapped:
+        # The product may begin at once: it waits for this kernel, and so for the one before, ere it reads what either wrote.
+        gdc_launch_dependents()
+        gdc_wait()
     # What stands at place 2 i of a group of pairs is its column i, at 2 i + 1 its column 16 + i.
     column = at // 2 + at % 2 * 16 if paired else at
     x = tl.load(a + first + column, mask=real, other=0.0).to(tl.float32)
-    most = tl.max(tl.abs(x), axis=1)
-    usable = (most > 0.0) & (most < float("inf"))
-    inverse = tl.where(usable, 127.0 / tl.where(usable, most, 1.0), 0.0)
-    scaled = x * inverse[:, None]
-    scaled = tl.where(scaled == scaled, scaled, 0.0)
-    high = (scaled + _ROUND) - _ROUND
-    low = ((scaled - high) * _FINE + _ROUND) - _ROUND
-    step = (most + tl.sum(x - x, axis=1)) * (1.0 / (127.0 * 254.0))  # NaN where a value is not finite
-    exact = tl.sum(high.to(tl.int32) * 254 + low.to(tl.int32), axis=1)
+    high, low, step, exact = round_groups(x)
     tl.store(high_out + first + at, high.to(tl.int8), mask=real)
     tl.store(low_out + first + at, low.to(tl.int8), mask=real)
     place = row * (inner // 32) + group

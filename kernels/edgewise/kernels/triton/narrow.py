@@ -151,6 +151,19 @@ def nibble_codes(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
 
 
 @triton.jit
+def products_of_4(a: tl.tensor, b: tl.tensor, total: tl.tensor) -> tl.tensor:
+    """total + the products of the four signed bytes of words with each other (int32)."""
+    if _NUMPY:
+        for at in tl.static_range(4):
+            total += ((a << (24 - 8 * at)) >> 24) * ((b << (24 - 8 * at)) >> 24)
+    else:
+        total = tl.inline_asm_elementwise(
+            "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, total], dtype=tl.int32, is_pure=True, pack=1
+        )
+    return total
+
+
+@triton.jit
 def to_e4m3(x: tl.tensor) -> tl.tensor:
     """float32 numbers of at most 448 to the nearest of fp8 (e4m3), half to even.
 

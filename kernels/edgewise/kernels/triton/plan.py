@@ -15,6 +15,7 @@ import torch
 from edgewise.kernels.triton.blocks import FORMS, ROW_CLASSES, Blocks, Form, choose_blocks, is_float
 from edgewise.kernels.triton.decode_attention import DEFAULT_BLOCKS, DEFAULT_FORM, AttentionBlocks, AttentionForm
 from edgewise.kernels.triton.decode_product import Weight
+from edgewise.kernels.triton.launch import capability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,19 @@ class Plan:
 
 
 DEFAULT_PLAN = Plan()
+
+
+def default_plan(codes: torch.dtype, device: torch.device, most_rows: int) -> Plan:
+    """The plan of a decoder without experts where nothing was measured: as did well on an H200 (docs/benchmarks.md).
+
+    Args:
+        codes: Type of the weights.
+        device: Where.
+        most_rows: Of a batch. One alone is quickest as integers; with more rows matrix instructions are.
+    """
+    if codes not in (torch.int8, torch.uint8) or capability(device) != (9, 0):
+        return DEFAULT_PLAN
+    return Plan(form="integers" if most_rows == 1 else "ptx")
 
 
 def row_class(rows: int) -> int:

@@ -82,7 +82,7 @@ class ProductTrial:
             for own, every in zip(self.run(blocks, 0, fewest), whole, strict=True)
         ):
             return f"a row's bits differ among {fewest} and {rows} rows"
-        for row in sorted({0, 3, rows - 1}):
+        for row in sorted({0, min(3, rows - 1), rows - 1}):
             anchor = self._anchor(blocks.form, row)
             if any(not torch.equal(own[row], alone[0]) for own, alone in zip(whole, anchor, strict=True)):
                 return "a row's bits differ from those that it has alone by the default"

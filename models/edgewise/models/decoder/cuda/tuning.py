@@ -227,7 +227,8 @@ def _products(
         name = site(product.kind, aim.codes, product.shape, rows)
         steps.next(f"{name} {form}")
         cuts = product_candidates(aim.codes, product.shape, rows, product.kind == "gated", device, form)
-        return tuner.choose(name, cuts, lambda cut: own.problem(cut, rows), lambda cut: own.calls(cut, rows))
+        timed = min(rows, aim.max_rows)  # what is multiplied without matrix instructions takes longer for each row
+        return tuner.choose(name, cuts, lambda cut: own.problem(cut, rows), lambda cut: own.calls(cut, timed))
 
     totals: dict[Form, float] = {}
     few: dict[Form, dict[str, Choice]] = {}
