@@ -89,7 +89,8 @@ def shape_name(aim: Aim) -> str:
         f"windows {','.join(windows)} softcap {config.attention_softcap} {config.activation} {' '.join(extra)}"
         f"{_mixture(config)}; "
         f"{str(aim.dtype).removeprefix('torch.')}, weights {aim.quantize}, kv {aim.kv_dtype}; "
-        f"rows {row_class(aim.max_rows)}, context {aim.max_context}"
+        f"rows {aim.max_rows if aim.max_rows < ROW_CLASSES[0] else row_class(aim.max_rows)}, "
+        f"context {aim.max_context}"
     )
 
 
