@@ -173,9 +173,8 @@ def _product(
     gated: tl.constexpr = normed and kind != "project"
     column = tl.program_id(0) * block_columns + tl.arange(0, block_columns)
     row = tl.arange(0, block_rows)
-    looped: tl.constexpr = inner - held
     if held > 0:
-        held_at = places(looped, held // slices, slices, run)
+        held_at = places(inner - held, held // slices, slices, run)
         held_codes = stored_codes(codes, column, columns, held_at, inner)
         if gated:
             held_up = stored_codes(codes, column + columns, matrix_rows, held_at, inner)
@@ -217,7 +216,7 @@ def _product(
         )  # fmt: skip
     else:
         total, up = float_chains(
-            a, codes, scales, minima, row, rows, column, columns, matrix_rows, inner, looped, gated, block_rows,
+            a, codes, scales, minima, row, rows, column, columns, matrix_rows, inner, inner - held, gated, block_rows,
             block_columns, block_inner, slices, run, form == "ptx",
         )  # fmt: skip
         if held > 0:

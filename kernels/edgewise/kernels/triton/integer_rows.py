@@ -67,8 +67,8 @@ def stored_steps(
             words = _words(codes, lines[tile], group, inner, 4 if four_bits else 8, masked)
             scale = _factors(scales, lines[tile], group, inner, masked)
             least = _factors(minima, lines[tile], group, inner, masked) if four_bits else scale
-            own += ((words, scale, least),)
-        found += (own,)
+            own += ((words, scale, least),)  # type: ignore[assignment]
+        found += (own,)  # type: ignore[assignment]
     return found
 
 
@@ -122,7 +122,7 @@ def _add_steps(
                 total = tl.fma(exact.to(tl.float32), scale.to(tl.float32) * unit, totals[row * len(stored) + tile])
                 if four_bits:
                     total = tl.fma(least.to(tl.float32), mass, total)
-                after += (total,)
+                after += (total,)  # type: ignore[assignment]
         totals = after
     return totals
 
@@ -167,10 +167,10 @@ def lines_of(
     """The rows of a weight that a program multiplies, tile by tile, those of gates first; beyond the last that one again."""
     found = ()
     for tile in tl.static_range(block_columns // lanes):
-        found += (tl.minimum(first + tile * lanes + tl.arange(0, lanes), columns - 1).to(tl.int64),)
+        found += (tl.minimum(first + tile * lanes + tl.arange(0, lanes), columns - 1).to(tl.int64),)  # type: ignore[assignment]
     if gated:
         for tile in tl.static_range(block_columns // lanes):
-            found += (found[tile] + columns,)
+            found += (found[tile] + columns,)  # type: ignore[assignment]
     return found
 
 
@@ -205,7 +205,7 @@ def few_rows(
     each: tl.constexpr = 2 * tiles if gated else tiles
     totals = ()
     for _ in tl.static_range(block_rows * each):
-        totals += (tl.zeros((16, lanes), dtype=tl.float32),)
+        totals += (tl.zeros((16, lanes), dtype=tl.float32),)  # type: ignore[assignment]
     for block in range(1, blocks):
         ahead = stored_steps(codes, scales, minima, lines, block * size, inner, steps)
         totals = _add_steps(
