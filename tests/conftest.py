@@ -20,7 +20,6 @@ from edgewise.models.catalog import load_catalog
 from edgewise.models.files import ModelFiles
 from edgewise.models.store import Store
 from edgewise.models.tiny import local_files, make_tiny_model
-from tests.nursery import NURSERY
 
 STARTER = "smollm2-135m-instruct"
 TESTS = Path(__file__).parent
@@ -54,10 +53,6 @@ def _kept_ssl_context(verify: Any = True, cert: Any = None, trust_env: bool = Tr
 
 
 _httpx.create_ssl_context = _kept_ssl_context
-
-
-def pytest_collection_finish() -> None:
-    NURSERY.open()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,7 +15,6 @@ from edgewise.models.tiny import make_tiny_model
 from scripts.service import DeviceService, ServiceError
 from tests.e2e.service import edgewise, import_model, new_home, running
 from tests.models.longtail.models import save
-from tests.nursery import NURSERY
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
@@ -43,7 +42,7 @@ def home() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def service(home: Path) -> Iterator[DeviceService]:
     name = import_longtail(home, home / "granite", "granite")
-    with NURSERY.executed(), running("--dtype", "float32", model=name, home=home) as started:
+    with running("--dtype", "float32", model=name, home=home) as started:
         yield started
 
 
