@@ -75,11 +75,15 @@ def resident(pid: int) -> int:
 
 
 def measure(count: int) -> Verdict:
-    """`count` times all files; memory is compared from the second round on, when everything is loaded."""
+    """`count` times all files; memory is compared from the second round on, when everything is loaded.
+
+    The service does not look for its encoders' quickest forms meanwhile: that is a process beside it, which comes and goes.
+    """
     senses: tuple[Callable[[str], Iterator[str]], ...] = (pictures, recordings)
     with new_home(starter=False) as home:
         add_models(home, "whisper-tiny.en", "silero-vad", "efficientnet-lite0")
-        with running(model=import_tiny(home), home=home) as service:
+        untuned = {"EDGEWISE_ENGINE__ENCODER_TUNING": "off"}
+        with running(model=import_tiny(home), home=home, environment=untuned) as service:
             wrong: list[str] = []
             sizes: list[int] = []
             for number in range(count):
