@@ -8,22 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.kernels.interpreter import interpreted
+from tests.kernels.interpreter import interpreted_decoder
 
-for name in (
-    "decode_attention",
-    "decode_product",
-    "embed",
-    "expert_product",
-    "fp8_product",
-    "long_rows",
-    "prefill_attention",
-    "routing",
-    "sampling",
-    "step_rows",
-    "weights",
-):
-    interpreted(name)
+interpreted_decoder()
 
 from edgewise.models.decoder.config import DecoderConfig  # noqa: E402 - Triton must be told to interpret before
 from edgewise.models.decoder.cuda.weights import CardWeights, card_weights  # noqa: E402

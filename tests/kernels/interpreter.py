@@ -12,6 +12,18 @@ from unittest import mock
 import pytest
 import torch
 
+STEP = (
+    *("decode_attention", "decode_product", "embed", "expert_product", "fp8_product", "long_rows", "post_norm"),
+    *("prefill_attention", "routing", "sampling", "step_rows", "weights"),
+)
+"""Modules that a decoder computes with."""
+
+
+def interpreted_decoder() -> None:
+    """As `interpreted`, of all that a decoder computes with."""
+    for name in STEP:
+        interpreted(name)
+
 
 def interpreted(name: str) -> ModuleType:
     """`edgewise.kernels.triton.<name>`; skips the calling module where Triton is missing or was imported as a compiler."""

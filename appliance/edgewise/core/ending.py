@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
 
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, reason_of
 from edgewise.core.log import get_logger
 
 log = get_logger(__name__)
@@ -42,11 +42,10 @@ class Endings(AsyncExitStack):
 
 def _note(first: BaseException, name: str, error: Exception) -> None:
     """Called where `error` is handled."""
+    reason = reason_of(error)
     if isinstance(error, EdgewiseError):
-        reason = error.message
         log.error("not_ended", what=name, reason=reason)
     else:
-        reason = f"{type(error).__name__}: {error}"
         log.exception("not_ended", what=name)
     if sys.version_info >= (3, 11):
         first.add_note(f"Then {name} could not be ended: {reason}")

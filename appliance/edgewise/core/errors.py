@@ -33,6 +33,11 @@ class EdgewiseError(Exception):
         return f"{type(self).__name__}({self.code}: {self.message!r}, param={self.param!r})"
 
 
+def reason_of(error: BaseException) -> str:
+    """What an error says: one of the tree its sentence, a fault of the program its kind and words."""
+    return error.message if isinstance(error, EdgewiseError) else f"{type(error).__name__}: {error}"
+
+
 # --- the caller's mistake -------------------------------------------------------------------------------------------------
 
 

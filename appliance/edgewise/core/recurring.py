@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, reason_of
 from edgewise.core.log import get_logger
 
 log = get_logger(__name__)
@@ -54,7 +54,7 @@ class Guard:
     def failed(self, stuck: str, error: Exception, **facts: object) -> None:
         """Log what is being handled: an error of the tree by its message, a fault of this program with its traceback."""
         known = isinstance(error, EdgewiseError)
-        text = error.message if isinstance(error, EdgewiseError) else f"{type(error).__name__}: {error}"
+        text = reason_of(error)
         key, now = (stuck, repr(facts)), self._now()
         before = self._told.get(key)
         again = before is not None and before.text == text

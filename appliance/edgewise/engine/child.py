@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Final, NoReturn, get_args
 
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, reason_of
 from edgewise.core.log import LogFormat, configure_logging, get_logger
 
 EXIT_FAULT: Final = 70
@@ -69,8 +69,7 @@ def leave(status: int) -> NoReturn:
 def last_words(error: Exception) -> dict[str, str]:
     """`code`, `message` and `traceback` of what ends a process, for who started it."""
     code = error.code if isinstance(error, EdgewiseError) else "engine_error"
-    message = error.message if isinstance(error, EdgewiseError) else f"{type(error).__name__}: {error}"
-    return {"code": code, "message": message, "traceback": "".join(traceback.format_exception(error))}
+    return {"code": code, "message": reason_of(error), "traceback": "".join(traceback.format_exception(error))}
 
 
 def limit_threads(count: int) -> None:

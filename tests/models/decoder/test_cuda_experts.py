@@ -11,22 +11,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.kernels.interpreter import interpreted
+from tests.kernels.interpreter import interpreted_decoder
 
-for name in (
-    "decode_attention",
-    "decode_product",
-    "embed",
-    "expert_product",
-    "long_rows",
-    "post_norm",
-    "prefill_attention",
-    "routing",
-    "sampling",
-    "step_rows",
-    "weights",
-):
-    interpreted(name)
+interpreted_decoder()
 
 from edgewise.engine.kv_cache import allocate  # noqa: E402 - Triton must be told to interpret before it is imported
 from edgewise.kernels.paging import PAGE_TOKENS, AttentionMeta  # noqa: E402

@@ -12,21 +12,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from tests.kernels.interpreter import interpreted
+from tests.kernels.interpreter import interpreted_decoder
 
-for name in (
-    "decode_attention",
-    "decode_product",
-    "embed",
-    "fp8_product",
-    "long_rows",
-    "post_norm",
-    "prefill_attention",
-    "sampling",
-    "step_rows",
-    "weights",
-):
-    interpreted(name)
+interpreted_decoder()
 
 from edgewise.core.errors import BadModelFile  # noqa: E402 - Triton must be told to interpret before it is imported
 from edgewise.engine.kv_cache import allocate  # noqa: E402

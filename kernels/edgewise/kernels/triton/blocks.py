@@ -24,7 +24,9 @@ step's products in fewer bits than float32 has, and Triton takes them for 64 out
 results."""
 FEW_ROWS = 4
 """Rows that are multiplied as integers without matrix instructions at most: each takes half as long again as its bytes."""
-_MANY_OUTPUTS, _HEAD_OUTPUTS, _LONG_INNER = 12288, 65536, 8192
+_MANY_OUTPUTS = 12288
+HEAD_OUTPUTS, LONG_INNER = 65536, 8192
+"""From so many outputs on a product of rounded weights is cut like a head's, and beyond so many columns like a long one."""
 
 
 class Blocks(NamedTuple):
@@ -78,7 +80,7 @@ def choose_blocks(
     elif form == "integers" and not floats and codes != torch.float8_e4m3fn:
         blocks = _of_integers(shape, rows, gated, device)
     elif form == "ptx" and codes in (torch.int8, torch.uint8) and rows <= 8 and capability(device) == (9, 0):
-        blocks = Blocks(32 if outputs >= _HEAD_OUTPUTS else 16, STEP_4BIT, 3, form=form)
+        blocks = Blocks(32 if outputs >= HEAD_OUTPUTS else 16, STEP_4BIT, 3, form=form)
     elif codes == torch.uint8:
         blocks = Blocks(columns, STEP_4BIT, 4, form=form)
     elif codes in (torch.bfloat16, torch.float16) and rows > 16 and capability(device) == (9, 0):
@@ -94,8 +96,8 @@ def _of_integers(shape: tuple[int, int], rows: int, gated: bool, device: torch.d
     """Few rows: more steps on their way where a program has many of them."""
     if rows > FEW_ROWS:
         return Blocks(32, STEP_4BIT, 3, form="integers")
-    steps = 4 if shape[1] > _LONG_INNER else 1 if gated else 2
-    columns = 32 if gated or shape[0] >= _HEAD_OUTPUTS else 16
+    steps = 4 if shape[1] > LONG_INNER else 1 if gated else 2
+    columns = 32 if gated or shape[0] >= HEAD_OUTPUTS else 16
     over = capability(device) >= (9, 0)
     return Blocks(columns, STEP_4BIT, 3, form="integers", overlapped=over, steps=steps, warps=8)
 

@@ -8,6 +8,8 @@ from edgewise.kernels.paging import SCALED_FORMATS
 from edgewise.kernels.triton.blocks import (
     COLUMNS_FP8,
     FEW_ROWS,
+    HEAD_OUTPUTS,
+    LONG_INNER,
     STEP_4BIT,
     STEP_FP8,
     Blocks,
@@ -20,7 +22,6 @@ from edgewise.kernels.triton.decode_attention import AttentionBlocks, AttentionF
 from edgewise.kernels.triton.launch import can_overlap
 
 _FETCHED = 65536
-_HEAD_OUTPUTS = 65536
 
 
 def forms_of(codes: torch.dtype) -> tuple[Form, ...]:
@@ -51,7 +52,7 @@ def product_candidates(
         tried = []
     else:
         tried = [Blocks(16, STEP_4BIT, 4, form=form), Blocks(16, STEP_4BIT, 3, form=form)]
-        tried += [Blocks(32, STEP_4BIT, 3, form=form)] if rows > 8 or shape[0] >= _HEAD_OUTPUTS else []
+        tried += [Blocks(32, STEP_4BIT, 3, form=form)] if rows > 8 or shape[0] >= HEAD_OUTPUTS else []
     default = choose_blocks(codes, shape, rows, gated, device, form)
     return list(dict.fromkeys([default, *(fitting(blocks, rows, gated, device) for blocks in tried)]))
 
@@ -71,7 +72,7 @@ def _of_floats(codes: torch.dtype, rows: int, inner: int, over: bool) -> list[Bl
 def _of_integers(rows: int, inner: int, over: bool) -> list[Blocks]:
     if rows > FEW_ROWS:
         return [Blocks(32, STEP_4BIT, deep, form="integers") for deep in (3, 2)]
-    found = [(16, 1), (32, 1), (16, 2), *([(16, 4)] if inner > 8192 else [])]
+    found = [(16, 1), (32, 1), (16, 2), *([(16, 4)] if inner > LONG_INNER else [])]
     cuts = [Blocks(columns, STEP_4BIT, 3, form="integers", steps=steps, warps=8) for columns, steps in found]
     return [*cuts[:1], *(blocks._replace(overlapped=True) for blocks in cuts)] if over else cuts
 
